@@ -1,0 +1,330 @@
+"""The public contracts of the cluster's actors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from flinkray.actors.messages import (
+    AllocatedSlotReport,
+    JobMasterRegistrationSuccess,
+    RegistrationFailure,
+    RegistrationRejection,
+    TaskExecutorHeartbeat,
+    TaskExecutorRegistration,
+    TaskExecutorRegistrationSuccess,
+    TaskExecutorToJobMasterRegistrationSuccess,
+)
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    InstanceID,
+    JobID,
+    JobMasterId,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.slots import (
+    AllocatedSlot,
+    ResourceRequirements,
+    ResourceShortage,
+    SlotOffer,
+    SlotOfferAnswer,
+    SlotReport,
+    WorkerLocation,
+)
+from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.tasks import TaskDeploymentDescriptor, TaskExecutionState
+from flinkray.spark.gateway import SparkStageListenerGateway
+
+
+class DispatcherGateway(FencedRpcGateway):
+    """Takes jobs, starts a JobMaster for each, answers clients; fenced by DispatcherId."""
+
+    @abstractmethod
+    async def submit_job(self, job_graph: JobGraph) -> None:
+        """Accept a job; returns when it is stored and will run whatever dies next.
+
+        Raises:
+            DuplicateJobSubmissionError, JobSubmissionError.
+        """
+
+    @abstractmethod
+    async def list_jobs(self) -> tuple[JobOverview, ...]:
+        """Running and ended jobs, oldest first."""
+
+    @abstractmethod
+    async def request_job_status(self, job_id: JobID) -> JobStatus: ...
+
+    @abstractmethod
+    async def request_job_details(self, job_id: JobID) -> JobDetails: ...
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def request_job_result(self, job_id: JobID) -> JobResult:
+        """Answers when the job has ended and its resources are back."""
+
+    @abstractmethod
+    async def cancel_job(self, job_id: JobID) -> None:
+        """Begin cancelling (a second time is fine).  Raises JobNotFoundError, JobStateError."""
+
+    @abstractmethod
+    async def request_cluster_overview(self) -> ClusterOverview: ...
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    async def shut_down_cluster(self) -> None:
+        """Suspend all jobs and end every process and placement group of the cluster."""
+
+    # from JobMasters
+
+    @abstractmethod
+    async def job_reached_terminal_state(
+        self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
+    ) -> None:
+        """A JobMaster is done: all its resources are back.  Answered when the result is stored."""
+
+
+class ResourceManagerGateway(FencedRpcGateway):
+    """Gives slots to jobs and starts and releases workers; fenced by ResourceManagerId."""
+
+    @abstractmethod
+    async def register_task_executor(
+        self, registration: TaskExecutorRegistration
+    ) -> TaskExecutorRegistrationSuccess | RegistrationFailure | RegistrationRejection: ...
+
+    @abstractmethod
+    async def send_slot_report(
+        self, resource_id: ResourceID, instance_id: InstanceID, report: SlotReport
+    ) -> None:
+        """First report after registering.  Raises UnknownTaskExecutorError."""
+
+    @abstractmethod
+    @oneway
+    async def notify_slot_available(
+        self, instance_id: InstanceID, slot_id: SlotID, allocation_id: AllocationID
+    ) -> None:
+        """A slot is free again."""
+
+    @abstractmethod
+    async def register_job_master(
+        self,
+        job_master_id: JobMasterId,
+        job_master_resource_id: ResourceID,
+        job_master_address: str,
+        job_id: JobID,
+    ) -> JobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection: ...
+
+    @abstractmethod
+    async def declare_required_resources(
+        self, job_master_id: JobMasterId, requirements: ResourceRequirements
+    ) -> None:
+        """Replace what the job wants; empty requirements give its slots and workers back.
+
+        Raises JobNotFoundError when the job's master is not registered.
+        """
+
+    @abstractmethod
+    async def disconnect_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, status: JobStatus, reason: str
+    ) -> None:
+        """The master goes; when *status* is globally terminal, answered only after the job's worker
+        groups are gone and their resources are back."""
+
+    @abstractmethod
+    @oneway
+    async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_task_executor(
+        self, resource_id: ResourceID, report: SlotReport
+    ) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
+    async def request_resource_overview(self) -> ClusterOverview:
+        """Workers, slots and resources (``jobs`` is empty)."""
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    async def shut_down(self) -> None:
+        """Release every worker group, then stop."""
+
+
+class JobMasterGateway(SparkStageListenerGateway):
+    """Runs one job; fenced by JobMasterId."""
+
+    # from TaskExecutors
+
+    @abstractmethod
+    async def register_task_executor(
+        self, job_id: JobID, location: WorkerLocation
+    ) -> (
+        TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection
+    ): ...
+
+    @abstractmethod
+    async def offer_slots(
+        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
+    ) -> SlotOfferAnswer: ...
+
+    @abstractmethod
+    @oneway
+    async def fail_slot(
+        self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
+    ) -> None: ...
+
+    @abstractmethod
+    async def update_task_execution_state(self, state: TaskExecutionState) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_task_executor(
+        self, resource_id: ResourceID, payload: TaskExecutorHeartbeat
+    ) -> None: ...
+
+    # from the ResourceManager
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_resource_manager(
+        self, resource_manager_id: ResourceManagerId, reason: str
+    ) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+        """Why slots are missing, now (the whole list; empty: nothing is short any more)."""
+
+    # from the SlotPool
+
+    @abstractmethod
+    @oneway
+    async def slots_changed(self, slots: tuple[AllocatedSlot, ...]) -> None:
+        """All slots the pool holds now."""
+
+    # from the Dispatcher
+
+    @abstractmethod
+    async def request_job_status(self) -> JobStatus: ...
+
+    @abstractmethod
+    async def request_job_details(self) -> JobDetails: ...
+
+    @abstractmethod
+    async def cancel(self) -> None: ...
+
+    @abstractmethod
+    async def suspend(self, reason: str) -> None:
+        """End this JobMaster, not the job: tasks stop, slots go back, the result is SUSPENDED."""
+
+    @abstractmethod
+    async def dispatcher_changed(self, dispatcher_address: str) -> None:
+        """A (new) Dispatcher has found this master: to it goes the result."""
+
+
+class SlotPoolGateway(FencedRpcGateway):
+    """Holds the slots of one job; fenced by the JobMasterId of its JobMaster."""
+
+    @abstractmethod
+    async def connect_to_resource_manager(
+        self, address: str, resource_manager_id: ResourceManagerId
+    ) -> None:
+        """Declare requirements there from now on, beginning with the present ones."""
+
+    @abstractmethod
+    async def disconnect_resource_manager(self) -> None: ...
+
+    @abstractmethod
+    async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
+        """What the job wants from now on (a total)."""
+
+    @abstractmethod
+    async def register_task_executor(self, location: WorkerLocation) -> None: ...
+
+    @abstractmethod
+    async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
+        """A TaskExecutor is gone, its slots with it."""
+
+    @abstractmethod
+    async def offer_slots(
+        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
+    ) -> SlotOfferAnswer: ...
+
+    @abstractmethod
+    async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None: ...
+
+    @abstractmethod
+    async def release_slots(self, allocations: tuple[AllocationID, ...], reason: str) -> None:
+        """Give slots back to their TaskExecutors."""
+
+    @abstractmethod
+    @ask_timeout(30.0)
+    async def close_pool(self, reason: str) -> None:
+        """Free every slot at its TaskExecutor, declare empty requirements, and stop."""
+
+
+class TaskExecutorGateway(RpcGateway):
+    """Has slots and runs tasks in them.  It is no leader: the ResourceManagerId and JobMasterId that
+    its calls carry say on whose behalf they come, and calls of a past leader are refused."""
+
+    @abstractmethod
+    async def request_slot(
+        self,
+        slot_id: SlotID,
+        job_id: JobID,
+        allocation_id: AllocationID,
+        profile: ResourceProfile,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+    ) -> None:
+        """Allocate a slot for a job and offer it there.  Raises SlotAllocationError."""
+
+    @abstractmethod
+    async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        """End what runs in the slot and free it; answered when its processes are gone.  Idempotent."""
+
+    @abstractmethod
+    async def submit_task(
+        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
+    ) -> None: ...
+
+    @abstractmethod
+    async def cancel_task(
+        self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId
+    ) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_job_master(
+        self, resource_id: ResourceID, report: AllocatedSlotReport
+    ) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_resource_manager(self, reason: str) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_job_master(self, job_id: JobID, reason: str) -> None: ...

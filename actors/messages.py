@@ -1,0 +1,76 @@
+"""Registrations and heartbeats between the actors of a cluster."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    InstanceID,
+    JobID,
+    ResourceID,
+    ResourceManagerId,
+)
+from flinkray.core.message import message
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slots import WorkerLocation
+
+
+@message
+class TaskExecutorRegistration:
+    """A TaskExecutor presents itself to the ResourceManager."""
+
+    location: WorkerLocation
+    total_profile: ResourceProfile
+    number_of_slots: int
+
+
+@message
+class TaskExecutorRegistrationSuccess:
+    """Accepted by the ResourceManager; ``instance_id`` is this registration's name."""
+
+    instance_id: InstanceID
+    resource_manager_resource_id: ResourceID
+
+
+@message
+class JobMasterRegistrationSuccess:
+    """Accepted by the ResourceManager."""
+
+    resource_manager_id: ResourceManagerId
+    resource_manager_resource_id: ResourceID
+
+
+@message
+class TaskExecutorToJobMasterRegistrationSuccess:
+    """Accepted by the JobMaster."""
+
+    job_master_resource_id: ResourceID
+
+
+@message
+class RegistrationFailure:
+    """Refused for now; the registration tries again after the refused delay."""
+
+    reason: str
+
+
+@message
+class RegistrationRejection:
+    """Refused for good; no further attempt."""
+
+    reason: str
+
+
+@message
+class AllocatedSlotReport:
+    """A JobMaster's view of its slots on one TaskExecutor."""
+
+    job_id: JobID
+    allocations: tuple[AllocationID, ...]
+
+
+@message
+class TaskExecutorHeartbeat:
+    """What a TaskExecutor tells a JobMaster in a heartbeat: the attempts it runs."""
+
+    attempts: tuple[ExecutionAttemptID, ...]

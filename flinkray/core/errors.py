@@ -1,0 +1,196 @@
+"""The error tree.
+
+Every error of flinkray derives from :class:`FlinkRayError`.  An error carries the ids it is about as
+attributes, survives pickling and the wire (it is rebuilt from ``args``: positional constructor
+arguments, all of them types that a message may hold), and says in ``retryable`` whether the same
+call may succeed later without anything being changed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from flinkray.core.ids import FencingToken, JobID
+from flinkray.core.message import register
+
+
+class FlinkRayError(Exception):
+    """Base of all errors raised by flinkray."""
+
+    retryable: ClassVar[bool] = False
+    remote_traceback: str | None = None
+    """Where the error arose, when that was in another process."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        register(cls)
+
+
+# --- RPC ------------------------------------------------------------------------------------------
+
+
+class RpcError(FlinkRayError):
+    """A call could not be carried out (as opposed to: the handler raised)."""
+
+
+class RpcConnectionError(RpcError):
+    """No endpoint could be reached at an address.  The message contains the address."""
+
+    retryable = True
+
+
+class HandshakeError(RpcConnectionError):
+    """The other side speaks another protocol version, another gateway, or does not know the secret."""
+
+    retryable = False
+
+
+class RecipientUnreachableError(RpcError):
+    """The endpoint is dead or stopped; raised at once, never after a timeout."""
+
+    retryable = True
+
+
+class EndpointNotStartedError(RpcError):
+    """The endpoint exists but its ``start`` has not been called yet; the call was not queued."""
+
+    retryable = True
+
+
+class RpcTimeoutError(RpcError, TimeoutError):
+    """No answer in time.  The message names gateway and method."""
+
+    retryable = True
+
+
+class RpcSerializationError(RpcError):
+    """An argument or a result cannot travel; the message names method and argument."""
+
+
+class FrameTooLargeError(RpcSerializationError):
+    """A message is larger than the frame limit; the message contains the limit."""
+
+
+class RemoteError(RpcError):
+    """A handler raised an exception whose type this process does not know.
+
+    The arguments are the type's name and its message; ``remote_traceback`` has the rest.
+    """
+
+    def __init__(self, error_type: str, text: str) -> None:
+        super().__init__(error_type, text)
+        self.error_type = error_type
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.error_type}: {self.text}"
+
+
+class FencingTokenError(RpcError):
+    """A call's fencing token is not the endpoint's: its sender follows a leader of the past."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        method: str,
+        expected: FencingToken | None,
+        received: FencingToken | None,
+    ) -> None:
+        super().__init__(endpoint, method, expected, received)
+        self.endpoint = endpoint
+        self.method = method
+        self.expected = expected
+        self.received = received
+
+    def __str__(self) -> str:
+        return (
+            f"{self.endpoint} refused {self.method}: fencing token {self.received} "
+            f"is not that of its leader session, {self.expected}"
+        )
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+class JobError(FlinkRayError):
+    """An error about one job; ``job_id`` says which."""
+
+    def __init__(self, job_id: JobID, text: str) -> None:
+        super().__init__(job_id, text)
+        self.job_id = job_id
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"job {self.job_id}: {self.text}"
+
+
+class JobSubmissionError(JobError):
+    """The job was refused; nothing was started."""
+
+
+class DuplicateJobSubmissionError(JobSubmissionError):
+    """A job of that id runs or has run on this cluster."""
+
+
+class JobNotFoundError(JobError):
+    """No job of that id is known to this cluster."""
+
+    def __init__(self, job_id: JobID, text: str = "") -> None:
+        super().__init__(job_id, text or "not known to this cluster (see: flinkray list)")
+        self.args = (job_id, self.text)
+
+
+class JobExecutionError(JobError):
+    """The job failed; the text is the cause, ``remote_traceback`` where it arose."""
+
+
+class JobCancelledError(JobError):
+    """The job was cancelled before it finished."""
+
+
+class JobNotFinishedError(JobError):
+    """The job was suspended: its cluster stopped before it reached an end."""
+
+    retryable = True
+
+
+class JobStateError(JobError):
+    """The operation does not fit the job's present state (cancelling a finished job, …)."""
+
+
+# --- resources ------------------------------------------------------------------------------------
+
+
+class UnfulfillableSlotRequestError(FlinkRayError):
+    """No node of the cluster could ever hold a slot of the wanted profile."""
+
+
+class NoResourceAvailableError(FlinkRayError):
+    """The required slots were not there within the slot request timeout."""
+
+    retryable = True
+
+
+class SlotAllocationError(FlinkRayError):
+    """A TaskExecutor refused to allocate a slot."""
+
+    retryable = True
+
+
+class UnknownTaskExecutorError(FlinkRayError):
+    """The TaskExecutor is not (or no longer) registered."""
+
+
+class IllegalTransitionError(FlinkRayError):
+    """A state machine was asked for a transition that it does not have; the text tells its story."""
+
+
+# --- environment and configuration ----------------------------------------------------------------
+
+
+class ConfigurationError(FlinkRayError, ValueError):
+    """A configuration key is unknown or its value is not acceptable; the text names it."""
+
+
+class UnsupportedEnvironmentError(FlinkRayError):
+    """Something this machine needs is missing or of the wrong version; the text says how to mend it."""

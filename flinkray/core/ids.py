@@ -1,0 +1,222 @@
+"""Identifiers.  Each kind is a type of its own, so that a JobID is never taken for an AllocationID."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import total_ordering
+from typing import ClassVar, TypeVar
+
+from flinkray.core.message import message, register
+
+_Id = TypeVar("_Id", bound="AbstractID")
+
+RandomBytes = Callable[[int], bytes]
+"""Source of randomness: the number of bytes wanted -> that many bytes."""
+
+
+@total_ordering
+class AbstractID:
+    """16 bytes, written as 32 lower-case hexadecimal digits (as Flink's AbstractID).
+
+    Immutable, hashable, ordered by value within one type; ids of different types are never equal.
+    """
+
+    SIZE: ClassVar[int] = 16
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, value: bytes) -> None:
+        if len(value) != self.SIZE:
+            raise ValueError(
+                f"{type(self).__name__} takes {self.SIZE} bytes, got {len(value)}: {value!r}"
+            )
+        self._value = bytes(value)
+        self._hash = hash((type(self).__name__, self._value))
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        register(cls)
+
+    @classmethod
+    def generate(cls: type[_Id], random_bytes: RandomBytes = os.urandom) -> _Id:
+        """A new random id; simulated runs pass their seeded source."""
+        return cls(random_bytes(cls.SIZE))
+
+    @classmethod
+    def from_hex(cls: type[_Id], text: str) -> _Id:
+        """Parse 32 hexadecimal digits.
+
+        Raises:
+            ValueError: *text* is not such an id; the message names the type and the text.
+        """
+        try:
+            value = bytes.fromhex(text)
+        except ValueError:
+            value = b""
+        if len(value) != cls.SIZE or len(text) != 2 * cls.SIZE:
+            raise ValueError(
+                f"not a {cls.__name__}: {text!r} (expected {2 * cls.SIZE} hexadecimal digits)"
+            )
+        return cls(value)
+
+    @property
+    def value(self) -> bytes:
+        return self._value
+
+    def hex(self) -> str:
+        return self._value.hex()
+
+    def short(self) -> str:
+        """The first 8 digits, for names of processes and for log lines."""
+        return self.hex()[:8]
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._value == other._value
+
+    def __lt__(self: _Id, other: _Id) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return self._value < other._value
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[AbstractID], tuple[bytes]]:
+        return type(self), (self._value,)
+
+    def __str__(self) -> str:
+        return self.hex()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.hex()})"
+
+
+class JobID(AbstractID):
+    """A job."""
+
+    __slots__ = ()
+
+
+class JobVertexID(AbstractID):
+    """A vertex of a job graph."""
+
+    __slots__ = ()
+
+
+class IntermediateDataSetID(AbstractID):
+    """The result of a job vertex."""
+
+    __slots__ = ()
+
+
+class AllocationID(AbstractID):
+    """One allocation of a slot to a job; given by the ResourceManager."""
+
+    __slots__ = ()
+
+
+class InstanceID(AbstractID):
+    """One registration of a TaskExecutor at the ResourceManager."""
+
+    __slots__ = ()
+
+
+class SlotRequestId(AbstractID):
+    """One request for a slot at a SlotPool."""
+
+    __slots__ = ()
+
+
+class LeaderSessionID(AbstractID):
+    """One period of leadership of one component."""
+
+    __slots__ = ()
+
+    @classmethod
+    def standalone(cls) -> LeaderSessionID:
+        """The id used where no election takes place (Flink's DEFAULT_LEADER_ID, all zero)."""
+        return cls(bytes(cls.SIZE))
+
+
+class FencingToken(AbstractID):
+    """Base of the tokens that guard leader-scoped calls; each comes from a leader session."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls: type[_Id], session: LeaderSessionID) -> _Id:
+        return cls(session.value)
+
+    def leader_session(self) -> LeaderSessionID:
+        return LeaderSessionID(self.value)
+
+
+class DispatcherId(FencingToken):
+    """Fencing token of a Dispatcher."""
+
+    __slots__ = ()
+
+
+class ResourceManagerId(FencingToken):
+    """Fencing token of a ResourceManager."""
+
+    __slots__ = ()
+
+
+class JobMasterId(FencingToken):
+    """Fencing token of a JobMaster, and of the SlotPool beside it."""
+
+    __slots__ = ()
+
+
+@register
+class ResourceID(str):
+    """The name of a process that takes part in the cluster (a TaskExecutor, a master)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"ResourceID({str(self)})"
+
+
+@message
+class WorkerGroupId:
+    """A worker group: one Ray placement group.  ``value`` is the placement group's id in hex."""
+
+    value: str
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@message
+class SlotID:
+    """A slot of a TaskExecutor; index -1 asks for a dynamic slot."""
+
+    resource_id: ResourceID
+    slot_index: int
+
+    def __str__(self) -> str:
+        return f"{self.resource_id}_{self.slot_index}"
+
+
+@message
+class ExecutionVertexID:
+    """A subtask of a job vertex."""
+
+    job_vertex_id: JobVertexID
+    subtask_index: int
+
+    def __str__(self) -> str:
+        return f"{self.job_vertex_id.short()}_{self.subtask_index}"
+
+
+@message
+class ExecutionAttemptID:
+    """One attempt to execute a subtask; attempt numbers start at 0."""
+
+    vertex: ExecutionVertexID
+    attempt_number: int
+
+    def __str__(self) -> str:
+        return f"{self.vertex}_{self.attempt_number}"

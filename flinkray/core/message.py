@@ -1,0 +1,57 @@
+"""Message types: frozen dataclasses that may cross a process boundary.
+
+The registry is the codec's allow-list (flinkray.rpc.codec): a dataclass that is not declared with
+:func:`message` is refused at the sender.  The registry lives in ``core`` so that the pure packages
+can declare their messages without knowing of the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from typing_extensions import dataclass_transform
+
+T = TypeVar("T")
+
+_types_by_name: dict[str, type] = {}
+
+
+def type_name(cls: type) -> str:
+    """The name under which a type travels: ``module:qualified name``."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def register(cls: type[T]) -> type[T]:
+    """Allow *cls* on the wire under its :func:`type_name`.
+
+    Raises:
+        TypeError: another class object already uses that name.
+    """
+    name = type_name(cls)
+    known = _types_by_name.get(name)
+    if known is not None and known is not cls:
+        raise TypeError(f"a message type named {name} is already registered")
+    _types_by_name[name] = cls
+    return cls
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def message(cls: type[T]) -> type[T]:
+    """Declare a frozen, slotted dataclass whose instances may be sent to other processes.
+
+    Fields may hold None, bool, int (64 bit), float, str, bytes, ids, enums declared with
+    :func:`register`, other messages, and tuples or string-keyed dicts of these.
+    """
+    return register(dataclass(frozen=True, slots=True)(cls))
+
+
+def lookup(name: str) -> type | None:
+    """The registered type of that name, or None."""
+    return _types_by_name.get(name)
+
+
+def registered_types() -> Iterator[type]:
+    """All registered types, in order of registration."""
+    return iter(tuple(_types_by_name.values()))

@@ -1,0 +1,124 @@
+"""Resource profiles: how much of a node a slot needs or a TaskExecutor has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field
+
+from flinkray.core.message import message
+
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+
+
+def parse_memory_size(text: str | int) -> int:
+    """Bytes of ``1024``, ``"512m"``, ``"1.5 g"``, ``"2GiB"`` (units are powers of 1024).
+
+    Raises:
+        ValueError: not a size; the message shows the text and the units known.
+    """
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a memory size: {text!r} (write for example 512m or 1.5g)")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def format_memory_size(size: int) -> str:
+    """The shortest text with at most one decimal: 512.0m -> 512m, 1.5g."""
+    for unit in ("t", "g", "m", "k"):
+        if size >= _UNITS[unit]:
+            return f"{size / _UNITS[unit]:.1f}".removesuffix(".0") + unit
+    return f"{size}b"
+
+
+@message
+class ResourceProfile:
+    """CPU cores, bytes of memory, and Ray resources by name (``GPU`` and custom ones).
+
+    Amounts are compared after rounding to Ray's own granularity of 1/10000.
+    """
+
+    cpu: float
+    memory: int = 0
+    extended: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, amount in (("cpu", self.cpu), ("memory", self.memory), *self.extended.items()):
+            if not amount >= 0:
+                raise ValueError(f"resource {name} must not be negative: {amount}")
+
+    def __hash__(self) -> int:
+        return hash((self.cpu, self.memory, tuple(sorted(self.extended.items()))))
+
+    def fits_into(self, other: ResourceProfile) -> bool:
+        """Whether *other* has at least as much of everything."""
+        return (
+            _round(self.cpu) <= _round(other.cpu)
+            and self.memory <= other.memory
+            and all(
+                _round(amount) <= _round(other.extended.get(name, 0.0))
+                for name, amount in self.extended.items()
+            )
+        )
+
+    def is_zero(self) -> bool:
+        return self.fits_into(ResourceProfile(0.0))
+
+    def __add__(self, other: ResourceProfile) -> ResourceProfile:
+        names = sorted(self.extended.keys() | other.extended.keys())
+        return ResourceProfile(
+            _round(self.cpu + other.cpu),
+            self.memory + other.memory,
+            {n: _round(self.extended.get(n, 0.0) + other.extended.get(n, 0.0)) for n in names},
+        )
+
+    def __sub__(self, other: ResourceProfile) -> ResourceProfile:
+        """What is left of self.
+
+        Raises:
+            ValueError: *other* does not fit into self.
+        """
+        if not other.fits_into(self):
+            raise ValueError(f"cannot take {other} from {self}")
+        return ResourceProfile(
+            _round(self.cpu - other.cpu),
+            self.memory - other.memory,
+            {n: _round(a - other.extended.get(n, 0.0)) for n, a in self.extended.items()},
+        )
+
+    def times(self, count: int) -> ResourceProfile:
+        return ResourceProfile(
+            _round(self.cpu * count),
+            self.memory * count,
+            {n: _round(a * count) for n, a in self.extended.items()},
+        )
+
+    def to_ray_resources(self) -> dict[str, float]:
+        """As a placement group bundle: ``{"CPU": …, "memory": …, …}``; zero amounts are left out."""
+        resources = {"CPU": float(self.cpu), "memory": float(self.memory), **self.extended}
+        return {name: amount for name, amount in resources.items() if amount > 0}
+
+    @classmethod
+    def from_ray_resources(cls, resources: dict[str, float]) -> ResourceProfile:
+        """Of a node's or bundle's resources as Ray lists them; Ray's own bookkeeping entries are left out."""
+        extended = {
+            name: amount
+            for name, amount in sorted(resources.items())
+            if name not in ("CPU", "memory", "object_store_memory")
+            and not name.startswith("node:")
+            and "_group_" not in name
+        }
+        return cls(resources.get("CPU", 0.0), int(resources.get("memory", 0.0)), extended)
+
+    def __str__(self) -> str:
+        parts = [f"{self.cpu:g} CPU"]
+        if self.memory:
+            parts.append(f"{format_memory_size(self.memory)} memory")
+        parts += [f"{amount:g} {name}" for name, amount in sorted(self.extended.items())]
+        return ", ".join(parts)
+
+
+def _round(amount: float) -> float:
+    return round(amount, 4)

@@ -1,0 +1,142 @@
+"""Jobs, workers and the cluster as clients see them."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
+from flinkray.core.message import message
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slots import WorkerLocation
+from flinkray.scheduler.states import ExecutionState, JobStatus
+
+
+@message
+class ExceptionEntry:
+    """One failure in a job's history; ``task`` and ``location`` are None for the job as a whole."""
+
+    timestamp: float
+    """Seconds since the epoch."""
+    text: str
+    traceback: str | None = None
+    task: str | None = None
+    location: str | None = None
+
+
+@message
+class ExecutionInfo:
+    """The current attempt of one subtask."""
+
+    subtask_index: int
+    attempt_number: int
+    state: ExecutionState
+    location: str | None
+    """``<TaskExecutor> bundle <i> on <node ip>`` once it has a slot."""
+    executor_actor_id: str | None = None
+    executor_pid: int | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+
+
+@message
+class StageProgressInfo:
+    """Progress of one running Spark stage."""
+
+    stage_id: int
+    name: str
+    num_tasks: int
+    active_tasks: int
+    completed_tasks: int
+    failed_tasks: int
+
+
+@message
+class VertexInfo:
+    """One vertex of a running or ended job."""
+
+    vertex_id: JobVertexID
+    name: str
+    parallelism: int
+    executions: tuple[ExecutionInfo, ...]
+    active_stages: tuple[StageProgressInfo, ...] = ()
+    completed_stages: int = 0
+    completed_tasks: int = 0
+    failed_tasks: int = 0
+
+
+@message
+class JobDetails:
+    """All that a client may want to know of a job."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    start_time: float
+    end_time: float | None
+    status_timestamps: dict[str, float]
+    """JobStatus name -> seconds since the epoch when it was entered last."""
+    restarts: int
+    vertices: tuple[VertexInfo, ...] = ()
+    pending_reason: str | None = None
+    """Why the job waits for slots, when it does."""
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    worker_group: WorkerGroupId | None = None
+
+
+@message
+class JobOverview:
+    """One line of a job list."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    start_time: float
+    end_time: float | None
+
+
+@message
+class JobResult:
+    """How a job ended.  Only FINISHED is success."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    net_runtime: float
+    """Seconds."""
+    failure: str | None = None
+    failure_traceback: str | None = None
+    result_location: str | None = None
+    """Where a returned DataFrame lies as Parquet."""
+    num_rows: int | None = None
+    schema_json: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.status.is_terminal:
+            raise ValueError(f"a job result has a terminal status, not {self.status.name}")
+        if self.status is JobStatus.FAILED and self.failure is None:
+            raise ValueError("a failed job's result needs its cause")
+        if self.net_runtime < 0:
+            raise ValueError(f"net runtime must not be negative: {self.net_runtime}")
+
+
+@message
+class TaskExecutorInfo:
+    """One worker in the cluster's overview."""
+
+    location: WorkerLocation
+    total_profile: ResourceProfile
+    number_of_slots: int
+    free_slots: int
+    jobs: tuple[JobID, ...] = ()
+
+
+@message
+class ClusterOverview:
+    """The cluster in a few numbers."""
+
+    version: str
+    task_executors: tuple[TaskExecutorInfo, ...]
+    slots_total: int
+    slots_available: int
+    jobs: tuple[JobOverview, ...]
+    cluster_total: ResourceProfile
+    cluster_available: ResourceProfile
+    dashboard_url: str | None = None

@@ -1,0 +1,97 @@
+"""Slots, offers and requirements: what SlotPool, SlotManager and TaskExecutors speak of."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
+from flinkray.core.message import message
+from flinkray.core.resources import ResourceProfile
+
+
+@message
+class ResourceRequirement:
+    """``count`` slots of a profile."""
+
+    profile: ResourceProfile
+    count: int
+
+
+@message
+class ResourceRequirements:
+    """All the slots that a job wants now (a total, not a difference); empty: none any more."""
+
+    job_id: JobID
+    job_master_address: str
+    requirements: tuple[ResourceRequirement, ...]
+    dedicated_workers: bool
+    """Whether the slots must be exactly the bundles of a worker group of the job's own."""
+
+
+@message
+class WorkerLocation:
+    """Where a TaskExecutor is: its process, its node, its bundle."""
+
+    resource_id: ResourceID
+    address: str
+    node_id: str
+    node_ip: str
+    pid: int
+    worker_group: WorkerGroupId
+    bundle_index: int
+
+
+@message
+class SlotStatus:
+    """One slot in a TaskExecutor's report; a free one has neither job nor allocation."""
+
+    slot_id: SlotID
+    profile: ResourceProfile
+    job_id: JobID | None = None
+    allocation_id: AllocationID | None = None
+
+
+@message
+class SlotReport:
+    """All slots of a TaskExecutor."""
+
+    slots: tuple[SlotStatus, ...]
+
+
+@message
+class SlotOffer:
+    """A TaskExecutor offers a slot that it has allocated for a job."""
+
+    allocation_id: AllocationID
+    slot_index: int
+    profile: ResourceProfile
+
+
+@message
+class SlotOfferAnswer:
+    """Which of the offered slots the job took; the others are free again."""
+
+    accepted: tuple[AllocationID, ...]
+
+
+@message
+class AllocatedSlot:
+    """A slot as the JobMaster holds it."""
+
+    allocation_id: AllocationID
+    slot_index: int
+    profile: ResourceProfile
+    location: WorkerLocation
+
+
+@message
+class ResourceShortage:
+    """Why slots are missing: the answer to "why am I pending?"."""
+
+    missing: int
+    profile: ResourceProfile
+    reason: str
+    """One or two sentences: what is missing, of what profile, what the cluster has, what Ray says."""
+    unfulfillable: bool
+    """True: no node of the cluster could ever hold one such slot."""
+    cluster_total: ResourceProfile
+    cluster_available: ResourceProfile
+    largest_node: ResourceProfile

@@ -1,0 +1,52 @@
+"""States of jobs and executions (Flink's names)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from flinkray.core.message import register
+
+
+@register
+class JobStatus(Enum):
+    """State of a job."""
+
+    INITIALIZING = "INITIALIZING"
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+    RESTARTING = "RESTARTING"
+    SUSPENDED = "SUSPENDED"
+
+    @property
+    def is_globally_terminal(self) -> bool:
+        """Whether the job has ended for good, whoever leads."""
+        return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether this JobMaster is done with the job."""
+        return self.is_globally_terminal or self is JobStatus.SUSPENDED
+
+
+@register
+class ExecutionState(Enum):
+    """State of one execution attempt."""
+
+    CREATED = "CREATED"
+    SCHEDULED = "SCHEDULED"
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
