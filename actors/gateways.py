@@ -7,6 +7,7 @@ from abc import abstractmethod
 from flinkray.actors.messages import (
     AllocatedSlotReport,
     JobMasterRegistrationSuccess,
+    JobMasterToDispatcherRegistrationSuccess,
     RegistrationFailure,
     RegistrationRejection,
     TaskExecutorHeartbeat,
@@ -81,6 +82,15 @@ class DispatcherGateway(FencedRpcGateway):
         """Suspend all jobs and end every process and placement group of the cluster."""
 
     # from JobMasters
+
+    @abstractmethod
+    async def register_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
+    ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        """A JobMaster presents itself, at its start and to every new Dispatcher.
+
+        Rejected when another attempt leads the job by now; the rejected one ends itself.
+        """
 
     @abstractmethod
     async def job_reached_terminal_state(
@@ -234,10 +244,6 @@ class JobMasterGateway(SparkStageListenerGateway):
     async def suspend(self, reason: str) -> None:
         """End this JobMaster, not the job: tasks stop, slots go back, the result is SUSPENDED."""
 
-    @abstractmethod
-    async def dispatcher_changed(self, dispatcher_address: str) -> None:
-        """A (new) Dispatcher has found this master: to it goes the result."""
-
 
 class SlotPoolGateway(FencedRpcGateway):
     """Holds the slots of one job; fenced by the JobMasterId of its JobMaster."""
@@ -281,8 +287,8 @@ class SlotPoolGateway(FencedRpcGateway):
 
 
 class TaskExecutorGateway(RpcGateway):
-    """Has slots and runs tasks in them.  It is no leader: the ResourceManagerId and JobMasterId that
-    its calls carry say on whose behalf they come, and calls of a past leader are refused."""
+    """Has slots and runs tasks in them.  It is no leader: the ResourceManagerId and JobMasterId
+    that its calls carry say on whose behalf they come, and calls of a past leader are refused."""
 
     @abstractmethod
     async def request_slot(
@@ -299,7 +305,7 @@ class TaskExecutorGateway(RpcGateway):
 
     @abstractmethod
     async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
-        """End what runs in the slot and free it; answered when its processes are gone.  Idempotent."""
+        """End what runs in the slot and free it; answered when its processes are gone."""
 
     @abstractmethod
     async def submit_task(

@@ -41,6 +41,14 @@ class JobMasterRegistrationSuccess:
 
 
 @message
+class JobMasterToDispatcherRegistrationSuccess:
+    """Accepted by the Dispatcher."""
+
+    cancel_requested: bool
+    """A client has asked for the job's end before this JobMaster was there."""
+
+
+@message
 class TaskExecutorToJobMasterRegistrationSuccess:
     """Accepted by the JobMaster."""
 

@@ -33,8 +33,8 @@ RestartStrategy = NoRestart | FixedDelayRestart
 class Invokable:
     """What the subtasks of a vertex run.
 
-    ``kind`` says which runtime runs it (``"spark"``); ``code`` is the user's function, pickled, and is
-    unpickled only by the process that runs it; ``configuration`` is the runtime's.
+    ``kind`` says which runtime runs it (``"spark"``); ``code`` is the user's function, pickled, and
+    is unpickled only by the process that runs it; ``configuration`` is the runtime's.
     """
 
     kind: str
@@ -69,5 +69,5 @@ class JobGraph:
 
     @property
     def needs_dedicated_workers(self) -> bool:
-        """Whether the job's slots must come from a worker group of its own (it has Spark stages)."""
+        """Whether the slots must come from a worker group of the job's own (Spark stages)."""
         return any(vertex.invokable.kind == SPARK for vertex in self.vertices)

@@ -89,7 +89,7 @@ class ResourceShortage:
     missing: int
     profile: ResourceProfile
     reason: str
-    """One or two sentences: what is missing, of what profile, what the cluster has, what Ray says."""
+    """Sentences: what is missing, of what profile, what the cluster has, what Ray says."""
     unfulfillable: bool
     """True: no node of the cluster could ever hold one such slot."""
     cluster_total: ResourceProfile

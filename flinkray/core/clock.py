@@ -1,4 +1,4 @@
-"""The clock interface.  Code that needs the time is given a clock and never asks the system itself."""
+"""The clock interface.  Code that needs the time is given a clock and never asks the system."""
 
 from __future__ import annotations
 

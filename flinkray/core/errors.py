@@ -1,6 +1,6 @@
 """The error tree.
 
-Every error of flinkray derives from :class:`FlinkRayError`.  An error carries the ids it is about as
+Every error of flinkray derives from :class:`FlinkRayError`.  It carries the ids it is about as
 attributes, survives pickling and the wire (it is rebuilt from ``args``: positional constructor
 arguments, all of them types that a message may hold), and says in ``retryable`` whether the same
 call may succeed later without anything being changed.
@@ -40,7 +40,8 @@ class RpcConnectionError(RpcError):
 
 
 class HandshakeError(RpcConnectionError):
-    """The other side speaks another protocol version, another gateway, or does not know the secret."""
+    """The other side speaks another protocol version, another gateway, or does not know
+    the secret."""
 
     retryable = False
 
@@ -182,7 +183,7 @@ class UnknownTaskExecutorError(FlinkRayError):
 
 
 class IllegalTransitionError(FlinkRayError):
-    """A state machine was asked for a transition that it does not have; the text tells its story."""
+    """An illegal transition of a state machine; the text tells its story."""
 
 
 # --- environment and configuration ----------------------------------------------------------------
@@ -193,4 +194,4 @@ class ConfigurationError(FlinkRayError, ValueError):
 
 
 class UnsupportedEnvironmentError(FlinkRayError):
-    """Something this machine needs is missing or of the wrong version; the text says how to mend it."""
+    """What this machine needs is missing or of the wrong version; the text says how to mend it."""

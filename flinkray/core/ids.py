@@ -1,4 +1,4 @@
-"""Identifiers.  Each kind is a type of its own, so that a JobID is never taken for an AllocationID."""
+"""Identifiers: each kind is a type of its own, so that a JobID is no AllocationID."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class ResourceID(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"ResourceID({str(self)})"
+        return f"ResourceID({self!s})"
 
 
 @message

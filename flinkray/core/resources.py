@@ -96,13 +96,13 @@ class ResourceProfile:
         )
 
     def to_ray_resources(self) -> dict[str, float]:
-        """As a placement group bundle: ``{"CPU": …, "memory": …, …}``; zero amounts are left out."""
+        """As a placement group bundle: ``{"CPU": …, "memory": …, …}``; zero amounts left out."""
         resources = {"CPU": float(self.cpu), "memory": float(self.memory), **self.extended}
         return {name: amount for name, amount in resources.items() if amount > 0}
 
     @classmethod
     def from_ray_resources(cls, resources: dict[str, float]) -> ResourceProfile:
-        """Of a node's or bundle's resources as Ray lists them; Ray's own bookkeeping entries are left out."""
+        """Of a node's or bundle's resources as Ray lists them, less Ray's own bookkeeping."""
         extended = {
             name: amount
             for name, amount in sorted(resources.items())

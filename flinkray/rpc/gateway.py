@@ -25,7 +25,7 @@ _ONEWAY = "__flinkray_oneway__"
 _TIMEOUT = "__flinkray_timeout__"
 
 
-class RpcGateway(ABC):
+class RpcGateway(ABC):  # noqa: B024 - a gateway's methods are its subclass's
     """Base of all gateways."""
 
     @property
@@ -50,7 +50,7 @@ def oneway(method: F) -> F:
 
 
 def ask_timeout(seconds: float | None) -> Callable[[F], F]:
-    """Give a gateway method an ask timeout of its own (None: wait as long as the endpoint lives)."""
+    """Give a gateway method an ask timeout of its own (None: as long as the endpoint lives)."""
 
     def mark(method: F) -> F:
         setattr(method, _TIMEOUT, (seconds,))

@@ -100,7 +100,7 @@ class SparkDriverGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(60.0)
     async def stop(self) -> None:
-        """Cancel what runs, end the session, the JVM and all Python workers; then the process ends."""
+        """Cancel what runs, end the session, JVM and Python workers; then the process ends."""
 
 
 class SparkStageListenerGateway(FencedRpcGateway):
