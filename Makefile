@@ -1,0 +1,47 @@
+# Each target sets up what it needs: Python >= 3.10 (or uv) and make are all the machine must have.
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint format bench coverage-page clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo    run the example pipeline: 336,776 flights through PySpark in two slots'
+	@echo 'make test    lint, types and all tests'
+	@echo 'make lint    ruff, mypy'
+	@echo 'make bench   every benchmark, one after the other'
+	@echo 'make format  let ruff format and fix'
+
+# Made once; again when pyproject.toml changes, or an attempt did not finish.
+$(READY): pyproject.toml tools/bootstrap
+	@echo 'Setting up $(VENV); the first time this takes a few minutes.'
+	@tools/bootstrap $(VENV)
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python examples/flights_demo.py
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+# pytest comes last, so that its summary is what a log ends with.
+test: lint
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+format: $(READY)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	@set -e; for benchmark in benchmarks/[!_]*.py; do \
+	    echo "== $$benchmark"; $(BIN)/python "$$benchmark"; \
+	done
+
+coverage-page: $(READY)
+	@$(BIN)/python tools/spec_coverage.py --write
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
