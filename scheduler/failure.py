@@ -1,0 +1,15 @@
+"""A failure as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong: one line for people, where it arose, and whether trying again is of use."""
+
+    text: str
+    traceback: str | None = None
+    suppress_restarts: bool = False
+    """True: the same would happen again, the job fails at once (FO-15)."""

@@ -1,0 +1,100 @@
+"""What the JobScheduler asks the JobMaster to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID
+from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.slots import AllocatedSlot, ResourceRequirements
+from flinkray.scheduler.tasks import TaskDeploymentDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareRequirements:
+    """Set the requirements of the SlotPool."""
+
+    requirements: ResourceRequirements
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSlotRequestTimeout:
+    """Call ``slot_request_timed_out(generation)`` after *delay* seconds."""
+
+    delay: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeployTask:
+    """Submit a task to the slot's TaskExecutor; when that fails: ``deploy_failed``.
+
+    An attempt is deployed once.  The task of a Spark subtask is the presence of its executor: it runs until it is
+    cancelled, and cancelling it alone ends no process of Spark's.
+    """
+
+    descriptor: TaskDeploymentDescriptor
+    slot: AllocatedSlot
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Cancel a task at the slot's TaskExecutor, which answers with ``task_state_changed``; when the call
+    fails: ``cancel_failed``."""
+
+    attempt_id: ExecutionAttemptID
+    slot: AllocatedSlot
+
+
+@dataclass(frozen=True, slots=True)
+class StartCoordinator:
+    """Spawn the Spark driver of an attempt of a vertex; slots in the order of the subtasks (and bundles)."""
+
+    vertex_id: JobVertexID
+    attempt_number: int
+    slots: tuple[AllocatedSlot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopCoordinator:
+    """Stop a Spark driver, also one that is still starting, and call ``coordinator_stopped`` when its process is gone."""
+
+    vertex_id: JobVertexID
+    attempt_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRestart:
+    """Call ``restart_delay_over(generation)`` after *delay* seconds."""
+
+    delay: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSlots:
+    """Give slots back through the SlotPool."""
+
+    allocations: tuple[AllocationID, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The last action: nothing of the job runs any more."""
+
+    result: JobResult
+    details: JobDetails
+
+
+JobSchedulerAction = (
+    DeclareRequirements
+    | ScheduleSlotRequestTimeout
+    | DeployTask
+    | CancelTask
+    | StartCoordinator
+    | StopCoordinator
+    | ScheduleRestart
+    | ReleaseSlots
+    | JobEnded
+)

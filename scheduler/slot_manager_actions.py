@@ -1,0 +1,109 @@
+"""What the SlotManager asks the ResourceManager to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slots import ResourceShortage
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkerGroup:
+    """Create a placement group; answer with ``worker_group_started`` or ``worker_group_failed``."""
+
+    request_number: int
+    bundles: tuple[ResourceProfile, ...]
+    slots_per_bundle: int
+    job_id: JobID | None
+    """The job whose own the group is; None: shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelWorkerGroupRequest:
+    """Forget a StartWorkerGroup that has not been answered; remove the group if it is there by now."""
+
+    request_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorkerGroup:
+    """Remove a placement group and the TaskExecutors in it."""
+
+    group_id: WorkerGroupId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTaskExecutor:
+    """Start a TaskExecutor in a bundle after *delay* seconds (0: at once), unless the group is released before.
+
+    When it cannot be started: ``task_executor_start_failed``.
+    """
+
+    group_id: WorkerGroupId
+    bundle_index: int
+    profile: ResourceProfile
+    number_of_slots: int
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopTaskExecutor:
+    """End a TaskExecutor that nobody wants (it registered from a group that was released)."""
+
+    resource_id: ResourceID
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlot:
+    """Ask a TaskExecutor for a slot; answer with ``slot_request_succeeded`` or ``slot_request_failed``."""
+
+    slot_id: SlotID
+    resource_id: ResourceID
+    job_id: JobID
+    allocation_id: AllocationID
+    profile: ResourceProfile
+    job_master_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSlot:
+    """Ask a TaskExecutor to free a slot whose job ended or does not want it any more."""
+
+    slot_id: SlotID
+    allocation_id: AllocationID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAllocationFailure:
+    """Tell a JobMaster that an allocated slot is lost (SM-09)."""
+
+    job_id: JobID
+    allocation_id: AllocationID
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyNotEnoughResources:
+    """Tell a JobMaster why its slots are missing; empty: nothing is short any more."""
+
+    job_id: JobID
+    shortages: tuple[ResourceShortage, ...]
+
+
+SlotManagerAction = (
+    StartWorkerGroup
+    | CancelWorkerGroupRequest
+    | ReleaseWorkerGroup
+    | StartTaskExecutor
+    | StopTaskExecutor
+    | RequestSlot
+    | FreeSlot
+    | NotifyAllocationFailure
+    | NotifyNotEnoughResources
+)
