@@ -79,7 +79,7 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(60.0)
     async def shut_down_cluster(self) -> None:
-        """Suspend all jobs and end every process and placement group of the cluster."""
+        """Cancel all jobs and end every process and placement group of the cluster."""
 
     # from JobMasters
 
@@ -96,7 +96,8 @@ class DispatcherGateway(FencedRpcGateway):
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
     ) -> None:
-        """A JobMaster is done: all its resources are back.  Answered when the result is stored."""
+        """A JobMaster is done, its tasks have ended.  Answered when the result is stored; the cluster
+        then waits for the JobMaster to end itself and takes back what the job had."""
 
 
 class ResourceManagerGateway(FencedRpcGateway):
@@ -139,11 +140,17 @@ class ResourceManagerGateway(FencedRpcGateway):
         """
 
     @abstractmethod
+    @oneway
     async def disconnect_job_master(
-        self, job_id: JobID, job_master_id: JobMasterId, status: JobStatus, reason: str
+        self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
-        """The master goes; when *status* is globally terminal, answered only after the job's worker
-        groups are gone and their resources are back."""
+        """The master goes (its job may get another one: requirements are kept for a while)."""
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    async def release_job(self, job_id: JobID, reason: str) -> None:
+        """From the Dispatcher: the job has ended.  Answered when its worker groups are gone and their
+        resources are back.  Idempotent; a job that is not known (any more) is fine."""
 
     @abstractmethod
     @oneway
@@ -239,10 +246,6 @@ class JobMasterGateway(SparkStageListenerGateway):
 
     @abstractmethod
     async def cancel(self) -> None: ...
-
-    @abstractmethod
-    async def suspend(self, reason: str) -> None:
-        """End this JobMaster, not the job: tasks stop, slots go back, the result is SUSPENDED."""
 
 
 class SlotPoolGateway(FencedRpcGateway):
