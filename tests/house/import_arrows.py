@@ -1,0 +1,209 @@
+"""Which package may import which: read from the source, without importing anything.
+
+A dependency is any ``import`` in the file, at whatever depth (inside a function or under
+``TYPE_CHECKING`` too), and any string ``"flinkray.package.module:name"``, by which processes are
+told what to load. Relative imports are resolved.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"core"}),
+    frozenset({"checkpoint", "state", "ha", "rpc"}),
+    frozenset({"streaming", "spark", "scheduler"}),
+    frozenset({"actors"}),
+    frozenset({"datastream", "client", "rest"}),
+)
+"""Lowest first. A package imports its own layer (without cycles) and the layers below."""
+
+PURE = frozenset({"core", "scheduler"})
+"""Decisions without a loop, a clock, randomness or a process: the same events, the same actions."""
+
+IMPURE_MODULES = frozenset(
+    {"asyncio", "concurrent", "multiprocessing", "pyspark", "random", "ray", "raydp", "secrets"}
+    | {"selectors", "signal", "socket", "subprocess", "threading", "time"}
+)
+
+IMPURE_CALLS = frozenset(
+    {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "os.times", "uuid.uuid1"}
+    | {"uuid.uuid4"}
+)
+
+_BY_NAME = re.compile(r"(flinkray(?:\.\w+)+):\w+(?:\.\w+)*")
+
+
+@dataclass(frozen=True, order=True)
+class Violation:
+    """One broken rule; *path* is relative to the tree's root."""
+
+    path: str
+    line: int
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}"
+
+
+@dataclass(frozen=True)
+class _Use:
+    module: str
+    line: int
+
+
+def check_shipped(root: Path) -> list[Violation]:
+    """Every broken rule in the package ``root/flinkray`` (links to folders are followed)."""
+    package = root / "flinkray"
+    modules = {_module_name(path, package): path for path in _sources(package)}
+    violations: list[Violation] = []
+    uses: dict[str, list[_Use]] = {}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        where = str(path.relative_to(root))
+        uses[module] = list(_uses(tree, module, is_package=path.name == "__init__.py"))
+        violations += [Violation(where, line, rule) for line, rule in _check(module, uses[module])]
+        if _package_of(module) in PURE:
+            violations += [Violation(where, line, rule) for line, rule in _impure_calls(tree)]
+    names = {module: str(path.relative_to(root)) for module, path in modules.items()}
+    violations += _cycles(uses, names)
+    violations += _impure_through_others(uses, names)
+    return sorted(set(violations))
+
+
+def check_bare_names(root: Path, folders: tuple[str, ...]) -> list[Violation]:
+    """Imports of top-level ``actors`` or ``scheduler`` in any source below the *folders*."""
+    return sorted(
+        Violation(str(path.relative_to(root)), use.line, _BARE.format(use.module))
+        for folder in folders
+        for path in _sources(root / folder)
+        for use in _uses(ast.parse(path.read_text(encoding="utf-8")), "", is_package=False)
+        if use.module.split(".")[0] in ("actors", "scheduler")
+    )
+
+
+_BARE = "imports {}: the package is flinkray.actors or flinkray.scheduler, never the bare name"
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _sources(entry)
+        elif entry.suffix == ".py":
+            yield entry
+
+
+def _module_name(path: Path, package: Path) -> str:
+    parts = (package.name, *path.relative_to(package).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _package_of(module: str) -> str:
+    """The first name below flinkray; empty for flinkray's own modules and for foreign ones."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "flinkray" and len(parts) > 1 else ""
+
+
+def _uses(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[_Use]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (_Use(alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                kept = parents[: len(parents) - node.level + (1 if is_package else 0)]
+                origin = ".".join([*kept, *filter(None, [node.module])])
+            yield _Use(origin, node.lineno)
+            # `from flinkray import rpc` names a module; for a class the longer name is harmless
+            yield from (_Use(f"{origin}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            by_name = _BY_NAME.fullmatch(node.value)
+            if by_name:
+                yield _Use(by_name[1], node.lineno)
+
+
+def _layer(package: str) -> int | None:
+    return next((i for i, layer in enumerate(LAYERS) if package in layer), None)
+
+
+def _check(module: str, uses: list[_Use]) -> Iterator[tuple[int, str]]:
+    package = _package_of(module)
+    layer = _layer(package)
+    if package and layer is None and package != "testing":
+        yield 1, f"flinkray.{package} has no layer: add it to LAYERS in tests/house"
+    for use in uses:
+        top = use.module.split(".")[0]
+        target = _package_of(use.module)
+        if top in ("actors", "scheduler"):
+            yield use.line, _BARE.format(use.module)
+        if package in PURE and top in IMPURE_MODULES:
+            yield use.line, f"flinkray.{package} is pure and imports {top}"
+        if target == "testing" and package != "testing":
+            yield use.line, f"{module} ships and imports flinkray.testing"
+        target_layer = _layer(target)
+        if layer is not None and target_layer is not None and target_layer > layer:
+            yield use.line, f"flinkray.{package} imports flinkray.{target}, which is above it"
+
+
+def _impure_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = ".".join(ast.unparse(node.func).split(".")[-2:])
+            if called in IMPURE_CALLS:
+                yield node.lineno, f"a pure module calls {called}"
+            if node.func.attr == "generate" and not (node.args or node.keywords):
+                yield node.lineno, f"a pure module calls {called} without a source of randomness"
+
+
+def _cycles(uses: dict[str, list[_Use]], names: dict[str, str]) -> Iterator[Violation]:
+    """Two packages of one layer that import each other, directly or around."""
+    edges: dict[str, set[str]] = {}
+    first: dict[tuple[str, str], tuple[str, int]] = {}
+    for module, module_uses in uses.items():
+        package = _package_of(module)
+        for use in module_uses:
+            target = _package_of(use.module)
+            same_layer = _layer(package) is not None and _layer(package) == _layer(target)
+            if same_layer and package != target:
+                edges.setdefault(package, set()).add(target)
+                first.setdefault((package, target), (names[module], use.line))
+    for (package, target), (path, line) in first.items():
+        if package in _reachable(target, edges):
+            rule = f"flinkray.{package} and flinkray.{target} import each other"
+            yield Violation(path, line, rule)
+
+
+def _impure_through_others(
+    uses: dict[str, list[_Use]], names: dict[str, str]
+) -> Iterator[Violation]:
+    """Pure modules that reach an impure one through flinkray's modules."""
+    edges = {
+        module: {use.module for use in module_uses if use.module in uses and use.module != module}
+        for module, module_uses in uses.items()
+    }
+    tainted = {
+        module: use.module.split(".")[0]
+        for module, module_uses in uses.items()
+        for use in module_uses
+        if use.module.split(".")[0] in IMPURE_MODULES
+    }
+    for module in uses:
+        if _package_of(module) in PURE:
+            for reached in sorted(_reachable(module, edges) & tainted.keys() - {module}):
+                rule = f"{module} is pure and reaches {tainted[reached]} through {reached}"
+                yield Violation(names[module], 1, rule)
+
+
+def _reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    pending = [start]
+    while pending:
+        for following in edges.get(pending.pop(), set()) - seen:
+            seen.add(following)
+            pending.append(following)
+    return seen
