@@ -12,6 +12,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.slots import WorkerLocation
 
 
@@ -82,3 +83,28 @@ class TaskExecutorHeartbeat:
     """What a TaskExecutor tells a JobMaster in a heartbeat: the attempts it runs."""
 
     attempts: tuple[ExecutionAttemptID, ...]
+
+
+@message
+class ClusterArguments:
+    """What the factories of Dispatcher and ResourceManager are given."""
+
+    cluster_id: str
+    configuration: dict[str, str]
+    """For :class:`flinkray.core.config.Configuration`."""
+    storage_dir: str
+    """This cluster's own directory (path or URI), resolved: ``storage.dir`` and its defaults do not
+    matter any more.  Below it: ``job-graphs``, ``job-results`` and, for the data of returned
+    DataFrames, ``data/<job id hex>``."""
+
+
+@message
+class ArchivedJob:
+    """An ended job as the Dispatcher keeps it in the JobResultStore."""
+
+    result: JobResult
+    details: JobDetails
+
+    @property
+    def job_id(self) -> JobID:
+        return self.result.job_id

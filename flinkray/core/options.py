@@ -29,8 +29,8 @@ STORAGE_DIR = ConfigOption(
     "storage.dir",
     optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
     None,
-    "Where job graphs, job results and the data of returned DataFrames lie, in a subdirectory named "
-    "after the cluster. Every node must reach it. When not set: the directory flinkray in Ray's "
+    "Where job graphs, job results and the data of returned DataFrames lie, in a subdirectory "
+    "named after the cluster. Every node must reach it. When not set: the directory flinkray in Ray's "
     "session directory for an embedded cluster (it goes with the session), ~/.flinkray otherwise.",
 )
 
@@ -179,8 +179,8 @@ def reference_page() -> str:
         "# Configuration",
         "",
         "Values are given to `flinkray.connect(configuration={...})` and `flinkray cluster up "
-        "-D key=value`. Unknown keys and bad values are refused by name. Memory sizes are powers of "
-        "1024. This page is written by `python -m flinkray.core.options`.",
+        "-D key=value`. Unknown keys and bad values are refused by name. Memory sizes are powers "
+        "of 1024. This page is written by `python -m flinkray.core.options`.",
         "",
         "| Key | Default | Takes | Meaning |",
         "|---|---|---|---|",

@@ -1,0 +1,43 @@
+"""Leader election and retrieval, and the stores of what must outlive a leader."""
+
+from flinkray.ha.directory import Directory, MemoryDirectory, open_directory
+from flinkray.ha.embedded import EmbeddedHaServices
+from flinkray.ha.leadership import (
+    LeaderContender,
+    LeaderElection,
+    LeaderElectionError,
+    LeaderRetrievalListener,
+    LeaderRetrievalService,
+)
+from flinkray.ha.non_ha import AbstractNonHaServices
+from flinkray.ha.services import HighAvailabilityServices
+from flinkray.ha.standalone import StandaloneHaServices
+from flinkray.ha.stores import (
+    CorruptEntryError,
+    JobGraphStore,
+    JobResultStore,
+    JobStoreStateError,
+    Recovered,
+    StoreError,
+)
+
+__all__ = [
+    "AbstractNonHaServices",
+    "CorruptEntryError",
+    "Directory",
+    "EmbeddedHaServices",
+    "HighAvailabilityServices",
+    "JobGraphStore",
+    "JobResultStore",
+    "JobStoreStateError",
+    "LeaderContender",
+    "LeaderElection",
+    "LeaderElectionError",
+    "LeaderRetrievalListener",
+    "LeaderRetrievalService",
+    "MemoryDirectory",
+    "Recovered",
+    "StandaloneHaServices",
+    "StoreError",
+    "open_directory",
+]

@@ -1,0 +1,60 @@
+"""Directories on S3, GCS, HDFS and whatever else pyarrow has a file system for."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow.fs
+
+from flinkray.ha.directory import UNFINISHED, Directory
+
+
+class ArrowDirectory(Directory):
+    """A directory of any file system that pyarrow knows."""
+
+    def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, uri: str) -> None:
+        self._file_system = file_system
+        self._path = path.rstrip("/")
+        self._uri = uri.rstrip("/")
+
+    @classmethod
+    def from_uri(cls, uri: str) -> ArrowDirectory:
+        """Raises ValueError: pyarrow does not know the scheme, or cannot read the URI."""
+        file_system, path = pyarrow.fs.FileSystem.from_uri(uri)
+        return cls(file_system, path, uri)
+
+    def location(self, name: str = "") -> str:
+        return f"{self._uri}/{name}" if name else self._uri
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            with self._file_system.open_input_file(f"{self._path}/{name}") as file:
+                data: bytes = file.read()
+        except FileNotFoundError:
+            return None
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        self._file_system.create_dir(self._path, recursive=True)
+        unfinished = f"{self._path}/{name}.{os.getpid()}{UNFINISHED}"
+        with self._file_system.open_output_stream(unfinished) as file:
+            file.write(data)
+        self._file_system.move(unfinished, f"{self._path}/{name}")
+
+    def delete(self, name: str) -> None:
+        try:
+            self._file_system.delete_file(f"{self._path}/{name}")
+        except FileNotFoundError:
+            return
+
+    def names(self) -> list[str]:
+        selector = pyarrow.fs.FileSelector(self._path, allow_not_found=True)
+        infos = [info for info in self._file_system.get_file_info(selector) if info.is_file]
+        infos.sort(key=lambda info: (info.mtime_ns or 0, info.base_name))
+        return [info.base_name for info in infos if not info.base_name.endswith(UNFINISHED)]
+
+    def subdirectory(self, name: str) -> ArrowDirectory:
+        return ArrowDirectory(self._file_system, f"{self._path}/{name}", self.location(name))
+
+    def delete_all(self) -> None:
+        self._file_system.delete_dir_contents(self._path, missing_dir_ok=True)

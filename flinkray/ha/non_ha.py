@@ -1,0 +1,59 @@
+"""What services without a coordination service of their own have in common: the stores."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from flinkray.core.ids import JobID
+from flinkray.ha.directory import Directory
+from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
+from flinkray.ha.leadership import LeaderElectionError
+from flinkray.ha.services import HighAvailabilityServices
+from flinkray.ha.stores import JobGraphStore, JobRecord, JobResultStore
+
+RecordT = TypeVar("RecordT", bound=JobRecord)
+
+JOB_GRAPHS = "job-graphs"
+JOB_RESULTS = "job-results"
+
+
+class AbstractNonHaServices(HighAvailabilityServices):
+    """Stores in one directory of the cluster's own.
+
+    Args:
+        storage: the cluster's directory; what else lies in it is not touched.
+        executor: runs the blocking work on files.
+    """
+
+    def __init__(self, storage: Directory, executor: Executor) -> None:
+        self._storage = storage
+        self._executor = executor
+        self._closed = False
+
+    def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
+        self._check_running()
+        directory = self._storage.subdirectory(JOB_GRAPHS)
+        return DurableJobGraphStore(directory, record_type, self._executor)
+
+    def get_job_result_store(self, record_type: type[RecordT]) -> JobResultStore[RecordT]:
+        self._check_running()
+        directory = self._storage.subdirectory(JOB_RESULTS)
+        return DurableJobResultStore(directory, record_type, self._executor)
+
+    async def cleanup_job(self, job_id: JobID) -> None:
+        """Nothing: no election leaves anything behind."""
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def close_and_cleanup_all_data(self) -> None:
+        await self.close()
+        for name in (JOB_GRAPHS, JOB_RESULTS):
+            directory = self._storage.subdirectory(name)
+            await asyncio.get_running_loop().run_in_executor(self._executor, directory.delete_all)
+
+    def _check_running(self) -> None:
+        if self._closed:
+            raise LeaderElectionError("the high availability services are closed")

@@ -1,0 +1,70 @@
+"""High availability services: who leads, and what outlives a leader."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
+from flinkray.ha.stores import JobGraphStore, JobRecord, JobResultStore
+
+RecordT = TypeVar("RecordT", bound=JobRecord)
+
+DISPATCHER_ADDRESS = "Dispatcher/dispatcher"
+RESOURCE_MANAGER_ADDRESS = "ResourceManager/resourcemanager"
+
+
+class HighAvailabilityServices(ABC):
+    """Hands out elections, retrievers and stores.
+
+    Each call makes a new object; a component asks once for each and keeps it.
+    """
+
+    @abstractmethod
+    def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService: ...
+
+    @abstractmethod
+    def get_resource_manager_leader_retriever(self) -> LeaderRetrievalService: ...
+
+    @abstractmethod
+    def get_job_master_leader_retriever(
+        self,
+        job_id: JobID,
+        default_address: str | None = None,
+        default_session_id: LeaderSessionID | None = None,
+    ) -> LeaderRetrievalService:
+        """Follow the JobMaster of a job.
+
+        The defaults are what the asker was told of the master; services that elect ignore them.
+        Those that do not (:class:`StandaloneHaServices`) have nothing else to tell.
+        """
+
+    @abstractmethod
+    def get_dispatcher_leader_election(self) -> LeaderElection: ...
+
+    @abstractmethod
+    def get_resource_manager_leader_election(self) -> LeaderElection: ...
+
+    @abstractmethod
+    def get_job_master_leader_election(self, job_id: JobID) -> LeaderElection: ...
+
+    @abstractmethod
+    def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
+        """The store of job graphs; *record_type* is the type of its entries."""
+
+    @abstractmethod
+    def get_job_result_store(self, record_type: type[RecordT]) -> JobResultStore[RecordT]:
+        """The store of job results; *record_type* is the type of its entries."""
+
+    @abstractmethod
+    async def cleanup_job(self, job_id: JobID) -> None:
+        """Remove what leader election keeps for a job that has ended.  Idempotent."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End every election and retrieval; stored data stay.  Idempotent."""
+
+    @abstractmethod
+    async def close_and_cleanup_all_data(self) -> None:
+        """Close, and remove all stored data of exactly this cluster."""
