@@ -1,0 +1,31 @@
+"""What a TaskExecutor process is started with."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import ResourceID, WorkerGroupId
+from flinkray.core.message import message
+from flinkray.core.resources import ResourceProfile
+
+
+@message
+class NodeAddress:
+    """A node of the cluster: Ray's id of it in hex, and its IP address."""
+
+    node_id: str
+    node_ip: str
+
+
+@message
+class TaskExecutorArguments:
+    """Given by the ResourceManager's driver; the same after each restart of the process."""
+
+    resource_id: ResourceID
+    """Also the name of the process."""
+    worker_group: WorkerGroupId
+    bundle_index: int
+    total_profile: ResourceProfile
+    number_of_slots: int
+    configuration: dict[str, str]
+    """The cluster's, as texts (Configuration.to_dict)."""
+    node: NodeAddress | None = None
+    """Where the process runs, when it is not on Ray; None: it asks Ray."""
