@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Generic, TypeVar
 
 from flinkray.core.errors import ConfigurationError
@@ -108,10 +109,8 @@ def parse_duration(value: object) -> float:
 
 def format_duration(seconds: float) -> str:
     """The text that :func:`parse_duration` reads back as exactly this number of seconds."""
-    text = f"{seconds:f}".rstrip("0").rstrip(".")
-    if float(text) != seconds:
-        text = format(seconds, ".20f").rstrip("0")
-    return f"{text} s"
+    text = format(Decimal(repr(seconds)), "f")  # positional, with the digits of the shortest repr
+    return f"{text.removesuffix('.0')} s"
 
 
 def duration(*, positive: bool = True, at_most: float | None = None) -> ValueType[float]:
@@ -223,6 +222,7 @@ class Configuration:
         self._values: dict[str, Any] = {
             key: find_option(key).read(value) for key, value in sorted((values or {}).items())
         }
+        _check_heartbeat(self)
 
     def get(self, option: ConfigOption[T]) -> T:
         """The value of *option*, or its default."""
@@ -248,6 +248,18 @@ class Configuration:
 
     def __repr__(self) -> str:
         return f"Configuration({self.to_dict()})"
+
+
+def _check_heartbeat(configuration: Configuration) -> None:
+    from flinkray.core.options import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
+
+    interval = configuration.get(HEARTBEAT_INTERVAL)
+    timeout = configuration.get(HEARTBEAT_TIMEOUT)
+    if timeout <= interval:
+        raise ConfigurationError(
+            f"heartbeat.timeout ({format_duration(timeout)}) must be longer than "
+            f"heartbeat.interval ({format_duration(interval)})"
+        )
 
 
 def find_option(key: str) -> ConfigOption[Any]:

@@ -30,8 +30,9 @@ STORAGE_DIR = ConfigOption(
     optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
     None,
     "Where job graphs, job results and the data of returned DataFrames lie, in a subdirectory "
-    "named after the cluster. Every node must reach it. When not set: the directory flinkray in Ray's "
-    "session directory for an embedded cluster (it goes with the session), ~/.flinkray otherwise.",
+    "named after the cluster. Every node must reach it. When not set: the directory flinkray in "
+    "Ray's session directory for an embedded cluster (it goes with the session), "
+    "~/.flinkray otherwise.",
 )
 
 HEARTBEAT_INTERVAL = ConfigOption(

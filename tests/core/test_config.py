@@ -1,0 +1,182 @@
+"""Configuration: checked when it is made, immutable, and the same after it has travelled."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.core import options
+from flinkray.core.config import ConfigOption, Configuration, format_duration, parse_duration
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.options import OPTIONS
+
+
+def test_what_is_not_set_has_the_default() -> None:
+    configuration = Configuration({"heartbeat.interval": "1 s"})
+    assert configuration.get(options.HEARTBEAT_INTERVAL) == 1.0
+    assert configuration.get(options.HEARTBEAT_TIMEOUT) == 50.0
+    assert configuration.is_set(options.HEARTBEAT_INTERVAL)
+    assert not configuration.is_set(options.HEARTBEAT_TIMEOUT)
+
+
+def test_defaults_are_those_of_the_appendix() -> None:
+    """SPEC Appendix C."""
+    defaults = {key: option.default for key, option in OPTIONS.items()}
+    assert [
+        defaults[f"cluster.registration.{name}"]
+        for name in ("initial-timeout", "max-timeout", "error-delay", "refused-registration-delay")
+    ] == [0.1, 30.0, 10.0, 30.0]
+    assert [
+        defaults[f"heartbeat.{name}"] for name in ("interval", "timeout", "rpc-failure-threshold")
+    ] == [10.0, 50.0, 2]
+    assert (defaults["rpc.ask-timeout"], defaults["rpc.frame-size"]) == (10.0, 10_485_760)
+    assert (defaults["slot.request.timeout"], defaults["slot.idle.timeout"]) == (300.0, 50.0)
+    assert defaults["resourcemanager.taskmanager-timeout"] == 30.0
+    assert defaults["restart-strategy.fixed-delay.attempts"] == 1
+    assert defaults["restart-strategy.fixed-delay.delay"] == 1.0
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.key)
+def test_each_default_is_a_value_that_its_own_option_accepts(option: ConfigOption[Any]) -> None:
+    assert option.type.parse(option.type.format(option.default)) == option.default
+
+
+def test_every_option_of_the_module_is_in_the_table_once() -> None:
+    declared = [
+        value for _, value in inspect.getmembers(options) if isinstance(value, ConfigOption)
+    ]
+    assert sorted(option.key for option in declared) == sorted(OPTIONS)
+
+
+def test_the_reference_page_is_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text() == options.reference_page(), (
+        "write it anew: python -m flinkray.core.options > docs/configuration.md"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("heartbeat.intervall", "heartbeat.interval"),
+        ("taskmanager.numberoftaskslots", "taskmanager.numberOfTaskSlots"),
+        ("restart-strategy", "restart-strategy.type"),
+    ],
+)
+def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Configuration({key: "1"})
+    assert repr(key) in str(caught.value)
+    assert repr(nearest) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        ("heartbeat.interval", "10", "a duration above zero, for example 500 ms"),
+        ("heartbeat.interval", 10, "a duration above zero"),
+        ("heartbeat.interval", "0", "a duration above zero"),
+        ("heartbeat.interval", "-1 s", "a duration above zero"),
+        ("heartbeat.interval", timedelta(seconds=-1), "a duration above zero"),
+        ("heartbeat.interval", "nan s", "a duration above zero"),
+        ("resourcemanager.pending-report-delay", "6 s", "at most 5 s"),
+        ("heartbeat.rpc-failure-threshold", -2, "an integer of at least -1"),
+        ("heartbeat.rpc-failure-threshold", True, "an integer of at least -1"),
+        ("heartbeat.rpc-failure-threshold", "2.5", "an integer of at least -1"),
+        ("taskmanager.numberOfTaskSlots", "0", "an integer of at least 1"),
+        ("taskmanager.numberOfTaskSlots", None, "an integer of at least 1"),
+        ("taskmanager.cpu.cores", "nan", "a number above zero"),
+        ("taskmanager.cpu.cores", "inf", "a number above zero"),
+        ("taskmanager.cpu.cores", 0, "a number above zero"),
+        ("taskmanager.memory", "1 parsec", "a memory size of at least 64m"),
+        ("taskmanager.memory", "63m", "a memory size of at least 64m"),
+        ("restart-strategy.type", "sometimes", "one of none, fixed-delay"),
+        ("cluster.id", "my cluster", "1 to 64 letters"),
+        ("cluster.id", "", "1 to 64 letters"),
+        ("cluster.id", "line\n", "1 to 64 letters"),
+        ("storage.dir", 7, "a directory path or a URI"),
+    ],
+)
+def test_bad_value_is_refused_with_key_value_and_what_is_accepted(
+    key: str, value: object, accepted: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Configuration({key: value})
+    for part in (key, repr(value), accepted):
+        assert part in str(caught.value)
+
+
+def test_heartbeat_timeout_that_is_not_longer_than_the_interval_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"heartbeat\.timeout \(5 s\) .* \(10 s\)"):
+        Configuration({"heartbeat.timeout": "5 s"})
+    shorter = Configuration({"heartbeat.timeout": "5 s", "heartbeat.interval": "1 s"})
+    with pytest.raises(ConfigurationError, match="heartbeat"):
+        shorter.with_values({"heartbeat.interval": "5 s"})
+
+
+def test_values_over_values_make_another_configuration_and_leave_the_first() -> None:
+    first = Configuration({"cluster.id": "a", "taskmanager.memory": "512m"})
+    second = first.with_values({"cluster.id": "b"})
+    assert first.get(options.CLUSTER_ID) == "a"
+    assert second.get(options.CLUSTER_ID) == "b"
+    assert second.get(options.TASK_EXECUTOR_MEMORY) == 512 * 2**20
+
+
+def test_order_of_the_values_does_not_matter() -> None:
+    one = Configuration({"cluster.id": "a", "taskmanager.memory": "1024m"})
+    other = Configuration({"taskmanager.memory": 2**30, "cluster.id": "a"})
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != Configuration({"cluster.id": "a"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("500 ms", 0.5),
+        ("500ms", 0.5),
+        ("10 s", 10.0),
+        ("1.5min", 90.0),
+        ("2 h", 7200.0),
+        ("1 d", 86400.0),
+        ("0", 0.0),
+        (" 3 Seconds ", 3.0),
+    ],
+)
+def test_durations_are_read_with_their_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@given(st.floats(min_value=0, max_value=1e9))
+def test_any_duration_survives_being_written(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+_VALUES: dict[str, st.SearchStrategy[object]] = {
+    "heartbeat.interval": st.timedeltas(
+        min_value=timedelta(microseconds=1), max_value=timedelta(seconds=49)
+    ),
+    "slot.request.timeout": st.sampled_from(["1 ms", "0.1 s", "5 min"]),
+    "taskmanager.cpu.cores": st.floats(min_value=1e-3, max_value=1e6),
+    "taskmanager.memory": st.integers(min_value=64 * 2**20, max_value=2**50),
+    "taskmanager.numberOfTaskSlots": st.integers(min_value=1, max_value=10_000),
+    "restart-strategy.type": st.sampled_from(["none", "fixed-delay"]),
+    "storage.dir": st.none() | st.text(),
+    "cluster.id": st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=_VALUES))
+def test_a_configuration_is_equal_after_it_has_travelled_as_texts(
+    values: dict[str, object],
+) -> None:
+    configuration = Configuration(values)
+    texts = configuration.to_dict()
+    assert all(isinstance(text, str) for text in texts.values())
+    assert Configuration(texts) == configuration
