@@ -1,0 +1,46 @@
+"""The actor framework: typed endpoints that call each other by address, on Ray or in one process."""
+
+from flinkray.rpc.clock import LoopClock, SystemClock
+from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
+from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
+from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
+from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
+from flinkray.rpc.ray_service import RayRpcService
+from flinkray.rpc.registration import (
+    RegisteredRpcConnection,
+    RegistrationFailure,
+    RegistrationRejection,
+    RegistrationSettings,
+    RegistrationSuccess,
+    RetryingRegistration,
+)
+from flinkray.rpc.service import RpcService
+from flinkray.rpc.spec import EndpointSpec, Placement
+from flinkray.rpc.watch import TerminationWatch
+
+__all__ = [
+    "EndpointSpec",
+    "FencedRpcEndpoint",
+    "FencedRpcGateway",
+    "HeartbeatManager",
+    "HeartbeatSender",
+    "HeartbeatSettings",
+    "LocalNetwork",
+    "LocalRpcService",
+    "LoopClock",
+    "Placement",
+    "RayRpcService",
+    "RegisteredRpcConnection",
+    "RegistrationFailure",
+    "RegistrationRejection",
+    "RegistrationSettings",
+    "RegistrationSuccess",
+    "RetryingRegistration",
+    "RpcEndpoint",
+    "RpcGateway",
+    "RpcService",
+    "SystemClock",
+    "TerminationWatch",
+    "ask_timeout",
+    "oneway",
+]

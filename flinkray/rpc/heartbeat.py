@@ -1,0 +1,195 @@
+"""Heartbeats: finding out that a peer is deaf although its process lives (after Flink's).
+
+The *sender* (a leader) asks every target for a heartbeat each interval; the *receiver* answers.
+Both sides notice silence.  Every method is to be called on the endpoint's main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from flinkray.core.errors import ConfigurationError, RecipientUnreachableError, RpcError
+from flinkray.core.ids import ResourceID
+from flinkray.rpc.endpoint import RpcEndpoint
+from flinkray.rpc.mailbox import TimerHandle
+
+OutT = TypeVar("OutT")
+InT = TypeVar("InT")
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """Flink's ``heartbeat.*`` with Flink's defaults."""
+
+    interval: float = 10.0
+    """Seconds between two requests of the sender."""
+    timeout: float = 50.0
+    """Seconds of silence after which a target is reported."""
+    failed_rpc_requests_until_unreachable: int = 2
+    """So many messages in a row that found nobody there report a target; -1: never."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval < self.timeout:
+            raise ConfigurationError(
+                f"heartbeat interval ({self.interval} s) must be above 0 and below the "
+                f"timeout ({self.timeout} s)"
+            )
+        threshold = self.failed_rpc_requests_until_unreachable
+        if threshold < 1 and threshold != -1:
+            raise ConfigurationError(
+                f"heartbeat failed_rpc_requests_until_unreachable must be -1 or above 0: {threshold}"
+            )
+
+
+@dataclass(slots=True)
+class _Target(Generic[OutT]):
+    send: Callable[[OutT], Awaitable[None]]
+    timer: TimerHandle
+    last_heartbeat: float = 0.0
+    failures: int = 0
+
+
+class HeartbeatManager(Generic[OutT, InT]):
+    """The receiver's side: answers requests, notices silence.
+
+    ``OutT`` is what we tell a target, ``InT`` what we hear from it.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        settings: HeartbeatSettings,
+        *,
+        payload: Callable[[ResourceID], OutT],
+        on_heartbeat: Callable[[ResourceID, InT], None],
+        on_timeout: Callable[[ResourceID], None],
+        on_unreachable: Callable[[ResourceID], None],
+    ) -> None:
+        """*payload* is computed for each target and message.
+
+        *on_timeout*: silence for the whole timeout.  *on_unreachable*: so many sends in a row as the
+        settings say raised RecipientUnreachableError.  After either the target is not monitored
+        any more.
+        """
+        self._endpoint = endpoint
+        self._settings = settings
+        self._payload = payload
+        self._on_heartbeat = on_heartbeat
+        self._on_timeout = on_timeout
+        self._on_unreachable = on_unreachable
+        self._targets: dict[ResourceID, _Target[OutT]] = {}
+
+    def monitor_target(
+        self, target_id: ResourceID, send: Callable[[OutT], Awaitable[None]]
+    ) -> None:
+        """Watch for a target's silence; *send* sends it one heartbeat (or request for one).
+
+        Monitoring a target again replaces *send* and begins anew.
+        """
+        self.unmonitor_target(target_id)
+        self._targets[target_id] = _Target(send, self._start_timer(target_id))
+
+    def unmonitor_target(self, target_id: ResourceID) -> None:
+        """No report about this target any more; idempotent."""
+        target = self._targets.pop(target_id, None)
+        if target is not None:
+            target.timer.cancel()
+
+    def stop(self) -> None:
+        """Monitor nothing any more."""
+        for target_id in tuple(self._targets):
+            self.unmonitor_target(target_id)
+
+    def monitored_targets(self) -> tuple[ResourceID, ...]:
+        return tuple(self._targets)
+
+    def last_heartbeat_from(self, target_id: ResourceID) -> float:
+        """Seconds since the epoch of the last heartbeat; 0: none yet; -1: not monitored."""
+        target = self._targets.get(target_id)
+        return -1.0 if target is None else target.last_heartbeat
+
+    def receive_heartbeat(self, target_id: ResourceID, payload: InT) -> None:
+        """A target's heartbeat is here; ignored when it is not monitored."""
+        target = self._targets.get(target_id)
+        if target is None:
+            return
+        target.last_heartbeat = self._endpoint.clock.time()
+        target.failures = 0
+        target.timer.cancel()
+        target.timer = self._start_timer(target_id)
+        self._on_heartbeat(target_id, payload)
+
+    def request_heartbeat(self, target_id: ResourceID, payload: InT) -> None:
+        """A target asks for our heartbeat, which counts as its own; answered when monitored."""
+        self.receive_heartbeat(target_id, payload)
+        self._send(target_id)
+
+    def _send(self, target_id: ResourceID) -> None:
+        if target_id in self._targets:
+            self._endpoint.create_task(
+                self._send_to(target_id, self._targets[target_id]), name=f"heartbeat to {target_id}"
+            )
+
+    async def _send_to(self, target_id: ResourceID, target: _Target[OutT]) -> None:
+        try:
+            await target.send(self._payload(target_id))
+        except RecipientUnreachableError:
+            target.failures += 1
+        except (RpcError, asyncio.TimeoutError):
+            return  # alive or not: the timeout decides
+        else:
+            target.failures = 0
+            return
+        threshold = self._settings.failed_rpc_requests_until_unreachable
+        if target.failures == threshold and self._targets.get(target_id) is target:
+            self.unmonitor_target(target_id)
+            self._on_unreachable(target_id)
+
+    def _start_timer(self, target_id: ResourceID) -> TimerHandle:
+        return self._endpoint.schedule_run_async(
+            self._settings.timeout, lambda: self._timed_out(target_id)
+        )
+
+    def _timed_out(self, target_id: ResourceID) -> None:
+        self.unmonitor_target(target_id)
+        self._on_timeout(target_id)
+
+
+class HeartbeatSender(HeartbeatManager[OutT, InT]):
+    """The sender's side: requests a heartbeat from every monitored target each interval."""
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        settings: HeartbeatSettings,
+        *,
+        payload: Callable[[ResourceID], OutT],
+        on_heartbeat: Callable[[ResourceID, InT], None],
+        on_timeout: Callable[[ResourceID], None],
+        on_unreachable: Callable[[ResourceID], None],
+    ) -> None:
+        super().__init__(
+            endpoint,
+            settings,
+            payload=payload,
+            on_heartbeat=on_heartbeat,
+            on_timeout=on_timeout,
+            on_unreachable=on_unreachable,
+        )
+        self._ticker: TimerHandle | None = endpoint.schedule_run_async(0.0, self._tick)
+
+    def stop(self) -> None:
+        super().stop()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    def _tick(self) -> None:
+        if self._ticker is None:
+            return
+        self._ticker = self._endpoint.schedule_run_async(self._settings.interval, self._tick)
+        for target_id in tuple(self._targets):
+            self._send(target_id)

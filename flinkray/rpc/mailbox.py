@@ -1,0 +1,327 @@
+"""The main thread of one endpoint: its life cycle and everything that runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flinkray.core.errors import RpcTimeoutError
+from flinkray.rpc.watch import TerminationWatch
+
+if TYPE_CHECKING:
+    from flinkray.rpc.endpoint import RpcEndpoint
+    from flinkray.rpc.service import RpcService
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class EndpointState(Enum):
+    CREATED = "created"
+    STARTED = "started"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+
+
+class TimerHandle:
+    """A scheduled call of an endpoint; ``cancel`` is idempotent."""
+
+    __slots__ = ("_handle", "_timers")
+
+    def __init__(self, timers: set[TimerHandle]) -> None:
+        self._timers = timers
+        self._handle: asyncio.TimerHandle | None = None
+        timers.add(self)
+
+    def arm(self, handle: asyncio.TimerHandle) -> None:
+        self._handle = handle
+
+    def cancel(self) -> None:
+        self._timers.discard(self)
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+class Mailbox:
+    """See :mod:`flinkray.rpc.endpoint` for the contract."""
+
+    def __init__(self, endpoint: RpcEndpoint, service: RpcService) -> None:
+        self._endpoint = endpoint
+        self._service = service
+        self._loop = service.loop
+        self._state = EndpointState.CREATED
+        self._waiting: deque[Coroutine[Any, Any, None]] = deque()
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._timers: set[TimerHandle] = set()
+        self._watches: set[TerminationWatch] = set()
+        self._start_task: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self.started: asyncio.Future[None] = self._loop.create_future()
+        """Completes when ``on_start`` is done; cancelled when it never will be."""
+        self.terminated: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def state(self) -> EndpointState:
+        return self._state
+
+    @property
+    def is_running(self) -> bool:
+        return self._state in (EndpointState.STARTED, EndpointState.RUNNING)
+
+    def validate_runs_in_main_thread(self) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop:
+            raise RuntimeError(
+                f"called outside the main thread of {self._endpoint.address}; use run_async"
+            )
+
+    # --- life cycle ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.validate_runs_in_main_thread()
+        if self._state is not EndpointState.CREATED:
+            raise RuntimeError(f"{self._endpoint.address} was started or closed before")
+        self._state = EndpointState.STARTED
+        self._start_task = self._loop.create_task(
+            self._start(), name=f"{self._endpoint.address} on_start"
+        )
+
+    async def _start(self) -> None:
+        try:
+            await self._endpoint.on_start()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the endpoint
+            self._error = error
+            self._begin_stop(run_on_stop=False)
+            return
+        if self._state is EndpointState.STARTED:
+            self._state = EndpointState.RUNNING
+        self.started.set_result(None)
+        self._run_waiting()
+
+    def close(self) -> asyncio.Future[None]:
+        self.validate_runs_in_main_thread()
+        was_created = self._state is EndpointState.CREATED
+        self._begin_stop(run_on_stop=not was_created)
+        return self.terminated
+
+    def fail(self, error: BaseException) -> None:
+        """Log, and close with that error."""
+        logger.error("%s failed: %r", self._endpoint.address, error, exc_info=error)
+        if self._error is None:
+            self._error = error
+        self._begin_stop(run_on_stop=self._state is not EndpointState.CREATED)
+
+    def _begin_stop(self, *, run_on_stop: bool) -> None:
+        if self._stop_task is None and self._state is not EndpointState.TERMINATED:
+            self._state = EndpointState.STOPPING
+            self._stop_task = self._loop.create_task(
+                self._stop(run_on_stop), name=f"{self._endpoint.address} on_stop"
+            )
+
+    async def _stop(self, run_on_stop: bool) -> None:
+        try:
+            if self._start_task is not None and not self._start_task.done() and run_on_stop:
+                self._start_task.cancel()
+                await asyncio.wait({self._start_task})
+            self._run_waiting()
+            if run_on_stop:
+                await self._endpoint.on_stop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, termination carries it
+            if self._error is None:
+                self._error = error
+        self._state = EndpointState.TERMINATED
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=self._endpoint.handler_grace)
+        leftovers = self._release()
+        if leftovers:
+            await asyncio.wait(leftovers)
+        self._service.unregister_endpoint(self._endpoint)
+        self._complete()
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """End at once without ``on_stop``, as when the process is killed."""
+        if self.terminated.done():
+            return
+        self._state = EndpointState.TERMINATED
+        for task in (self._start_task, self._stop_task):
+            if task is not None:
+                task.cancel()
+        self._release()
+        self._error = self._error or error
+        self._service.unregister_endpoint(self._endpoint)
+        self._complete()
+
+    def _release(self) -> set[asyncio.Task[Any]]:
+        for timer in tuple(self._timers):
+            timer.cancel()
+        for watch in tuple(self._watches):
+            watch.cancel()
+        while self._waiting:
+            self._waiting.popleft().close()
+        tasks = {*self._handlers, *self._background}
+        current = asyncio.current_task(self._loop) if _on_loop(self._loop) else None
+        for task in tasks:
+            if task is not current:
+                task.cancel()
+        return {task for task in tasks if task is not current}
+
+    def _complete(self) -> None:
+        if not self.started.done():
+            self.started.cancel()
+        if self.terminated.done():
+            return
+        if self._error is None:
+            self.terminated.set_result(None)
+        else:
+            self.terminated.set_exception(self._error)
+            self.terminated.exception()  # it was logged or is for whoever asks: no complaint
+            
+    # --- what runs here -----------------------------------------------------------------------
+
+    def run_handler(self, handler: Coroutine[Any, Any, None]) -> None:
+        """Begin *handler* after all that were given before; it must look at ``state`` first."""
+        if self._state is EndpointState.STARTED:
+            self._waiting.append(handler)
+        else:
+            self._spawn_handler(handler)
+
+    def _run_waiting(self) -> None:
+        while self._waiting:
+            self._spawn_handler(self._waiting.popleft())
+
+    def _spawn_handler(self, handler: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(handler)
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
+
+    def run_async(self, fn: Callable[[], Awaitable[None] | None]) -> None:
+        if _on_loop(self._loop):
+            self._loop.call_soon(self._invoke, fn)
+        else:
+            self._loop.call_soon_threadsafe(self._invoke, fn)
+
+    def _invoke(self, fn: Callable[[], Awaitable[None] | None]) -> None:
+        if self._state is EndpointState.TERMINATED:
+            return
+        try:
+            result = fn()
+        except Exception as error:  # noqa: BLE001 - the endpoint decides what it means
+            self._endpoint.on_fatal_error(error)
+            return
+        if inspect.isawaitable(result):
+            self.create_task(_await(result), None)
+
+    def call_async(
+        self, fn: Callable[[], Awaitable[T] | T], timeout: float | None
+    ) -> asyncio.Future[T]:
+        self.validate_runs_in_main_thread()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._loop.call_soon(self._call, fn, future)
+        if timeout is not None:
+            name = getattr(fn, "__qualname__", repr(fn))
+            timer = self._loop.call_later(
+                timeout,
+                lambda: future.done()
+                or future.set_exception(
+                    RpcTimeoutError(
+                        f"{self._endpoint.address}: {name} was not done within {timeout} s"
+                    )
+                ),
+            )
+            future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+    def _call(self, fn: Callable[[], Awaitable[T] | T], future: asyncio.Future[T]) -> None:
+        if self._state is EndpointState.TERMINATED:
+            future.cancel()
+            return
+
+        async def run() -> None:
+            try:
+                result = fn()
+                value = await result if inspect.isawaitable(result) else result
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(value)
+
+        task = self.create_task(run(), None)
+        task.add_done_callback(lambda _: future.cancel())
+
+    def schedule_run_async(
+        self, delay: float, fn: Callable[[], Awaitable[None] | None]
+    ) -> TimerHandle:
+        self.validate_runs_in_main_thread()
+        timer = TimerHandle(self._timers)
+
+        def run() -> None:
+            self._timers.discard(timer)
+            self._invoke(fn)
+
+        timer.arm(self._loop.call_later(delay, run))
+        if self._state is EndpointState.TERMINATED:
+            timer.cancel()
+        return timer
+
+    def create_task(
+        self, coroutine: Coroutine[Any, Any, T], name: str | None
+    ) -> asyncio.Task[T]:
+        self.validate_runs_in_main_thread()
+        task = self._loop.create_task(coroutine, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+        if self._state is EndpointState.TERMINATED:
+            task.cancel()
+        return task
+
+    def _background_done(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        if self._state is EndpointState.TERMINATED:
+            logger.warning("%s: error while it ended: %r", self._endpoint.address, error)
+        else:
+            self._endpoint.on_fatal_error(error)
+
+    def watch(self, address: str, on_terminated: Callable[[str], None]) -> TerminationWatch:
+        self.validate_runs_in_main_thread()
+
+        def fired(reason: str) -> None:
+            self._watches.discard(watch)
+            self._invoke(lambda: on_terminated(reason))
+
+        watch = self._service.watch(address, fired)
+        if watch.is_active and self._state is not EndpointState.TERMINATED:
+            self._watches = {known for known in self._watches if known.is_active}
+            self._watches.add(watch)
+        else:
+            watch.cancel()
+        return watch
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,107 @@
+"""The service that endpoints live on: one per process."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from flinkray.core.clock import Clock
+from flinkray.core.ids import FencingToken
+from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.watch import TerminationWatch
+
+if TYPE_CHECKING:
+    from flinkray.rpc.endpoint import RpcEndpoint
+
+G = TypeVar("G", bound=RpcGateway)
+T = TypeVar("T")
+
+
+class RpcService(ABC):
+    """Hosts the endpoints of one process, connects to those of others, starts new processes.
+
+    All methods are to be called on :attr:`loop`.
+    """
+
+    DEFAULT_ASK_TIMEOUT: ClassVar[float] = 10.0
+
+    process_name: str
+    clock: Clock
+    ask_timeout: float
+    """Seconds that an ask waits, unless its gateway method says otherwise."""
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    @abstractmethod
+    def executor(self) -> Executor:
+        """Threads for blocking work."""
+
+    @abstractmethod
+    async def connect(
+        self, address: str, gateway: type[G], fencing_token: FencingToken | None = None
+    ) -> G:
+        """A proxy of the endpoint at *address*.
+
+        The proxy is bound to the endpoint object it was connected to: once that has terminated or
+        its process has died, each call raises RecipientUnreachableError; connect again.  A wrong
+        fencing token is no reason to fail here: the calls fail.
+
+        Raises:
+            RpcConnectionError: nothing is at the address (at once; also while Ray restarts it).
+            HandshakeError: the endpoint does not implement the gateway, the other process speaks
+                another protocol version or does not know the cluster's secret.
+        """
+
+    @abstractmethod
+    def self_gateway(self, endpoint: RpcEndpoint, gateway: type[G]) -> G:
+        """See :meth:`RpcEndpoint.get_self_gateway`."""
+
+    @abstractmethod
+    async def spawn(self, spec: EndpointSpec) -> str:
+        """Start a process; returns the address of its main endpoint once ``on_start`` is done.
+
+        Raises:
+            ProcessExistsError: a process of that name runs.
+            Exception: what the factory or ``on_start`` raised.
+        """
+
+    @abstractmethod
+    def watch(self, address: str, on_terminated: Callable[[str], None]) -> TerminationWatch:
+        """Be told once, with the reason, when the endpoint there terminates or its process dies.
+
+        Also when nothing is at the address.  A restart by Ray is a death.
+        """
+
+    @abstractmethod
+    async def kill(self, process_name: str) -> None:
+        """End a process at once and for good; idempotent, also when there is none."""
+
+    @abstractmethod
+    async def stop(self, process_name: str) -> None:
+        """Close the endpoints of a process, then end it; idempotent, also when there is none."""
+
+    @abstractmethod
+    async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
+        """Run *fn* in a thread of :attr:`executor`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close all endpoints here, then the connections.
+
+        Every endpoint is closed whatever the others do.
+
+        Raises:
+            Exception: the first error that an endpoint terminated with.
+        """
+
+    @abstractmethod
+    def register_endpoint(self, endpoint: RpcEndpoint) -> None:
+        """For :class:`RpcEndpoint`: make a new endpoint reachable under its id."""
+
+    @abstractmethod
+    def unregister_endpoint(self, endpoint: RpcEndpoint) -> None:
+        """For the endpoint's mailbox: its id is free again."""

@@ -1,0 +1,92 @@
+"""What a new process is to be: where it goes, what runs in it, how long it lives."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import WorkerGroupId
+from flinkray.core.message import message
+
+ADDRESS_SEPARATOR = "/"
+
+
+@message
+class Placement:
+    """Where a process runs, and what it takes there from Ray's books."""
+
+    num_cpus: float = 0
+    memory: int = 0
+    """Bytes."""
+    resources: dict[str, float] = field(default_factory=dict)
+    worker_group: WorkerGroupId | None = None
+    bundle_index: int = -1
+    """Bundle of the worker group; -1: any."""
+    node_id: str | None = None
+    """Ray node, hex: preferred, not required.  Not together with a worker group."""
+
+
+@message
+class EndpointSpec:
+    """A process to be started and the endpoint that is the reason for it."""
+
+    kind: str
+    """Class name of the Ray actor as the dashboard shows it: ``JobMaster``."""
+    name: str
+    """Name of the process, unique in the cluster."""
+    factory: str
+    """``package.module:function``: plain or async, ``(rpc_service, arguments) -> RpcEndpoint``.
+
+    The service starts the endpoint; the factory must not.
+    """
+    arguments: object = None
+    """One registered message, or None."""
+    placement: Placement = field(default_factory=Placement)
+    detached: bool = False
+    """False: the process dies with its spawner's process.  True: it lives on."""
+    max_restarts: int = 0
+    """How often a process that died is started again with the same arguments; -1: always.
+
+    A process that ended because its main endpoint was closed, or that was killed by
+    :meth:`RpcService.kill`, is never restarted.
+    """
+    environment: dict[str, str] = field(default_factory=dict)
+    """Set in ``os.environ`` before the factory's module is imported (not by the local service,
+    whose processes share one environment)."""
+
+    def __post_init__(self) -> None:
+        if not self.name or ADDRESS_SEPARATOR in self.name:
+            raise ConfigurationError(f"not a process name: {self.name!r} (no '/', not empty)")
+        if not self.kind.isidentifier():
+            raise ConfigurationError(f"not a class name: {self.kind!r} (kind of process {self.name})")
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Process name and endpoint id.
+
+    Raises:
+        ValueError: not of the form ``<process>/<endpoint>``.
+    """
+    process, separator, endpoint = address.rpartition(ADDRESS_SEPARATOR)
+    if not separator or not process or not endpoint:
+        raise ValueError(f"not an address: {address!r} (expected <process>/<endpoint>)")
+    return process, endpoint
+
+
+def load_factory(path: str) -> Callable[..., Any]:
+    """Import ``package.module:function``.
+
+    Raises:
+        ConfigurationError: there is no such module or function.
+    """
+    module_name, _, function_name = path.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"cannot load the factory {path!r}: {error}") from error
+    if not callable(factory):
+        raise ConfigurationError(f"the factory {path!r} is not a function")
+    return factory  # type: ignore[no-any-return]
