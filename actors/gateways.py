@@ -8,8 +8,6 @@ from flinkray.actors.messages import (
     AllocatedSlotReport,
     JobMasterRegistrationSuccess,
     JobMasterToDispatcherRegistrationSuccess,
-    RegistrationFailure,
-    RegistrationRejection,
     TaskExecutorHeartbeat,
     TaskExecutorRegistration,
     TaskExecutorRegistrationSuccess,
@@ -27,6 +25,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
+from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.slots import (
@@ -96,8 +95,8 @@ class DispatcherGateway(FencedRpcGateway):
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
     ) -> None:
-        """A JobMaster is done, its tasks have ended.  Answered when the result is stored; the cluster
-        then waits for the JobMaster to end itself and takes back what the job had."""
+        """A JobMaster is done, its tasks have ended.  Answered when the result is stored; when the
+        JobMaster has then ended itself, what the job had is taken back."""
 
 
 class ResourceManagerGateway(FencedRpcGateway):
@@ -149,8 +148,8 @@ class ResourceManagerGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(60.0)
     async def release_job(self, job_id: JobID, reason: str) -> None:
-        """From the Dispatcher: the job has ended.  Answered when its worker groups are gone and their
-        resources are back.  Idempotent; a job that is not known (any more) is fine."""
+        """From the Dispatcher: the job has ended.  Answered when its worker groups are gone and
+        their resources are back.  Idempotent; a job that is not known (any more) is fine."""
 
     @abstractmethod
     @oneway

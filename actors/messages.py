@@ -7,11 +7,13 @@ from flinkray.core.ids import (
     ExecutionAttemptID,
     InstanceID,
     JobID,
+    JobMasterId,
     ResourceID,
     ResourceManagerId,
 )
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.slots import WorkerLocation
 
@@ -57,20 +59,6 @@ class TaskExecutorToJobMasterRegistrationSuccess:
 
 
 @message
-class RegistrationFailure:
-    """Refused for now; the registration tries again after the refused delay."""
-
-    reason: str
-
-
-@message
-class RegistrationRejection:
-    """Refused for good; no further attempt."""
-
-    reason: str
-
-
-@message
 class AllocatedSlotReport:
     """A JobMaster's view of its slots on one TaskExecutor."""
 
@@ -96,6 +84,25 @@ class ClusterArguments:
     """This cluster's own directory (path or URI), resolved: ``storage.dir`` and its defaults do not
     matter any more.  Below it: ``job-graphs``, ``job-results`` and, for the data of returned
     DataFrames, ``data/<job id hex>``."""
+
+
+@message
+class JobMasterArguments:
+    """What a JobMaster process is started with."""
+
+    cluster: ClusterArguments
+    job_graph: JobGraph
+    job_master_id: JobMasterId
+
+
+@message
+class SlotPoolArguments:
+    """What a SlotPool process is started with."""
+
+    cluster: ClusterArguments
+    job_id: JobID
+    job_master_id: JobMasterId
+    job_master_address: str
 
 
 @message
