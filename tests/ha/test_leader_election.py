@@ -1,0 +1,62 @@
+"""What holds for the elections of every kind of services (Flink's LeaderElectionTest)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.ha import (
+    EmbeddedHaServices,
+    HighAvailabilityServices,
+    MemoryDirectory,
+    StandaloneHaServices,
+)
+from tests.ha.recorders import RecordingContender, callbacks_delivered, start
+
+JOB = JobID(b"a job of a test.")
+
+
+@pytest.fixture(params=[EmbeddedHaServices, StandaloneHaServices])
+async def services(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[HighAvailabilityServices]:
+    with ThreadPoolExecutor(1) as executor:
+        services: HighAvailabilityServices = request.param(MemoryDirectory(), executor)
+        yield services
+        await services.close()
+
+
+async def test_has_leadership_from_the_grant_to_the_close_for_the_granted_session_only(
+    services: HighAvailabilityServices,
+) -> None:
+    """SPEC HA-06."""
+    election = services.get_job_master_leader_election(JOB)
+    random_session = LeaderSessionID.generate()
+    assert not await election.has_leadership(LeaderSessionID.standalone())
+    assert not await election.has_leadership(random_session)
+
+    contender = await start(election)
+    session = contender.session_id
+    assert await election.has_leadership(session)
+    assert not await election.has_leadership(random_session)
+    await election.confirm_leadership(session, "JobMaster/jobmaster")
+    assert await election.has_leadership(session)
+
+    await election.close()
+    assert not await election.has_leadership(session)
+    assert contender.story == [session, "revoked"]
+
+
+async def test_grant_that_was_not_delivered_before_the_close_is_dropped(
+    services: HighAvailabilityServices,
+) -> None:
+    """SPEC HA-11."""
+    election = services.get_dispatcher_leader_election()
+    contender = RecordingContender()
+    await election.start_leader_election(contender)
+    await election.close()
+    await callbacks_delivered()
+    assert contender.story == []

@@ -1,0 +1,118 @@
+"""Fixed addresses and session id zero."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.ha import (
+    LeaderElectionError,
+    LeaderRetrievalService,
+    MemoryDirectory,
+    StandaloneHaServices,
+)
+from tests.ha.recorders import Leader, RecordingContender, RecordingListener, callbacks_delivered
+
+JOB = JobID(b"a job of a test.")
+ZERO = LeaderSessionID(bytes(16))
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[StandaloneHaServices]:
+    with ThreadPoolExecutor(1) as executor:
+        services = StandaloneHaServices(MemoryDirectory(), executor)
+        yield services
+        await services.close()
+
+
+async def leaders_told_by(retriever: LeaderRetrievalService) -> list[Leader]:
+    listener = RecordingListener()
+    await retriever.start(listener)
+    await callbacks_delivered()
+    return listener.leaders
+
+
+async def test_contender_is_granted_at_once_with_session_zero(
+    services: StandaloneHaServices,
+) -> None:
+    """SPEC HA-07."""
+    for election in (
+        services.get_dispatcher_leader_election(),
+        services.get_resource_manager_leader_election(),
+        services.get_job_master_leader_election(JOB),
+    ):
+        contender = RecordingContender()
+        await election.start_leader_election(contender)
+        await callbacks_delivered()
+        assert contender.story == [ZERO]
+
+
+async def test_retrievers_tell_the_configured_addresses(services: StandaloneHaServices) -> None:
+    """SPEC HA-07."""
+    assert await leaders_told_by(services.get_dispatcher_leader_retriever()) == [
+        ("Dispatcher/dispatcher", ZERO)
+    ]
+    assert await leaders_told_by(services.get_resource_manager_leader_retriever()) == [
+        ("ResourceManager/resourcemanager", ZERO)
+    ]
+    with ThreadPoolExecutor(1) as executor:
+        elsewhere = StandaloneHaServices(
+            MemoryDirectory(), executor, resource_manager_address="RM-2/resourcemanager"
+        )
+        assert await leaders_told_by(elsewhere.get_resource_manager_leader_retriever()) == [
+            ("RM-2/resourcemanager", ZERO)
+        ]
+
+
+async def test_job_master_is_unknown_unless_the_asker_was_told_of_it(
+    services: StandaloneHaServices,
+) -> None:
+    """SPEC HA-07; the session id is ours: each attempt of a JobMaster has its own."""
+    session = LeaderSessionID.generate()
+    retriever = services.get_job_master_leader_retriever
+    assert await leaders_told_by(retriever(JOB)) == [("UNKNOWN", ZERO)]
+    assert await leaders_told_by(retriever(JOB, "JM/jobmaster")) == [("JM/jobmaster", ZERO)]
+    assert await leaders_told_by(retriever(JOB, "JM/jobmaster", session)) == [
+        ("JM/jobmaster", session)
+    ]
+
+
+async def test_retrieval_that_is_stopped_before_its_turn_tells_nothing(
+    services: StandaloneHaServices,
+) -> None:
+    listener = RecordingListener()
+    retriever = services.get_dispatcher_leader_retriever()
+    await retriever.start(listener)
+    await retriever.stop()
+    await callbacks_delivered()
+    assert listener.leaders == []
+    with pytest.raises(LeaderElectionError, match="twice"):
+        await retriever.start(listener)
+
+
+async def test_closing_an_election_revokes_its_contender(services: StandaloneHaServices) -> None:
+    """SPEC HA-08."""
+    election = services.get_dispatcher_leader_election()
+    assert not await election.has_leadership(ZERO)
+    contender = RecordingContender()
+    await election.start_leader_election(contender)
+    await callbacks_delivered()
+    assert await election.has_leadership(ZERO)
+    await election.close()
+    await election.close()
+    assert contender.story == [ZERO, "revoked"]
+    assert not await election.has_leadership(ZERO)
+
+
+async def test_closed_services_hand_out_nothing(services: StandaloneHaServices) -> None:
+    await services.close()
+    for hand_out in (
+        services.get_dispatcher_leader_election,
+        services.get_dispatcher_leader_retriever,
+        lambda: services.get_job_master_leader_retriever(JOB),
+    ):
+        with pytest.raises(LeaderElectionError, match="closed"):
+            hand_out()
