@@ -99,7 +99,8 @@ def expected_statistics() -> pd.DataFrame:
         na_position="last",
     ).reset_index(drop=True)
     table["rank_in_hour"] = table.groupby(["carrier", "hour"]).cumcount() + 1
-    return table[list(COLUMNS)]
+    ordered: pd.DataFrame = table[list(COLUMNS)]
+    return ordered
 
 
 def assert_same_statistics(actual: pd.DataFrame, expected: pd.DataFrame) -> None:
