@@ -1,0 +1,332 @@
+"""The Dispatcher: takes jobs, keeps one JobMaster alive for each, remembers how they ended.
+
+A job's graph is stored before its submission is answered, its result before it is cleaned up, so a
+Dispatcher that is started anew goes on where its predecessor was killed: JobMasters that live
+register at it, those that died are replaced, ended jobs are only cleaned up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+import flinkray
+from flinkray.actors.cluster_services import ClusterServices, Leadership
+from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
+from flinkray.actors.managed_job import ManagedJob, overview_of
+from flinkray.actors.messages import (
+    ArchivedJob,
+    ClusterArguments,
+    JobMasterArguments,
+    JobMasterToDispatcherRegistrationSuccess,
+)
+from flinkray.core.errors import (
+    DuplicateJobSubmissionError,
+    FlinkRayError,
+    JobExecutionError,
+    JobNotFoundError,
+    JobStateError,
+    JobSubmissionError,
+    RpcError,
+)
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, RandomBytes
+from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS
+from flinkray.ha import StoreError
+from flinkray.rpc import (
+    EndpointSpec,
+    FencedRpcEndpoint,
+    RegistrationFailure,
+    RegistrationRejection,
+    RpcService,
+)
+from flinkray.scheduler.job_graph import JobGraph, validate
+from flinkray.scheduler.job_info import (
+    ClusterOverview,
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobResult,
+)
+from flinkray.scheduler.states import JobStatus
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY = 0.5
+"""Seconds between two attempts to reach the ResourceManager while a job is cleaned up."""
+_CANCEL_GRACE = 20.0
+"""Seconds that running jobs have to end when the cluster is shut down."""
+
+
+def job_master_process(job_id: JobID) -> str:
+    """Name of the process of a job's JobMaster; Ray lets only one process of a name live."""
+    return f"JobMaster-{job_id}"
+
+
+async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> Dispatcher:
+    """Factory of the Dispatcher's process: recovers what a predecessor left."""
+    services = ClusterServices.create(rpc_service, arguments)
+    leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
+    dispatcher = Dispatcher(rpc_service, services, leadership)
+    await dispatcher.recover()
+    return dispatcher
+
+
+class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        services: ClusterServices,
+        leadership: Leadership,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
+        super().__init__(rpc_service, "dispatcher", DispatcherId.of(leadership.session_id))
+        self._leadership = leadership
+        self._services = services
+        self._random_bytes = random_bytes
+        self._graphs = services.high_availability.get_job_graph_store(JobGraph)
+        self._results = services.high_availability.get_job_result_store(ArchivedJob)
+        self._jobs: dict[JobID, ManagedJob] = {}
+        self._ended: dict[JobID, ArchivedJob] = {}
+        self._shutting_down = False
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Read the stores; called once, before the endpoint is started."""
+        clean = await self._results.get_clean_results()
+        dirty = await self._results.get_dirty_results()
+        graphs = await self._graphs.recover_job_graphs()
+        for corrupt in (*clean.corrupt, *dirty.corrupt, *graphs.corrupt):
+            log.error("%s", corrupt)
+        self._ended = {ended.job_id: ended for ended in clean.records}
+        for ended in dirty.records:
+            graph = JobGraph(ended.job_id, ended.result.name, ())
+            self._manage(graph, ended.details.start_time).outcome = ended
+        for graph in graphs.records:
+            if graph.job_id not in self._jobs and graph.job_id not in self._ended:
+                self._manage(graph, self.clock.time())
+
+    async def on_start(self) -> None:
+        for job in self._jobs.values():
+            if job.outcome is not None:
+                self.create_task(self._clean_up(job))
+            else:
+                log.info("job %s: looking for the JobMaster of a previous Dispatcher", job.job_id)
+                self._watch_job_master(job, None)
+        await self._leadership.confirm(self)
+
+    async def on_stop(self) -> None:
+        await self._leadership.give_up()
+        await self._services.high_availability.close()
+
+    def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:
+        ended = asyncio.get_running_loop().create_future()
+        job = self._jobs[graph.job_id] = ManagedJob(graph, start_time, ended)
+        return job
+
+    # --- for clients ------------------------------------------------------------------------------
+
+    async def submit_job(self, job_graph: JobGraph) -> None:
+        validate(job_graph)
+        job_id = job_graph.job_id
+        if self._shutting_down:
+            raise JobSubmissionError(job_id, "the cluster is shutting down")
+        if job_id in self._jobs or job_id in self._ended:
+            raise DuplicateJobSubmissionError(
+                job_id, "a job of this id was submitted before; submit the graph under a new id"
+            )
+        job = self._manage(job_graph, self.clock.time())
+        try:
+            await self._graphs.put_job_graph(job_graph)
+        except StoreError as error:
+            del self._jobs[job_id]
+            raise JobSubmissionError(job_id, f"its graph could not be stored: {error}") from error
+        log.info("job %s (%s) accepted", job_id, job_graph.name)
+        self.create_task(self._start_job_master(job))
+
+    async def list_jobs(self) -> tuple[JobOverview, ...]:
+        details = [await self._details_of(job) for job in self._jobs.values()]
+        details += [ended.details for ended in self._ended.values()]
+        return tuple(sorted(map(overview_of, details), key=lambda o: (o.start_time, o.job_id)))
+
+    async def request_job_status(self, job_id: JobID) -> JobStatus:
+        return (await self.request_job_details(job_id)).status
+
+    async def request_job_details(self, job_id: JobID) -> JobDetails:
+        if (ended := self._ended.get(job_id)) is not None:
+            return ended.details
+        return await self._details_of(self._job(job_id))
+
+    async def request_job_result(self, job_id: JobID) -> JobResult:
+        if (ended := self._ended.get(job_id)) is not None:
+            return ended.result
+        return (await asyncio.shield(self._job(job_id).ended)).result
+
+    async def cancel_job(self, job_id: JobID) -> None:
+        if (ended := self._ended.get(job_id)) is not None:
+            outcome: ArchivedJob | None = ended
+        else:
+            outcome = self._job(job_id).outcome
+        if outcome is not None:
+            if outcome.result.status is JobStatus.CANCELED:
+                return
+            status = outcome.result.status.name
+            raise JobStateError(job_id, f"it is {status}: it has ended without being cancelled")
+        job = self._job(job_id)
+        job.cancel_requested = True
+        if job.gateway is not None:
+            await job.gateway.cancel()
+
+    async def request_cluster_overview(self) -> ClusterOverview:
+        manager = await self._services.connect_to_resource_manager()
+        overview = await manager.request_resource_overview()
+        return ClusterOverview(
+            version=flinkray.__version__,
+            task_executors=overview.task_executors,
+            slots_total=overview.slots_total,
+            slots_available=overview.slots_available,
+            jobs=await self.list_jobs(),
+            cluster_total=overview.cluster_total,
+            cluster_available=overview.cluster_available,
+            dashboard_url=overview.dashboard_url,
+        )
+
+    async def shut_down_cluster(self) -> None:
+        self._shutting_down = True
+        running = list(self._jobs.values())
+        for job in running:
+            if job.outcome is None:
+                await self.cancel_job(job.job_id)
+        if running:
+            await asyncio.wait([job.ended for job in running], timeout=_CANCEL_GRACE)
+        for job in self._jobs.values():
+            log.error("job %s did not end within %g s; it is killed", job.job_id, _CANCEL_GRACE)
+            await self.rpc_service.kill(job_master_process(job.job_id))
+        manager = await self._services.connect_to_resource_manager()
+        await manager.shut_down()
+        self.close()
+
+    def _job(self, job_id: JobID) -> ManagedJob:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise JobNotFoundError(job_id)
+        return job
+
+    async def _details_of(self, job: ManagedJob) -> JobDetails:
+        if job.outcome is None and job.gateway is not None:
+            try:
+                return job.with_failovers(await job.gateway.request_job_details())
+            except RpcError as error:
+                # Its death is being reported and answered; until then say what is known here.
+                log.info("job %s: the JobMaster does not answer: %s", job.job_id, error)
+        return job.details()
+
+    # --- JobMasters -------------------------------------------------------------------------------
+
+    async def _start_job_master(self, job: ManagedJob) -> None:
+        job_master_id = job.job_master_id = JobMasterId.generate(self._random_bytes)
+        spec = EndpointSpec(
+            kind="JobMaster",
+            name=job_master_process(job.job_id),
+            factory="flinkray.actors.job_master:create_job_master",
+            arguments=JobMasterArguments(self._services.arguments, job.graph, job_master_id),
+            detached=True,
+        )
+        try:
+            await self.rpc_service.spawn(spec)
+        except FlinkRayError as error:
+            if job.job_master_id == job_master_id:
+                await self._job_master_terminated(job, job_master_id, f"it did not start: {error}")
+            return
+        if job.job_master_id == job_master_id:
+            self._watch_job_master(job, job_master_id)
+
+    def _watch_job_master(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
+        def terminated(reason: str) -> None:
+            self.create_task(self._job_master_terminated(job, job_master_id, reason))
+
+        if job.watch is not None:
+            job.watch.cancel()
+        job.watch = self.watch(f"{job_master_process(job.job_id)}/jobmaster", terminated)
+
+    async def register_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
+    ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        job = self._jobs.get(job_id)
+        if job is None or job.outcome is not None:
+            return RegistrationRejection(
+                f"job {job_id} is not to be run by this cluster (any more)"
+            )
+        if job.job_master_id not in (None, job_master_id):
+            return RegistrationRejection(f"job {job_id} is led by {job.job_master_id}")
+        try:
+            gateway = await self.connect(job_master_address, JobMasterGateway, job_master_id)
+        except RpcError as error:
+            return RegistrationFailure(f"no JobMaster at {job_master_address}: {error}")
+        if job.job_master_id is None:  # it was started by a previous Dispatcher
+            job.job_master_id = job_master_id
+            self._watch_job_master(job, job_master_id)
+        job.gateway = gateway
+        return JobMasterToDispatcherRegistrationSuccess(job.cancel_requested)
+
+    async def _job_master_terminated(
+        self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str
+    ) -> None:
+        if job.job_master_id != job_master_id:
+            return  # a newer one leads
+        job.gateway = None
+        job.job_master_id = None
+        if job.outcome is not None:
+            await self._clean_up(job)
+            return
+        if job_master_id is None:
+            log.info("job %s: it has no JobMaster: %s", job.job_id, reason)
+        else:
+            job.failovers += 1
+            now = self.clock.time()
+            job.failures.append(ExceptionEntry(now, f"the JobMaster died: {reason}"))
+            log.warning("job %s: its JobMaster died: %s", job.job_id, reason)
+            limit = self._services.configuration.get(MAX_JOB_MASTER_FAILOVERS)
+            if job.failovers > limit:
+                text = f"its JobMaster died {job.failovers} times, the last time: {reason}"
+                await self._job_ended(job, job.failed(JobExecutionError(job.job_id, text), now))
+                await self._clean_up(job)
+                return
+        await self._start_job_master(job)
+
+    async def job_reached_terminal_state(
+        self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
+    ) -> None:
+        job = self._job(job_id)
+        if job.outcome is not None:
+            return  # told before, by a call whose answer was lost
+        if job.job_master_id != job_master_id:
+            raise JobStateError(job_id, f"it is led by {job.job_master_id}, not {job_master_id}")
+        await self._job_ended(job, ArchivedJob(result, job.with_failovers(details)))
+
+    async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:
+        job.outcome = outcome
+        await self._results.create_dirty_result(outcome)
+        log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
+
+    async def _clean_up(self, job: ManagedJob) -> None:
+        """After the JobMaster of an ended job is gone: give back all it had, then say so."""
+        outcome = job.outcome
+        assert outcome is not None
+        reason = f"job {outcome.result.status.name}"
+        while True:
+            try:
+                manager = await self._services.connect_to_resource_manager()
+                await manager.release_job(job.job_id, reason)
+                break
+            except RpcError as error:
+                log.warning("job %s: cannot give back its workers yet: %s", job.job_id, error)
+                await asyncio.sleep(_RETRY_DELAY)
+        await self._graphs.remove_job_graph(job.job_id)
+        await self._results.mark_result_as_clean(job.job_id)
+        self._ended[job.job_id] = outcome
+        del self._jobs[job.job_id]
+        job.ended.set_result(outcome)

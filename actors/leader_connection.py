@@ -1,0 +1,136 @@
+"""A registered connection that follows a leader, and its successors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from flinkray.core.ids import FencingToken, LeaderSessionID
+from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
+from flinkray.rpc import (
+    RegisteredRpcConnection,
+    RegistrationFailure,
+    RegistrationRejection,
+    RegistrationSettings,
+    RpcEndpoint,
+    RpcGateway,
+    TerminationWatch,
+)
+
+log = logging.getLogger(__name__)
+
+G = TypeVar("G", bound=RpcGateway)
+S = TypeVar("S")
+
+
+class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
+    """Keeps *endpoint* registered with the leader of one component.
+
+    The leader is watched: when it dies the registration begins again, at the same address until
+    another leader is known.  All callbacks run on the endpoint's main thread.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        *,
+        target_name: str,
+        gateway: type[G],
+        token_type: type[FencingToken],
+        register: Callable[[G], Awaitable[S | RegistrationFailure | RegistrationRejection]],
+        on_connected: Callable[[G, S], Awaitable[None] | None],
+        on_lost: Callable[[str], Awaitable[None] | None],
+        on_rejection: Callable[[RegistrationRejection], Awaitable[None] | None],
+        settings: RegistrationSettings,
+    ) -> None:
+        """*on_lost* is called once for each *on_connected* whose leader is no longer the leader."""
+        self._endpoint = endpoint
+        self._target_name = target_name
+        self._gateway = gateway
+        self._token_type = token_type
+        self._register = register
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._on_rejection = on_rejection
+        self._settings = settings
+        self._connection: RegisteredRpcConnection[G, S] | None = None
+        self._watch: TerminationWatch | None = None
+        self._retriever: LeaderRetrievalService | None = None
+
+    async def start(self, retriever: LeaderRetrievalService) -> None:
+        """Follow the leader that *retriever* tells."""
+        self._retriever = retriever
+        await retriever.start(self)
+
+    async def stop(self) -> None:
+        """No callback after this; idempotent."""
+        retriever, self._retriever = self._retriever, None
+        if retriever is not None:
+            await retriever.stop()
+        self._drop()
+
+    @property
+    def target_gateway(self) -> G | None:
+        """The leader, while registered with it."""
+        return None if self._connection is None else self._connection.target_gateway
+
+    def reconnect(self, reason: str) -> None:
+        """The leader has forgotten us, or is deaf: register anew at the same address."""
+        connection = self._connection
+        if connection is not None and connection.is_connected:
+            self._lost(connection, reason)
+
+    def notify_leader_address(
+        self, address: str | None, session_id: LeaderSessionID | None
+    ) -> None:
+        was_connected = self.target_gateway is not None
+        self._drop()
+        if was_connected:
+            self._endpoint.run_async(lambda: self._on_lost(f"{self._target_name} changed"))
+        if address is None or session_id is None:
+            return
+        self._connection = RegisteredRpcConnection(
+            self._endpoint,
+            target_name=self._target_name,
+            address=address,
+            gateway=self._gateway,
+            fencing_token=self._token_type.of(session_id),
+            register=self._register,
+            on_success=self._connected,
+            on_rejection=self._on_rejection,
+            settings=self._settings,
+        )
+        self._connection.start()
+
+    def handle_error(self, error: Exception) -> None:
+        self._endpoint.on_fatal_error(error)
+
+    async def _connected(self, gateway: G, response: S) -> None:
+        connection = self._connection
+        assert connection is not None
+        log.info("%s: registered at %s", self._endpoint.address, connection.target_address)
+        self._watch = self._endpoint.watch(
+            connection.target_address, lambda reason: self._lost(connection, reason)
+        )
+        result = self._on_connected(gateway, response)
+        if result is not None:
+            await result
+
+    def _lost(self, connection: RegisteredRpcConnection[G, S], reason: str) -> None:
+        if connection is not self._connection:
+            return
+        log.info("%s: lost %s: %s", self._endpoint.address, connection.target_address, reason)
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._endpoint.run_async(lambda: self._on_lost(reason))
+        connection.try_reconnect()
+
+    def _drop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

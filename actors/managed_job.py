@@ -1,0 +1,101 @@
+"""A Dispatcher's record of one job."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.messages import ArchivedJob
+from flinkray.core.errors import JobExecutionError
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import TerminationWatch
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.states import JobStatus
+
+
+@dataclass
+class ManagedJob:
+    """A job that has not been cleaned up yet, and the JobMaster that runs it."""
+
+    graph: JobGraph
+    start_time: float
+    """Seconds since the epoch."""
+    ended: asyncio.Future[ArchivedJob]
+    """Completes when the job has ended and its resources are back."""
+    job_master_id: JobMasterId | None = None
+    """The present leader of the job; None until one is started or has registered."""
+    gateway: JobMasterGateway | None = None
+    """None while the JobMaster starts."""
+    watch: TerminationWatch | None = None
+    failovers: int = 0
+    cancel_requested: bool = False
+    outcome: ArchivedJob | None = None
+    """Set as soon as the job's end is stored; from then on no JobMaster is started."""
+    failures: list[ExceptionEntry] = field(default_factory=list)
+    """Deaths of this job's JobMasters."""
+
+    @property
+    def job_id(self) -> JobID:
+        return self.graph.job_id
+
+    @property
+    def status(self) -> JobStatus:
+        """As far as the Dispatcher knows by itself: while no JobMaster can be asked."""
+        if self.outcome is not None:
+            return self.outcome.result.status
+        if self.cancel_requested:
+            return JobStatus.CANCELLING
+        return JobStatus.RESTARTING if self.failovers else JobStatus.INITIALIZING
+
+    def overview(self) -> JobOverview:
+        return overview_of(self.details())
+
+    def details(self) -> JobDetails:
+        """What can be said without the JobMaster."""
+        if self.outcome is not None:
+            return self.outcome.details
+        return JobDetails(
+            job_id=self.job_id,
+            name=self.graph.name,
+            status=self.status,
+            start_time=self.start_time,
+            end_time=None,
+            status_timestamps={JobStatus.INITIALIZING.name: self.start_time},
+            restarts=self.failovers,
+            exceptions=tuple(self.failures),
+        )
+
+    def with_failovers(self, details: JobDetails) -> JobDetails:
+        """A JobMaster's details, with the deaths of its predecessors added."""
+        return replace(
+            details,
+            start_time=self.start_time,
+            restarts=details.restarts + self.failovers,
+            exceptions=(*self.failures, *details.exceptions),
+        )
+
+    def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
+        """The end of a job whose JobMaster cannot be kept alive."""
+        details = replace(
+            self.details(),
+            status=JobStatus.FAILED,
+            end_time=now,
+            exceptions=(*self.failures, ExceptionEntry(now, error.text)),
+        )
+        result = JobResult(
+            job_id=self.job_id,
+            name=self.graph.name,
+            status=JobStatus.FAILED,
+            net_runtime=max(0.0, now - self.start_time),
+            failure=error.text,
+        )
+        return ArchivedJob(result, details)
+
+
+def overview_of(details: JobDetails) -> JobOverview:
+    """The line of a job list that belongs to a job's details."""
+    return JobOverview(
+        details.job_id, details.name, details.status, details.start_time, details.end_time
+    )

@@ -1,0 +1,32 @@
+"""The framework's settings, as the configuration has them."""
+
+from __future__ import annotations
+
+from flinkray.core import options
+from flinkray.core.config import Configuration
+from flinkray.rpc import HeartbeatSettings, RegistrationSettings
+
+
+def registration_settings(configuration: Configuration) -> RegistrationSettings:
+    """``cluster.registration.*``"""
+    return RegistrationSettings(
+        initial_timeout=configuration.get(options.REGISTRATION_INITIAL_TIMEOUT),
+        max_timeout=configuration.get(options.REGISTRATION_MAX_TIMEOUT),
+        error_delay=configuration.get(options.REGISTRATION_ERROR_DELAY),
+        refused_delay=configuration.get(options.REGISTRATION_REFUSED_DELAY),
+    )
+
+
+def heartbeat_settings(configuration: Configuration) -> HeartbeatSettings:
+    """``heartbeat.*``
+
+    Raises:
+        ConfigurationError: the interval is not below the timeout.
+    """
+    return HeartbeatSettings(
+        interval=configuration.get(options.HEARTBEAT_INTERVAL),
+        timeout=configuration.get(options.HEARTBEAT_TIMEOUT),
+        failed_rpc_requests_until_unreachable=configuration.get(
+            options.HEARTBEAT_RPC_FAILURE_THRESHOLD
+        ),
+    )
