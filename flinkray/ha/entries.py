@@ -9,6 +9,7 @@ from flinkray.core.errors import RpcSerializationError
 from flinkray.core.ids import JobID
 from flinkray.ha.directory import Directory
 from flinkray.ha.stores import CorruptEntryError, JobRecord, StoreError
+from flinkray.rpc import codec
 
 RecordT = TypeVar("RecordT", bound=JobRecord)
 
@@ -25,8 +26,6 @@ def encode_entry(record: object) -> bytes:
     Raises:
         RpcSerializationError: the record holds something that the codec does not know.
     """
-    from flinkray.rpc import codec
-
     body = codec.encode(record)
     return _MAGIC + bytes([VERSION]) + zlib.crc32(body).to_bytes(4, "big") + body
 
@@ -38,8 +37,6 @@ def decode_entry(data: bytes, record_type: type[RecordT]) -> RecordT:
     version = data[len(_MAGIC)]
     if version != VERSION:
         raise ValueError(f"it has format version {version}; this flinkray reads {VERSION}")
-    from flinkray.rpc import codec
-
     body = data[_HEADER_SIZE:]
     if zlib.crc32(body) != int.from_bytes(data[_HEADER_SIZE - 4 : _HEADER_SIZE], "big"):
         raise ValueError("its checksum does not match")

@@ -1,0 +1,326 @@
+"""Job graphs and job results, in memory, in local files and behind pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from flinkray.core.errors import RpcSerializationError
+from flinkray.core.ids import JobID
+from flinkray.core.message import message
+from flinkray.ha import (
+    CorruptEntryError,
+    Directory,
+    JobGraphStore,
+    JobResultStore,
+    JobStoreStateError,
+    MemoryDirectory,
+    StandaloneHaServices,
+    StoreError,
+    open_directory,
+)
+from flinkray.ha.arrow_directory import ArrowDirectory
+from flinkray.ha.entries import VERSION, encode_entry
+
+ONE, TWO, THREE = (JobID(bytes([n]) * 16) for n in (1, 2, 3))
+
+
+@message
+class Graph:
+    """Stands for a job graph."""
+
+    job_id: JobID
+    text: str = ""
+
+
+@message
+class Result:
+    """Stands for a job result."""
+
+    job_id: JobID
+    text: str = ""
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+@pytest.fixture(params=["memory", "local", "pyarrow"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
+    if request.param == "memory":
+        return MemoryDirectory()
+    if request.param == "local":
+        return open_directory(str(tmp_path / "not yet there"))
+    return ArrowDirectory.from_uri((tmp_path / "by-arrow").as_uri())
+
+
+@pytest.fixture
+def services(directory: Directory, executor: Executor) -> StandaloneHaServices:
+    return StandaloneHaServices(directory, executor)
+
+
+@pytest.fixture
+def graphs(services: StandaloneHaServices) -> JobGraphStore[Graph]:
+    return services.get_job_graph_store(Graph)
+
+
+@pytest.fixture
+def results(services: StandaloneHaServices) -> JobResultStore[Result]:
+    return services.get_job_result_store(Result)
+
+
+# --- job graphs
+
+
+async def test_graph_that_was_put_is_recovered_by_another_store_object(
+    services: StandaloneHaServices, graphs: JobGraphStore[Graph]
+) -> None:
+    """SPEC HA-24."""
+    await graphs.put_job_graph(Graph(ONE, "first"))
+    again = services.get_job_graph_store(Graph)
+    assert await again.recover_job_graph(ONE) == Graph(ONE, "first")
+    assert await again.recover_job_graph(TWO) is None
+
+
+async def test_putting_an_id_again_updates_it(graphs: JobGraphStore[Graph]) -> None:
+    """SPEC HA-24."""
+    await graphs.put_job_graph(Graph(ONE, "first"))
+    await graphs.put_job_graph(Graph(ONE, "second"))
+    assert await graphs.get_job_ids() == (ONE,)
+    assert await graphs.recover_job_graph(ONE) == Graph(ONE, "second")
+
+
+async def test_updating_a_graph_that_was_neither_put_nor_recovered_is_refused(
+    services: StandaloneHaServices, graphs: JobGraphStore[Graph]
+) -> None:
+    """SPEC HA-24."""
+    await graphs.put_job_graph(Graph(ONE, "first"))
+    other = services.get_job_graph_store(Graph)
+    with pytest.raises(JobStoreStateError) as caught:
+        await other.put_job_graph(Graph(ONE, "another's"))
+    assert caught.value.job_id == ONE
+    assert await graphs.recover_job_graph(ONE) == Graph(ONE, "first")
+    await other.recover_job_graphs()
+    await other.put_job_graph(Graph(ONE, "second"))
+
+
+async def test_removing_twice_is_harmless_and_frees_the_id(
+    services: StandaloneHaServices, graphs: JobGraphStore[Graph]
+) -> None:
+    """SPEC HA-24."""
+    await graphs.put_job_graph(Graph(ONE))
+    await graphs.remove_job_graph(ONE)
+    await graphs.remove_job_graph(ONE)
+    assert await graphs.get_job_ids() == ()
+    await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE, "anew"))
+
+
+async def test_all_graphs_are_recovered_in_the_order_they_were_written(
+    services: StandaloneHaServices, graphs: JobGraphStore[Graph]
+) -> None:
+    for job_id in (THREE, ONE, TWO):
+        await graphs.put_job_graph(Graph(job_id))
+    recovered = await services.get_job_graph_store(Graph).recover_job_graphs()
+    assert [graph.job_id for graph in recovered.records] == [THREE, ONE, TWO]
+    assert recovered.corrupt == ()
+    assert await graphs.get_job_ids() == (ONE, TWO, THREE)
+
+
+async def test_a_graph_that_cannot_be_encoded_leaves_the_old_one(
+    graphs: JobGraphStore[Graph],
+) -> None:
+    await graphs.put_job_graph(Graph(ONE, "first"))
+    with pytest.raises(RpcSerializationError):
+        await graphs.put_job_graph(Graph(ONE, object()))  # type: ignore[arg-type]
+    assert await graphs.recover_job_graph(ONE) == Graph(ONE, "first")
+
+
+# --- corrupt entries
+
+_GOOD = encode_entry(Graph(TWO, "good"))
+_VERSION_AT = _GOOD.index(b"\n") + 1
+
+DAMAGED = {
+    "empty": (b"", "no flinkray entry"),
+    "cut short": (_GOOD[:-1], "checksum"),
+    "cut in the header": (_GOOD[:_VERSION_AT], "cut short"),
+    "one bit flipped": (_GOOD[:-1] + bytes([_GOOD[-1] ^ 1]), "checksum"),
+    "of a later version": (
+        _GOOD[:_VERSION_AT] + bytes([VERSION + 1]) + _GOOD[_VERSION_AT + 1 :],
+        f"version {VERSION + 1}",
+    ),
+    "of another type": (encode_entry(Result(TWO)), "a Result, not a Graph"),
+    "about another job": (encode_entry(Graph(ONE)), f"about job {ONE}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+async def test_corrupt_graph_is_set_aside_once_and_keeps_no_other_from_being_recovered(
+    directory: Directory, graphs: JobGraphStore[Graph], damage: str
+) -> None:
+    data, why = DAMAGED[damage]
+    await graphs.put_job_graph(Graph(ONE))
+    entries = directory.subdirectory("job-graphs")
+    name = f"{TWO.hex()}.graph"
+    entries.write(name, data)
+
+    recovered = await graphs.recover_job_graphs()
+    assert recovered.records == (Graph(ONE),)
+    (error,) = recovered.corrupt
+    aside = entries.subdirectory("corrupt")
+    for part in (entries.location(name), why, aside.location(name)):
+        assert part in str(error)
+    assert aside.read(name) == data
+
+    again = await graphs.recover_job_graphs()
+    assert (again.records, again.corrupt) == ((Graph(ONE),), ())
+    await graphs.put_job_graph(Graph(TWO, "anew"))
+    assert await graphs.get_job_ids() == (ONE, TWO)
+
+
+async def test_recovering_a_corrupt_graph_by_id_fails_once(
+    directory: Directory, graphs: JobGraphStore[Graph]
+) -> None:
+    directory.subdirectory("job-graphs").write(f"{ONE.hex()}.graph", b"nonsense")
+    with pytest.raises(CorruptEntryError, match=ONE.hex()):
+        await graphs.recover_job_graph(ONE)
+    assert await graphs.recover_job_graph(ONE) is None
+
+
+async def test_files_of_other_names_are_left_alone(
+    directory: Directory, graphs: JobGraphStore[Graph]
+) -> None:
+    entries = directory.subdirectory("job-graphs")
+    entries.write("notes.txt", b"mine")
+    entries.write("short.graph", b"mine")
+    assert await graphs.get_job_ids() == ()
+    assert (await graphs.recover_job_graphs()).corrupt == ()
+    assert entries.read("notes.txt") == b"mine"
+
+
+# --- job results
+
+
+async def test_second_result_of_a_job_is_refused_while_dirty_and_when_clean(
+    results: JobResultStore[Result],
+) -> None:
+    """SPEC HA-23."""
+    await results.create_dirty_result(Result(ONE, "first"))
+    with pytest.raises(JobStoreStateError, match="dirty"):
+        await results.create_dirty_result(Result(ONE, "second"))
+    await results.mark_result_as_clean(ONE)
+    with pytest.raises(JobStoreStateError, match="clean"):
+        await results.create_dirty_result(Result(ONE, "second"))
+    assert await results.get_result(ONE) == Result(ONE, "first")
+
+
+async def test_marking_clean_twice_is_fine_and_of_an_unknown_job_an_error(
+    results: JobResultStore[Result],
+) -> None:
+    """SPEC HA-23."""
+    await results.create_dirty_result(Result(ONE))
+    await results.mark_result_as_clean(ONE)
+    await results.mark_result_as_clean(ONE)
+    with pytest.raises(JobStoreStateError) as caught:
+        await results.mark_result_as_clean(TWO)
+    assert caught.value.job_id == TWO
+
+
+async def test_dirty_results_exclude_the_clean_ones_and_both_count_as_results(
+    services: StandaloneHaServices, results: JobResultStore[Result]
+) -> None:
+    """SPEC HA-23."""
+    for job_id in (ONE, TWO):
+        await results.create_dirty_result(Result(job_id))
+    await results.mark_result_as_clean(ONE)
+    again = services.get_job_result_store(Result)
+    assert (await again.get_dirty_results()).records == (Result(TWO),)
+    assert (await again.get_clean_results()).records == (Result(ONE),)
+    states = [
+        (
+            await again.has_dirty_result(job_id),
+            await again.has_clean_result(job_id),
+            await again.has_result(job_id),
+        )
+        for job_id in (ONE, TWO, THREE)
+    ]
+    assert states == [(False, True, True), (True, False, True), (False, False, False)]
+    assert await again.get_result(THREE) is None
+
+
+async def test_result_that_was_being_marked_at_a_crash_is_clean(
+    directory: Directory, results: JobResultStore[Result]
+) -> None:
+    """The clean entry was written, the dirty one not yet deleted."""
+    await results.create_dirty_result(Result(ONE))
+    directory.subdirectory("job-results").write(f"{ONE.hex()}.clean", encode_entry(Result(ONE)))
+    assert not await results.has_dirty_result(ONE)
+    assert (await results.get_dirty_results()).records == ()
+    assert (await results.get_clean_results()).records == (Result(ONE),)
+
+
+async def test_corrupt_dirty_result_is_set_aside_once(
+    directory: Directory, results: JobResultStore[Result]
+) -> None:
+    await results.create_dirty_result(Result(ONE))
+    directory.subdirectory("job-results").write(f"{TWO.hex()}.dirty", b"nonsense")
+    recovered = await results.get_dirty_results()
+    assert recovered.records == (Result(ONE),)
+    assert [TWO.hex() in str(error) for error in recovered.corrupt] == [True]
+    assert (await results.get_dirty_results()).corrupt == ()
+
+
+# --- the services' data as a whole
+
+
+async def test_close_keeps_the_data_and_cleanup_removes_exactly_ours(
+    directory: Directory, executor: Executor
+) -> None:
+    services = StandaloneHaServices(directory, executor)
+    await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE))
+    await services.get_job_result_store(Result).create_dirty_result(Result(TWO))
+    directory.subdirectory("data").write("somebody-elses", b"data")
+    await services.close()
+
+    services = StandaloneHaServices(directory, executor)
+    assert await services.get_job_graph_store(Graph).get_job_ids() == (ONE,)
+    await services.close_and_cleanup_all_data()
+    services = StandaloneHaServices(directory, executor)
+    assert await services.get_job_graph_store(Graph).get_job_ids() == ()
+    assert not await services.get_job_result_store(Result).has_result(TWO)
+    assert directory.subdirectory("data").read("somebody-elses") == b"data"
+
+
+async def test_storage_that_cannot_be_written_is_a_store_error_naming_the_entry(
+    tmp_path: Path, executor: Executor
+) -> None:
+    (tmp_path / "job-graphs").write_text("a file where a directory should be")
+    services = StandaloneHaServices(open_directory(str(tmp_path)), executor)
+    graphs = services.get_job_graph_store(Graph)
+    with pytest.raises(StoreError, match=f"job-graphs/{ONE.hex()}"):
+        await graphs.put_job_graph(Graph(ONE))
+    with pytest.raises(StoreError, match="job-graphs"):
+        await graphs.get_job_ids()
+
+
+async def test_write_that_was_interrupted_is_not_seen(tmp_path: Path, executor: Executor) -> None:
+    services = StandaloneHaServices(open_directory(str(tmp_path)), executor)
+    graphs = services.get_job_graph_store(Graph)
+    await graphs.put_job_graph(Graph(ONE))
+    torn = tmp_path / "job-graphs" / f"{TWO.hex()}.graph.1.unfinished"
+    torn.write_bytes(b"half of")
+    assert await graphs.get_job_ids() == (ONE,)
+    assert (await graphs.recover_job_graphs()).corrupt == ()
+
+
+def test_locations_are_paths_or_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_directory("~/flinkray").location("a") == str(tmp_path / "flinkray" / "a")
+    assert open_directory(tmp_path.as_uri()).location() == str(tmp_path)
+    with pytest.raises(ValueError, match="gopher"):
+        open_directory("gopher://hole/flinkray")
