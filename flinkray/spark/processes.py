@@ -1,0 +1,116 @@
+"""The processes of a Spark stage that Ray does not own, and how they are found and ended.
+
+Each JVM of a stage and each Python worker of its executors carries the stage's marker: in its
+environment (inherited by everything an executor forks), JVMs also on their command line.  A
+``pyspark.daemon`` can outlive its executor's JVM; whoever frees a slot ends what is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from flinkray.core.ids import JobID
+
+JOB_VARIABLE = "FLINKRAY_JOB_ID"
+ATTEMPT_VARIABLE = "FLINKRAY_SPARK_ATTEMPT"
+_JOB_OPTION = "-Dflinkray.job.id="
+_ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
+
+
+def stage_name(job_id: JobID, attempt: int) -> str:
+    """For a stage attempt's namespace, files and directories: ``spark-<job>-<attempt>``."""
+    return f"spark-{job_id}-{attempt}"
+
+
+def marker_environment(job_id: JobID, attempt: int) -> dict[str, str]:
+    return {JOB_VARIABLE: job_id.hex(), ATTEMPT_VARIABLE: str(attempt)}
+
+
+def marker_options(job_id: JobID, attempt: int) -> tuple[str, str]:
+    """For the command lines of JVMs."""
+    return f"{_JOB_OPTION}{job_id}", f"{_ATTEMPT_OPTION}{attempt}"
+
+
+def leftover_processes(job_id: JobID, attempt: int | None = None) -> list[psutil.Process]:
+    """This node's processes that carry the marker of a job (and of one attempt, if given).
+
+    Processes of other users, whose environment cannot be read, are recognised by command line
+    only; zombies are left out.  Takes about a millisecond per ten processes of the machine.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and _is_marked(process, job_id, attempt):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def end_processes(
+    processes: Iterable[psutil.Process], grace: float = 2.0, patience: float = 3.0
+) -> list[psutil.Process]:
+    """SIGTERM, and after *grace* seconds SIGKILL; blocks at most ``grace + patience`` seconds.
+
+    A process id that was given to another process meanwhile is never touched (psutil compares
+    start times).
+
+    Returns:
+        Those that are still alive, which only happens to processes stuck in the kernel.
+    """
+    processes = list(processes)
+    _signal(processes, "terminate")
+    _, alive = psutil.wait_procs(processes, timeout=grace)
+    if not alive:
+        return []
+    _signal(alive, "kill")
+    _, alive = psutil.wait_procs(alive, timeout=patience)
+    return list(alive)
+
+
+def end_leftovers(job_id: JobID, attempt: int | None = None, grace: float = 2.0) -> int:
+    """Find and end a job's processes on this node, with what they fork meanwhile.
+
+    Returns:
+        How many were found.
+    """
+    count = 0
+    for _ in range(3):
+        processes = leftover_processes(job_id, attempt)
+        if not processes:
+            break
+        count += len(processes)
+        end_processes(processes, grace)
+    return count
+
+
+def remove_scratch(session_directory: str, job_id: JobID, attempt: int | None = None) -> None:
+    """Remove this node's shuffle and spill files of a job (of one attempt, if given)."""
+    pattern = stage_name(job_id, attempt) if attempt is not None else f"spark-{job_id}-*"
+    for directory in Path(session_directory).glob(pattern):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_marked(process: psutil.Process, job_id: JobID, attempt: int | None) -> bool:
+    try:
+        environment = process.environ()
+    except psutil.AccessDenied:
+        environment = {}
+    if environment.get(JOB_VARIABLE) == job_id.hex():
+        return attempt is None or environment.get(ATTEMPT_VARIABLE) == str(attempt)
+    arguments = process.cmdline()
+    if f"{_JOB_OPTION}{job_id}" not in arguments:
+        return False
+    return attempt is None or f"{_ATTEMPT_OPTION}{attempt}" in arguments
+
+
+def _signal(processes: Iterable[psutil.Process], method: str) -> None:
+    for process in processes:
+        try:
+            getattr(process, method)()
+        except psutil.NoSuchProcess:
+            continue

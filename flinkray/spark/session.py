@@ -1,0 +1,288 @@
+"""The Spark properties of a stage: a pure function of its descriptor and its environment.
+
+Sizes: a slot's memory is split into the executor's heap (``spark.executor.memory``, which is also
+what its Ray actor takes of the bundle) and what the JVM needs beside it and the Python workers
+use (``spark.executor.memoryOverhead``); together they are exactly the slot's profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.resources import ResourceProfile, format_memory_size, parse_memory_size
+from flinkray.spark.environment import JAVA_HOME_OPTION, SparkEnvironment
+from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.processes import marker_environment, marker_options, stage_name
+
+MIB = 2**20
+
+MINIMUM_HEAP = 512 * MIB
+"""Spark refuses executors below 450 MiB (1.5 x its reserved 300 MiB)."""
+
+_OWNED: Mapping[str, str] = {
+    "spark.master": "the stage runs in the slots of its job",
+    "spark.submit.deployMode": "the driver is a process of the cluster",
+    "spark.app.id": "it comes from the job",
+    "spark.driver.host": "it is the address of the node that the driver was placed on",
+    "spark.driver.bindAddress": "it is the address of the node that the driver was placed on",
+    "spark.executor.instances": "a stage has one executor per slot: set the stage's parallelism",
+    "spark.executor.cores": "cores come from the slot's resource profile",
+    "spark.executor.memory": "memory comes from the slot's resource profile",
+    "spark.dynamicAllocation.enabled": "executors are the job's slots: set the stage's parallelism",
+    "spark.shuffle.service.enabled": "RayDP would start it outside of the job's slots",
+    "spark.local.dir": "it lies in the Ray session's directory, where it is cleaned up",
+    "spark.javaagent": "it is RayDP's",
+    "spark.jars.packages": "put the archives on every node and name them in spark.jars",
+    "spark.submit.pyFiles": "call session.sparkContext.addPyFile in the function",
+}
+_OWNED_PREFIX = "spark.ray."
+
+_OPENED_PACKAGES = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.math",
+    "java.text",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+)
+
+MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
+)
+"""What Spark and RayDP need opened on Java 17; without them Spark -> Ray exchanges kill executors."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayContext:
+    """The Ray cluster as the driver's JVM must be told of it."""
+
+    address: str
+    """host:port of the GCS."""
+    node_ip: str
+    session_directory: str
+    logs_directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageProperties:
+    """How to start the JVMs of a stage."""
+
+    spark: dict[str, str]
+    """For the SparkSession, without the master (known once the app master runs)."""
+    driver_command: tuple[str, ...]
+    """Arguments of ``java`` for the driver."""
+    app_master_options: tuple[str, ...]
+    app_master_resources: dict[str, float]
+    class_path: str
+    python: str
+    """The interpreter of the Python workers."""
+
+
+def stage_properties(
+    stage: SparkStageDescriptor, environment: SparkEnvironment, ray: RayContext, python: str
+) -> StageProperties:
+    """Everything that decides how a stage's driver, app master and executors are started.
+
+    Raises:
+        ConfigurationError: the user set a property that follows from the job, or the slot's
+            profile is too small for an executor; the text names the property or the size.
+    """
+    user = {k: v for k, v in stage.configuration.items() if k != JAVA_HOME_OPTION}
+    refuse_owned(user)
+    heap, overhead = split_memory(stage.slot_profile, user.get("spark.executor.memoryOverhead"))
+    marker = marker_options(stage.job_id, stage.attempt_number)
+    scratch = f"{ray.session_directory}/{stage_name(stage.job_id, stage.attempt_number)}"
+    defaults = {
+        "spark.app.name": stage.job_name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    owned = {
+        "spark.submit.deployMode": "client",
+        "spark.driver.host": ray.node_ip,
+        "spark.driver.bindAddress": ray.node_ip,
+        "spark.executor.instances": str(stage.parallelism),
+        "spark.executor.cores": str(max(1, math.floor(stage.slot_profile.cpu))),
+        "spark.executor.memory": f"{heap // MIB}m",
+        "spark.executor.memoryOverhead": f"{overhead // MIB}m",
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.shuffle.service.enabled": "false",
+        "spark.local.dir": scratch,
+        "spark.javaagent": str(environment.raydp_agent),
+        "spark.ray.log4j.factory.class": "log4j2",
+        "spark.ray.log4j.config.file.name": "log4j2.xml",
+        "spark.executor.extraJavaOptions": _joined(
+            *MODULE_OPTIONS, *marker, user.get("spark.executor.extraJavaOptions", "")
+        ),
+        f"{_ACTOR_RESOURCE}.cpu": f"{stage.slot_profile.cpu:g}",
+    }
+    for name, amount in sorted(stage.slot_profile.extended.items()):
+        owned[f"{_ACTOR_RESOURCE}.{name}"] = f"{amount:g}"
+    for name, value in marker_environment(stage.job_id, stage.attempt_number).items():
+        owned[f"spark.executorEnv.{name}"] = value
+    class_path = _class_path(environment, user)
+    return StageProperties(
+        spark={**defaults, **user, **owned},
+        driver_command=_driver_command(stage, environment, ray, user, class_path),
+        app_master_options=_app_master_options(stage, environment),
+        app_master_resources={
+            # Holds the app master on the node of the driver and of bundle 0, where the job's
+            # resources are; as each actor in a bundle does, it takes 1/1000 of this resource.
+            f"bundle_group_0_{stage.worker_group.value}": 0.001
+        },
+        class_path=class_path,
+        python=user.get("spark.pyspark.python", python),
+    )
+
+
+_ACTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource"
+
+
+def refuse_owned(configuration: Mapping[str, str]) -> None:
+    """
+    Raises:
+        ConfigurationError: a key is no Spark property, or one that the job decides.
+    """
+    for key in sorted(configuration):
+        if not key.startswith("spark."):
+            raise ConfigurationError(
+                f"{key} is no Spark property (those start with 'spark.'; the one other key that a "
+                f"Spark stage knows is {JAVA_HOME_OPTION})"
+            )
+        reason = _OWNED.get(key)
+        if reason is None and key.startswith(_OWNED_PREFIX):
+            reason = "RayDP's placement is that of the job's slots"
+        if reason is not None:
+            raise ConfigurationError(f"{key} cannot be set for a Spark stage: {reason}")
+
+
+def split_memory(profile: ResourceProfile, overhead: str | None = None) -> tuple[int, int]:
+    """Bytes of heap and of overhead, whole MiB each, that make up a slot's memory.
+
+    Without an *overhead* given: Spark's own rule (10 %, at least 384 MiB), but at most a quarter
+    of the slot, so that small slots keep a heap.
+
+    Raises:
+        ConfigurationError: no executor fits into the slot.
+    """
+    total = profile.memory // MIB * MIB
+    if overhead is None:
+        beside = min(max(total // 10, 384 * MIB), total // 4) // MIB * MIB
+    else:
+        beside = _overhead_size(overhead)
+    heap = total - beside
+    if heap < MINIMUM_HEAP:
+        least = MINIMUM_HEAP + beside if overhead is not None else MINIMUM_HEAP * 4 / 3
+        raise ConfigurationError(
+            f"a slot of {profile} is too small for a Spark executor: its memory must be at least "
+            f"{format_memory_size(math.ceil(least / MIB) * MIB)} "
+            f"({format_memory_size(MINIMUM_HEAP)} of heap, the rest for the JVM and Python workers)"
+        )
+    return heap, beside
+
+
+def _overhead_size(text: str) -> int:
+    """``spark.executor.memoryOverhead`` is in MiB where it has no unit."""
+    try:
+        size = parse_memory_size(f"{text}m" if text.strip().isdigit() else text)
+    except ValueError as error:
+        raise ConfigurationError(f"spark.executor.memoryOverhead is {error}") from None
+    return math.ceil(size / MIB) * MIB
+
+
+def _class_path(environment: SparkEnvironment, user: Mapping[str, str]) -> str:
+    """The user's archives last, as Spark has them."""
+    extra = [
+        *user.get("spark.driver.extraClassPath", "").split(":"),
+        *(jar for jar in user.get("spark.jars", "").split(",") if "://" not in jar),
+    ]
+    return ":".join([environment.class_path, *(entry.strip() for entry in extra if entry.strip())])
+
+
+def _driver_command(
+    stage: SparkStageDescriptor,
+    environment: SparkEnvironment,
+    ray: RayContext,
+    user: Mapping[str, str],
+    class_path: str,
+) -> tuple[str, ...]:
+    name = stage_name(stage.job_id, stage.attempt_number)
+    properties = {
+        "ray.address": ray.address,
+        "ray.node-ip": ray.node_ip,
+        "ray.run-mode": "CLUSTER",
+        "ray.session-dir": ray.session_directory,
+        "ray.logging.dir": ray.logs_directory,
+        "ray.logging.level": "WARN",
+        "ray.logging.file-prefix": f"flinkray-{name}",
+        # RayDP names its actors raydp-executor-<n>: applications must not share a namespace.
+        "ray.job.namespace": f"flinkray-{name}",
+        "spark.ray.log4j.factory.class": "log4j2",
+        "log4j2.configurationFile": "log4j2-default.properties",
+        "java.io.tmpdir": f"{ray.session_directory}/{name}",
+    }
+    java = environment.java
+    worker_environment = {
+        **marker_environment(stage.job_id, stage.attempt_number),
+        "JAVA_HOME": str(java.home),
+        "PATH": f"{java.home / 'bin'}:${{PATH}}",
+        "RAY_BACKEND_LOG_LEVEL": "warning",
+    }
+    for key, value in worker_environment.items():
+        properties[f"ray.job.runtime-env.env-vars.{key}"] = value
+    return (
+        *MODULE_OPTIONS,
+        f"-Xmx{_spark_size(user.get('spark.driver.memory', '1g'))}",
+        f"-javaagent:{environment.raydp_agent}",
+        *(f"-D{key}={value}" for key, value in properties.items()),
+        *marker_options(stage.job_id, stage.attempt_number),
+        *user.get("spark.driver.extraJavaOptions", "").split(),
+        "-cp",
+        class_path,
+        "org.apache.spark.api.python.PythonGatewayServer",
+    )
+
+
+def _app_master_options(
+    stage: SparkStageDescriptor, environment: SparkEnvironment
+) -> tuple[str, ...]:
+    """The app master only hands out executors: it is tuned to start fast and stay small."""
+    return (
+        *MODULE_OPTIONS,
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-Xmx256m",
+        f"-javaagent:{environment.raydp_agent}",
+        "-Dspark.ray.log4j.factory.class=log4j2",
+        "-Dlog4j2.configurationFile=log4j2.xml",
+        "-Dray.logging.file-prefix=raydp-java-worker",
+        f"-Dspark.ray.placement_group={stage.worker_group.value}",
+        # RayDP uses only their number; executor e goes to bundle e modulo that number.
+        f"-Dspark.ray.bundle_indexes={','.join(map(str, range(stage.parallelism)))}",
+        f"-Dspark.executor.instances={stage.parallelism}",
+        *marker_options(stage.job_id, stage.attempt_number),
+    )
+
+
+def _spark_size(text: str) -> str:
+    """A size as ``-Xmx`` takes it; Spark's unit is MiB where there is none."""
+    return f"{text.strip()}m" if text.strip().isdigit() else text.strip()
+
+
+def _joined(*options: str) -> str:
+    return " ".join(option for option in options if option)
