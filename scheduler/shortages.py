@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import floor, inf
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.requirement_check import bundles_for, missing_slots
+from flinkray.scheduler.slot_books import SlotBooks
+from flinkray.scheduler.slots import ResourceRequirement, ResourceRequirements, ResourceShortage
+from flinkray.scheduler.worker_groups import BundleState, GroupRequest, WorkerGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +32,153 @@ class ClusterResources:
     def largest_node(self) -> ResourceProfile:
         """The node with most CPU, then memory; a profile of nothing when there is no node."""
         return max(self.nodes, key=lambda n: (n.cpu, n.memory), default=ResourceProfile(0.0))
+
+
+def explain(
+    books: SlotBooks, requirements: ResourceRequirements, now: float, cluster: ClusterResources
+) -> tuple[ResourceShortage, ...]:
+    """Why the slots of a job are missing, one entry per profile; empty: it has all it requires."""
+    return tuple(
+        _explain_one(books, requirements, missing, now, cluster)
+        for missing in missing_slots(books, requirements)
+    )
+
+
+def slots_that_fit(profile: ResourceProfile, nodes: tuple[ResourceProfile, ...]) -> float:
+    """How many slots of a profile empty nodes can hold; infinite for a profile of nothing."""
+    return sum(_slots_on(profile, node) for node in nodes)
+
+
+def _slots_on(profile: ResourceProfile, node: ResourceProfile) -> float:
+    wanted, there = profile.to_ray_resources(), node.to_ray_resources()
+    # A hundredth of Ray's granularity makes up for binary fractions: 0.3 / 0.1 is 3 slots.
+    ratios = [(there.get(name, 0.0) + 1e-6) / amount for name, amount in wanted.items()]
+    return min((floor(ratio) for ratio in ratios), default=inf)
+
+
+def _explain_one(
+    books: SlotBooks,
+    requirements: ResourceRequirements,
+    missing: ResourceRequirement,
+    now: float,
+    cluster: ClusterResources,
+) -> ResourceShortage:
+    required = sum(r.count for r in requirements.requirements if r.profile == missing.profile)
+    sentences = [
+        f"{missing.count} of {required} {'slot' if required == 1 else 'slots'} "
+        f"({missing.profile} each) {'is' if missing.count == 1 else 'are'} missing."
+    ]
+    if cluster.nodes:
+        sentences.append(
+            f"The cluster has {cluster.total} in all and {cluster.available} free; "
+            f"its largest node has {cluster.largest_node}."
+        )
+    else:
+        sentences.append("The cluster has no nodes yet.")
+    impossible = _why_impossible(books, requirements, missing.profile, cluster)
+    if impossible is not None:
+        sentences.append(impossible)
+    else:
+        sentences += _what_is_awaited(books, requirements, now, cluster)
+    return ResourceShortage(
+        missing=missing.count,
+        profile=missing.profile,
+        reason=" ".join(sentences),
+        unfulfillable=impossible is not None,
+        cluster_total=cluster.total,
+        cluster_available=cluster.available,
+        largest_node=cluster.largest_node,
+    )
+
+
+def _why_impossible(
+    books: SlotBooks,
+    requirements: ResourceRequirements,
+    profile: ResourceProfile,
+    cluster: ClusterResources,
+) -> str | None:
+    """A sentence, when the nodes there are could never give the slots and no others can come."""
+    if not requirements.dedicated_workers:
+        slot = books.settings.shared_slot_profile
+        if not profile.fits_into(slot):
+            return f"Shared workers have slots of {slot}: none can ever hold it; ask for less."
+        profile = books.settings.shared_worker_profile
+    if cluster.autoscaling or not cluster.nodes:
+        return None
+    if not slots_that_fit(profile, cluster.nodes):
+        what = "such a slot" if requirements.dedicated_workers else f"a worker of {profile}"
+        return f"No node can ever hold {what}: ask for less per slot, or add a node that is large enough."
+    if not requirements.dedicated_workers:
+        return None
+    bundles = bundles_for(requirements)
+    whole = bundles[0]
+    for bundle in bundles[1:]:
+        whole = whole + bundle
+    most = slots_that_fit(profile, cluster.nodes)
+    if not whole.fits_into(cluster.total) or (len(set(bundles)) == 1 and len(bundles) > most):
+        return (
+            f"The job needs its {len(bundles)} slots at the same time, {whole} in all, and all "
+            f"nodes together can never hold more than {most:g} of them: lower the parallelism, ask "
+            "for less per slot, or add nodes."
+        )
+    return None
+
+
+def _what_is_awaited(
+    books: SlotBooks,
+    requirements: ResourceRequirements,
+    now: float,
+    cluster: ClusterResources,
+) -> list[str]:
+    job_id = requirements.job_id if requirements.dedicated_workers else None
+    sentences = [
+        sentence
+        for group in books.groups.started.values()
+        if group.job_id == job_id and group.is_known
+        for sentence in _about_group(group, cluster)
+    ]
+    for request in books.groups.requests.values():
+        if request.job_id == job_id:
+            sentences.append(_about_request(request, now, cluster))
+    failures = books.groups.failures.get(job_id)
+    if failures is not None:
+        sentences.append(
+            f"{failures.count} attempts to create a worker group failed, the last one with: "
+            f"{failures.cause.rstrip('.')}."
+        )
+    if cluster.autoscaling:
+        sentences.append("The autoscaler may add nodes.")
+    return sentences
+
+
+_WAITED = (1, 5, 15, 60, 300, 900, 3600)
+"""Steps, in seconds, in which the text tells of time, so that it does not change at every look."""
+
+
+def _about_request(request: GroupRequest, now: float, cluster: ClusterResources) -> str:
+    waited = max((step for step in _WAITED if now - request.since >= step), default=0)
+    text = f"A placement group of {len(request.profiles)} bundles is asked for"
+    text += f" and has been waiting for {waited} s or more" if waited else ""
+    answer = cluster.pending_groups.get(request.number)
+    return f"{text}; Ray says: {answer.rstrip('.')}." if answer else f"{text}."
+
+
+def _about_group(group: WorkerGroup, cluster: ClusterResources) -> list[str]:
+    sentences = []
+    starting = group.count(BundleState.STARTING)
+    if starting:
+        sentences.append(
+            f"{starting} of {len(group.bundles)} TaskExecutors of worker group {group.group_id} "
+            "are starting."
+        )
+    for _, bundle in sorted(group.bundles.items()):
+        if bundle.state is BundleState.STARTING and bundle.last_cause is not None:
+            sentences.append(
+                f"The one in bundle {bundle.index} was lost or did not start before "
+                f"({bundle.last_cause.rstrip('.')})."
+            )
+    if group.group_id in cluster.groups:
+        sentences.append(
+            f"Ray on worker group {group.group_id}: {cluster.groups[group.group_id].rstrip('.')}."
+        )
+    return sentences

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import floor
+
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -95,3 +97,14 @@ class ResourceShortage:
     cluster_total: ResourceProfile
     cluster_available: ResourceProfile
     largest_node: ResourceProfile
+
+
+def profile_of_slot(total: ResourceProfile, number_of_slots: int) -> ResourceProfile:
+    """The profile of each of a TaskExecutor's slots: equal parts of its total, rounded down."""
+
+    def part(amount: float) -> float:
+        # To Ray's granularity, so that the parts never sum up to more than the whole.
+        return floor(round(amount / number_of_slots * 10_000, 3)) / 10_000
+
+    extended = {name: part(amount) for name, amount in total.extended.items()}
+    return ResourceProfile(part(total.cpu), total.memory // number_of_slots, extended)
