@@ -1,7 +1,7 @@
 """The SlotPool of a job: holds its slots, declares what it wants at the ResourceManager.
 
-It works for one JobMaster attempt: its token is that attempt's JobMasterId, and it ends itself, with
-all its slots given back, when that JobMaster is gone.
+It works for one JobMaster attempt: its token is that attempt's JobMasterId, and it ends itself,
+with all its slots given back, when that JobMaster is gone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,130 @@
+"""The Spark drivers of a job: the operator coordinators that its JobMaster starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobVertexID
+from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
+from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor
+
+log = logging.getLogger(__name__)
+
+CoordinatorKey = tuple[JobVertexID, int]
+"""A vertex and the number of the attempt."""
+
+
+def spark_driver_process(descriptor: SparkStageDescriptor) -> str:
+    """Name of the process of a stage attempt's driver.
+
+    The JobMasterId is part of it, as each JobMaster of a job counts its attempts from 0.
+    """
+    return (
+        f"SparkDriver-{descriptor.job_id}-{descriptor.vertex_id.short()}"
+        f"-{descriptor.job_master_id.short()}-{descriptor.attempt_number}"
+    )
+
+
+@dataclass
+class _Coordinator:
+    process: str
+    start: asyncio.Task[None]
+    watch: TerminationWatch | None = None
+    gateway: SparkDriverGateway | None = None
+    stopping: bool = False
+
+
+class Coordinators:
+    """Starts, watches and stops Spark drivers for the endpoint that owns them.
+
+    Drivers die with the owner's process.  Callbacks run on the owner's main thread.
+    """
+
+    def __init__(
+        self,
+        owner: RpcEndpoint,
+        *,
+        on_started: Callable[[CoordinatorKey], None],
+        on_lost: Callable[[CoordinatorKey, str], None],
+        on_stopped: Callable[[CoordinatorKey], None],
+    ) -> None:
+        """*on_lost*: it died or could not be started, and was not being stopped."""
+        self._owner = owner
+        self._on_started = on_started
+        self._on_lost = on_lost
+        self._on_stopped = on_stopped
+        self._coordinators: dict[CoordinatorKey, _Coordinator] = {}
+
+    def start(self, key: CoordinatorKey, descriptor: SparkStageDescriptor) -> None:
+        """Spawn the driver in the first bundle of the job's worker group."""
+        process = spark_driver_process(descriptor)
+        spec = EndpointSpec(
+            kind="SparkDriver",
+            name=process,
+            factory="flinkray.spark.driver:create_spark_driver",
+            arguments=descriptor,
+            placement=Placement(worker_group=descriptor.worker_group, bundle_index=0),
+        )
+        task = self._owner.create_task(self._start(key, spec), name=f"start {process}")
+        self._coordinators[key] = _Coordinator(process, task)
+
+    async def _start(self, key: CoordinatorKey, spec: EndpointSpec) -> None:
+        service = self._owner.rpc_service
+        try:
+            address = await service.spawn(spec)
+            gateway = await service.connect(address, SparkDriverGateway)
+        except FlinkRayError as error:
+            self._lost(key, f"the Spark driver did not start: {error}")
+            return
+        coordinator = self._coordinators[key]
+        coordinator.gateway = gateway
+        if not coordinator.stopping:
+            coordinator.watch = self._owner.watch(
+                address, lambda reason: self._lost(key, f"the Spark driver died: {reason}")
+            )
+            self._on_started(key)
+
+    def _lost(self, key: CoordinatorKey, reason: str) -> None:
+        coordinator = self._coordinators.get(key)
+        if coordinator is not None and not coordinator.stopping:
+            del self._coordinators[key]
+            self._on_lost(key, reason)
+
+    def stop(self, key: CoordinatorKey) -> None:
+        """Stop it, gracefully if it can; ``on_stopped`` follows when its process is gone, also when
+        there was none."""
+        coordinator = self._coordinators.get(key)
+        if coordinator is None:
+            self._owner.run_async(lambda: self._on_stopped(key))
+        elif not coordinator.stopping:
+            coordinator.stopping = True
+            self._owner.create_task(
+                self._stop(key, coordinator), name=f"stop {coordinator.process}"
+            )
+
+    async def _stop(self, key: CoordinatorKey, coordinator: _Coordinator) -> None:
+        if coordinator.watch is not None:
+            coordinator.watch.cancel()
+        await asyncio.wait([coordinator.start])
+        if coordinator.gateway is not None:
+            try:
+                await coordinator.gateway.stop()
+            except FlinkRayError as error:
+                log.warning("%s did not stop by itself: %s", coordinator.process, error)
+        await self._owner.rpc_service.kill(coordinator.process)
+        self._coordinators.pop(key, None)
+        self._on_stopped(key)
+
+    async def kill_all(self) -> None:
+        """End every driver at once; no callback follows."""
+        coordinators = list(self._coordinators.values())
+        self._coordinators.clear()
+        for coordinator in coordinators:
+            if coordinator.watch is not None:
+                coordinator.watch.cancel()
+            coordinator.start.cancel()
+            await self._owner.rpc_service.kill(coordinator.process)
