@@ -14,6 +14,8 @@ from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor
 
 log = logging.getLogger(__name__)
 
+SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
+
 CoordinatorKey = tuple[JobVertexID, int]
 """A vertex and the number of the attempt."""
 
@@ -51,12 +53,14 @@ class Coordinators:
         on_started: Callable[[CoordinatorKey], None],
         on_lost: Callable[[CoordinatorKey, str], None],
         on_stopped: Callable[[CoordinatorKey], None],
+        factory: str = SPARK_DRIVER_FACTORY,
     ) -> None:
         """*on_lost*: it died or could not be started, and was not being stopped."""
         self._owner = owner
         self._on_started = on_started
         self._on_lost = on_lost
         self._on_stopped = on_stopped
+        self._factory = factory
         self._coordinators: dict[CoordinatorKey, _Coordinator] = {}
 
     def start(self, key: CoordinatorKey, descriptor: SparkStageDescriptor) -> None:
@@ -65,7 +69,7 @@ class Coordinators:
         spec = EndpointSpec(
             kind="SparkDriver",
             name=process,
-            factory="flinkray.spark.driver:create_spark_driver",
+            factory=self._factory,
             arguments=descriptor,
             placement=Placement(worker_group=descriptor.worker_group, bundle_index=0),
         )

@@ -52,6 +52,8 @@ from flinkray.scheduler.states import JobStatus
 
 log = logging.getLogger(__name__)
 
+JOB_MASTER_FACTORY = "flinkray.actors.job_master:create_job_master"
+
 _RETRY_DELAY = 0.5
 """Seconds between two attempts to reach the ResourceManager while a job is cleaned up."""
 _CANCEL_GRACE = 20.0
@@ -80,11 +82,14 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         rpc_service: RpcService,
         services: ClusterServices,
         leadership: Leadership,
+        *,
+        job_master_factory: str = JOB_MASTER_FACTORY,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
         super().__init__(rpc_service, "dispatcher", DispatcherId.of(leadership.session_id))
         self._leadership = leadership
         self._services = services
+        self._job_master_factory = job_master_factory
         self._random_bytes = random_bytes
         self._graphs = services.high_availability.get_job_graph_store(JobGraph)
         self._results = services.high_availability.get_job_result_store(ArchivedJob)
@@ -231,7 +236,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         spec = EndpointSpec(
             kind="JobMaster",
             name=job_master_process(job.job_id),
-            factory="flinkray.actors.job_master:create_job_master",
+            factory=self._job_master_factory,
             arguments=JobMasterArguments(self._services.arguments, job.graph, job_master_id),
             detached=True,
         )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from flinkray.actors.cluster_services import ClusterServices
-from flinkray.actors.coordinators import Coordinators
+from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators
 from flinkray.actors.gateways import (
     DispatcherGateway,
     JobMasterGateway,
@@ -98,7 +98,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     """See the module's docstring."""
 
     def __init__(
-        self, rpc_service: RpcService, services: ClusterServices, arguments: JobMasterArguments
+        self,
+        rpc_service: RpcService,
+        services: ClusterServices,
+        arguments: JobMasterArguments,
+        spark_driver_factory: str = SPARK_DRIVER_FACTORY,
     ) -> None:
         super().__init__(rpc_service, "jobmaster", arguments.job_master_id)
         configuration = services.configuration

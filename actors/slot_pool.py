@@ -20,7 +20,8 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RecipientUnreachableError, RpcError
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
 from flinkray.core.options import SLOT_IDLE_TIMEOUT
-from flinkray.rpc import FencedRpcEndpoint, RpcService, TimerHandle
+from flinkray.rpc import FencedRpcEndpoint, RpcService
+from flinkray.rpc.mailbox import TimerHandle
 from flinkray.scheduler.slot_pool import (
     DeclarativeSlotPool,
     DeclareRequirements,

@@ -1,0 +1,109 @@
+"""A Spark driver that follows a script instead of running Spark.
+
+For tests of the control plane on a local or simulated RPC service: the job's code is the script,
+JSON of a list of attempts, each a list of steps; the last attempt's steps serve all later ones.
+
+=====================  =========================================================================
+``register``           all executors are registered
+``lose <i>``           executor i is gone, the others are registered
+``progress <n>``       n tasks are done
+``finish``             the user's function has returned
+``fail <text>``        the user's function has raised
+``wait``               nothing more happens until the driver is stopped
+=====================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.spark.gateway import (
+    SparkDriverGateway,
+    SparkExecutorInfo,
+    SparkFailure,
+    SparkProgress,
+    SparkResult,
+    SparkStageDescriptor,
+    SparkStageListenerGateway,
+)
+
+SCRIPTED_SPARK_DRIVER = "flinkray.testing.scripted_spark_driver:create_scripted_spark_driver"
+
+
+def script(*attempts: Sequence[str]) -> bytes:
+    """The code of a job: the steps of its first, second, … attempt."""
+    return json.dumps(attempts).encode()
+
+
+async def create_scripted_spark_driver(
+    rpc_service: RpcService, descriptor: SparkStageDescriptor
+) -> ScriptedSparkDriver:
+    """Factory, in place of the real driver's."""
+    listener = await rpc_service.connect(
+        descriptor.listener_address, SparkStageListenerGateway, descriptor.job_master_id
+    )
+    return ScriptedSparkDriver(rpc_service, descriptor, listener)
+
+
+class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        descriptor: SparkStageDescriptor,
+        listener: SparkStageListenerGateway,
+    ) -> None:
+        super().__init__(rpc_service, "sparkdriver")
+        attempts = json.loads(descriptor.code)
+        self._steps: list[str] = attempts[min(descriptor.attempt_number, len(attempts) - 1)]
+        self._descriptor = descriptor
+        self._listener = listener
+
+    async def on_start(self) -> None:
+        self.watch(self._listener.address, self._listener_terminated)
+        self.create_task(self._follow_script())
+
+    def _listener_terminated(self, reason: str) -> None:
+        self.close()
+
+    async def stop(self) -> None:
+        self.close()
+
+    async def _follow_script(self) -> None:
+        vertex_id = self._descriptor.vertex_id
+        attempt = self._descriptor.attempt_number
+        for step in self._steps:
+            verb, _, argument = step.partition(" ")
+            if verb == "register":
+                await self._listener.spark_executors_changed(vertex_id, attempt, self._executors())
+            elif verb == "lose":
+                rest = self._executors(without=int(argument))
+                await self._listener.spark_executors_changed(vertex_id, attempt, rest)
+            elif verb == "progress":
+                progress = SparkProgress(completed_tasks=int(argument))
+                await self._listener.spark_progress(vertex_id, attempt, progress)
+            elif verb == "finish":
+                result = SparkResult(location=None, num_rows=None, schema_json=None)
+                await self._listener.spark_stage_finished(vertex_id, attempt, result)
+            elif verb == "fail":
+                failure = SparkFailure("ValueError", argument, "Traceback …", is_user_error=True)
+                await self._listener.spark_stage_failed(vertex_id, attempt, failure)
+            elif verb != "wait":
+                raise ValueError(f"no such step in the script: {step!r}")
+
+    def _executors(self, without: int | None = None) -> tuple[SparkExecutorInfo, ...]:
+        return tuple(
+            SparkExecutorInfo(
+                subtask_index=index,
+                executor_id=str(index),
+                actor_id=f"{index:032x}",
+                node_id="node",
+                pid=1000 + index,
+                bundle_index=index,
+            )
+            for index in range(self._descriptor.parallelism)
+            if index != without
+        )
