@@ -52,6 +52,17 @@ class RecipientUnreachableError(RpcError):
     retryable = True
 
 
+class ProcessExistsError(RpcError):
+    """A process of that name runs already; stop or kill it first, or connect to it."""
+
+    def __init__(self, process_name: str) -> None:
+        super().__init__(process_name)
+        self.process_name = process_name
+
+    def __str__(self) -> str:
+        return f"a process named {self.process_name} runs already"
+
+
 class EndpointNotStartedError(RpcError):
     """The endpoint exists but its ``start`` has not been called yet; the call was not queued."""
 

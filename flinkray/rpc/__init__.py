@@ -1,4 +1,4 @@
-"""The actor framework: typed endpoints that call each other by address, on Ray or in one process."""
+"""The actor framework: typed endpoints that call each other by address."""
 
 from flinkray.rpc.clock import LoopClock, SystemClock
 from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint

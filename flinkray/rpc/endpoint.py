@@ -124,7 +124,7 @@ class RpcEndpoint(RpcGateway):
     def call_async(
         self, fn: Callable[[], Awaitable[T] | T], timeout: float | None
     ) -> asyncio.Future[T]:
-        """Run later on the main thread; the future fails with RpcTimeoutError after *timeout* seconds.
+        """Run later on the main thread; fails with RpcTimeoutError after *timeout* seconds.
 
         To be called on the main thread.  *fn* itself is not stopped by the timeout.
         """

@@ -40,7 +40,8 @@ class HeartbeatSettings:
         threshold = self.failed_rpc_requests_until_unreachable
         if threshold < 1 and threshold != -1:
             raise ConfigurationError(
-                f"heartbeat failed_rpc_requests_until_unreachable must be -1 or above 0: {threshold}"
+                "heartbeat failed_rpc_requests_until_unreachable must be -1 or above 0, "
+                f"not {threshold}"
             )
 
 
@@ -70,9 +71,9 @@ class HeartbeatManager(Generic[OutT, InT]):
     ) -> None:
         """*payload* is computed for each target and message.
 
-        *on_timeout*: silence for the whole timeout.  *on_unreachable*: so many sends in a row as the
-        settings say raised RecipientUnreachableError.  After either the target is not monitored
-        any more.
+        *on_timeout*: silence for the whole timeout.  *on_unreachable*: so many sends in a row as
+        the settings say raised RecipientUnreachableError.  After either the target is not
+        monitored any more.
         """
         self._endpoint = endpoint
         self._settings = settings

@@ -1,18 +1,174 @@
-"""skeleton"""
+"""Processes that are pretended: services on one event loop, talking through the wire format."""
+
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
+from dataclasses import dataclass, field
+
 from flinkray.core.clock import Clock
+from flinkray.core.errors import ConfigurationError, ProcessExistsError, RpcConnectionError
+from flinkray.rpc import codec
+from flinkray.rpc.base_service import BaseRpcService
+from flinkray.rpc.clock import LoopClock
+from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.endpoint import RpcEndpoint
+from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.service import RpcService
+from flinkray.rpc.spec import EndpointSpec, load_factory
+
+logger = logging.getLogger(__name__)
 
 
+async def create_endpoint(service: RpcService, spec: EndpointSpec) -> RpcEndpoint:
+    """Run the factory of *spec* and start what it made; returns when ``on_start`` is done.
+
+    Raises:
+        Exception: what the factory or ``on_start`` raised.
+    """
+    made = load_factory(spec.factory)(service, spec.arguments)
+    endpoint = await made if inspect.isawaitable(made) else made
+    if not isinstance(endpoint, RpcEndpoint):
+        raise ConfigurationError(
+            f"the factory {spec.factory} returned a {type(endpoint).__name__}, not an RpcEndpoint"
+        )
+    endpoint.start()
+    await asyncio.wait(
+        {endpoint.mailbox.started, endpoint.terminated}, return_when=asyncio.FIRST_COMPLETED
+    )
+    if endpoint.mailbox.started.cancelled() or not endpoint.mailbox.started.done():
+        await endpoint.terminated
+        raise RpcConnectionError(f"{endpoint.address} was closed before it had started")
+    return endpoint
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """A spawned process: what it was started from, and its present incarnation."""
+
+    spec: EndpointSpec
+    owner: str
+    restarts_left: int
+    service: LocalRpcService | None = None
+    restart: asyncio.Task[None] | None = None
+
+
+@dataclass(eq=False)
 class LocalNetwork:
-    """Processes in one process: every spawned one has a service of its own on the same loop."""
+    """Processes that can reach each other.  All of them run on one event loop."""
+
+    restart_delay: float = 0.0
+    """Seconds from a crash until a process that is to be restarted is there again."""
+    services: dict[str, LocalRpcService] = field(default_factory=dict)
+    """The processes that are up, by name."""
+    _processes: dict[str, _Process] = field(default_factory=dict)
+    _incarnations: int = 0
+    _ends: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def next_incarnation(self) -> str:
+        self._incarnations += 1
+        return str(self._incarnations)
+
+    async def spawn(self, spec: EndpointSpec, spawner: LocalRpcService) -> str:
+        if spec.name in self._processes or spec.name in self.services:
+            raise ProcessExistsError(spec.name)
+        process = _Process(spec, spawner.process_name, spec.max_restarts)
+        self._processes[spec.name] = process
+        try:
+            endpoint = await self._run(process, spawner.clock, spawner.ask_timeout)
+        except BaseException:
+            if self._processes.get(spec.name) is process:
+                self.kill(spec.name)
+            raise
+        return endpoint.address
 
     def crash(self, process_name: str) -> None:
         """The process dies as by SIGKILL; restarted as its spec says."""
+        process = self._processes.get(process_name)
+        service = self.services.get(process_name)
+        if service is not None:
+            service.abort()
+            self._orphan(process_name)
+        if process is not None and service is not None:
+            process.service = None
+            if process.restarts_left == 0:
+                del self._processes[process_name]
+            else:
+                process.restarts_left -= 1 if process.restarts_left > 0 else 0
+                process.restart = service.loop.create_task(
+                    self._restart(process, service.clock, service.ask_timeout)
+                )
+
+    def kill(self, process_name: str) -> None:
+        """The process dies for good; fine when there is none."""
+        process = self._processes.pop(process_name, None)
+        if process is not None and process.restart is not None:
+            process.restart.cancel()
+        service = self.services.get(process_name)
+        if service is not None:
+            service.abort()
+        self._orphan(process_name)
+
+    def end_children(self, owner: str) -> None:
+        """End the processes that die with *owner*."""
+        self._orphan(owner)
+
+    async def close(self) -> None:
+        """End every process, and wait for what is under way."""
+        for process_name in (*self._processes, *self.services):
+            self.kill(process_name)
+        while self._ends:
+            await asyncio.wait(self._ends)
+
+    def _orphan(self, owner: str) -> None:
+        for name, process in tuple(self._processes.items()):
+            if process.owner == owner and not process.spec.detached:
+                self.kill(name)
+
+    async def _run(self, process: _Process, clock: Clock, ask_timeout: float) -> RpcEndpoint:
+        # through the codec, as every other service would have to send it
+        spec: EndpointSpec = codec.decode(codec.encode(process.spec))
+        service = LocalRpcService(spec.name, self, clock=clock, ask_timeout=ask_timeout)
+        process.service = service
+        endpoint = await create_endpoint(service, spec)
+        endpoint.terminated.add_done_callback(
+            lambda _: self._main_ended(process, service, endpoint)
+        )
+        return endpoint
+
+    async def _restart(self, process: _Process, clock: Clock, ask_timeout: float) -> None:
+        await asyncio.sleep(self.restart_delay)
+        try:
+            await self._run(process, clock, ask_timeout)
+        except Exception:
+            logger.exception("restarting %s failed", process.spec.name)
+            self.crash(process.spec.name)
+
+    def _main_ended(
+        self, process: _Process, service: LocalRpcService, endpoint: RpcEndpoint
+    ) -> None:
+        if process.service is not service:
+            return  # killed or crashed, and taken care of
+        if endpoint.terminated.exception() is not None and process.restarts_left != 0:
+            self.crash(process.spec.name)
+            return
+        task = service.loop.create_task(self.end(service))
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+    async def end(self, service: LocalRpcService) -> None:
+        """The process of *service* has come to its natural end."""
+        process = self._processes.get(service.process_name)
+        if process is not None and process.service is service:
+            del self._processes[service.process_name]
+        try:
+            await service.close()
+        except Exception:
+            logger.exception("%s ended with an error", service.process_name)
 
 
-class LocalRpcService(RpcService):
+class LocalRpcService(BaseRpcService):
     """The RPC service of a pretended process; must be created on a running loop."""
 
     def __init__(
@@ -22,5 +178,76 @@ class LocalRpcService(RpcService):
         *,
         clock: Clock | None = None,
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
+        max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        raise NotImplementedError
+        """Without a *network* the process is on one of its own, with those that it spawns.
+
+        *clock* defaults to the event loop's.
+
+        Raises:
+            ProcessExistsError: the network has a process of that name.
+        """
+        self.network = network or LocalNetwork()
+        if process_name in self.network.services:
+            raise ProcessExistsError(process_name)
+        super().__init__(
+            process_name,
+            self.network.next_incarnation(),
+            clock=clock or LoopClock(asyncio.get_running_loop()),
+            ask_timeout=ask_timeout,
+            max_frame_size=max_frame_size,
+        )
+        self.network.services[process_name] = self
+
+    async def spawn(self, spec: EndpointSpec) -> str:
+        return await self.network.spawn(spec, self)
+
+    async def kill(self, process_name: str) -> None:
+        self.network.kill(process_name)
+
+    async def stop(self, process_name: str) -> None:
+        service = self.network.services.get(process_name)
+        if service is None:
+            self.network.kill(process_name)
+        else:
+            connection = await self._connection(process_name)
+            await connection.stop_process()
+
+    def abort(self) -> None:
+        """Die as by SIGKILL: nothing is stopped, nobody is told but by broken connections."""
+        self._leave()
+        for task in tuple(self._tasks):
+            task.cancel()
+        reason = f"the process {self.process_name} died"
+        for connection in tuple(self._connections.values()):
+            connection.break_off(reason)
+        for peer in tuple(self._peers):
+            peer.break_off(reason)
+        for endpoint in self.endpoints():
+            endpoint.mailbox.abort()
+        self._deadlines.close()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+
+    def _leave(self) -> None:
+        if self.network.services.get(self.process_name) is self:
+            del self.network.services[self.process_name]
+
+    async def _open_connection(self, process_name: str) -> ClientConnection:
+        target = self.network.services.get(process_name)
+        if target is None:
+            raise RpcConnectionError(f"no process {process_name} is running")
+        return self.new_memory_connection(target, process_name)
+
+    async def _is_alive(self, connection: ClientConnection) -> bool:
+        return False  # a connection in memory is lost only when a side ends
+
+    async def _end_children(self) -> None:
+        self.network.end_children(self.process_name)
+
+    async def _end_process(self) -> None:
+        await self.network.end(self)
+
+    async def _release(self) -> None:
+        self._leave()
+        await super()._release()

@@ -135,6 +135,8 @@ class Mailbox:
             if self._start_task is not None and not self._start_task.done() and run_on_stop:
                 self._start_task.cancel()
                 await asyncio.wait({self._start_task})
+            if not run_on_stop:
+                self._state = EndpointState.TERMINATED
             self._run_waiting()
             if run_on_stop:
                 await self._endpoint.on_stop()
@@ -187,7 +189,7 @@ class Mailbox:
         else:
             self.terminated.set_exception(self._error)
             self.terminated.exception()  # it was logged or is for whoever asks: no complaint
-            
+
     # --- what runs here -----------------------------------------------------------------------
 
     def run_handler(self, handler: Coroutine[Any, Any, None]) -> None:
@@ -231,15 +233,8 @@ class Mailbox:
         self._loop.call_soon(self._call, fn, future)
         if timeout is not None:
             name = getattr(fn, "__qualname__", repr(fn))
-            timer = self._loop.call_later(
-                timeout,
-                lambda: future.done()
-                or future.set_exception(
-                    RpcTimeoutError(
-                        f"{self._endpoint.address}: {name} was not done within {timeout} s"
-                    )
-                ),
-            )
+            text = f"{self._endpoint.address}: {name} was not done within {timeout:g} s"
+            timer = self._loop.call_later(timeout, _fail, future, text)
             future.add_done_callback(lambda _: timer.cancel())
         return future
 
@@ -277,9 +272,7 @@ class Mailbox:
             timer.cancel()
         return timer
 
-    def create_task(
-        self, coroutine: Coroutine[Any, Any, T], name: str | None
-    ) -> asyncio.Task[T]:
+    def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
         self.validate_runs_in_main_thread()
         task = self._loop.create_task(coroutine, name=name)
         self._background.add(task)
@@ -314,6 +307,11 @@ class Mailbox:
         else:
             watch.cancel()
         return watch
+
+
+def _fail(future: asyncio.Future[Any], text: str) -> None:
+    if not future.done():
+        future.set_exception(RpcTimeoutError(text))
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -1,7 +1,6 @@
 """skeleton"""
-from __future__ import annotations
 
-import asyncio
+from __future__ import annotations
 
 from flinkray.rpc.local_service import LocalRpcService
 

@@ -194,21 +194,25 @@ class RegisteredRpcConnection(Generic[G, S]):
         settings: RegistrationSettings | None = None,
         connect: Callable[[], Awaitable[G]] | None = None,
     ) -> None:
-        """*on_failure* defaults to the endpoint's on_fatal_error; *connect* as in RetryingRegistration."""
+        """*on_failure* defaults to on_fatal_error; *connect* is as in RetryingRegistration."""
         self._endpoint = endpoint
         self._on_success = on_success
         self._on_rejection = on_rejection
         self._on_failure = on_failure or endpoint.on_fatal_error
-        self._new_registration = lambda: RetryingRegistration(
-            endpoint,
-            target_name=target_name,
-            address=address,
-            gateway=gateway,
-            register=register,
-            fencing_token=fencing_token,
-            settings=settings,
-            connect=connect,
-        )
+
+        def new_registration() -> RetryingRegistration[G, S]:
+            return RetryingRegistration(
+                endpoint,
+                target_name=target_name,
+                address=address,
+                gateway=gateway,
+                register=register,
+                fencing_token=fencing_token,
+                settings=settings,
+                connect=connect,
+            )
+
+        self._new_registration = new_registration
         self._registration: RetryingRegistration[G, S] | None = None
         self._target_gateway: G | None = None
         self._closed = False

@@ -61,7 +61,9 @@ class EndpointSpec:
         if not self.name or ADDRESS_SEPARATOR in self.name:
             raise ConfigurationError(f"not a process name: {self.name!r} (no '/', not empty)")
         if not self.kind.isidentifier():
-            raise ConfigurationError(f"not a class name: {self.kind!r} (kind of process {self.name})")
+            raise ConfigurationError(
+                f"not a class name: {self.kind!r} (kind of process {self.name})"
+            )
 
 
 def split_address(address: str) -> tuple[str, str]:

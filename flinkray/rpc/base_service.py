@@ -1,0 +1,342 @@
+"""What all services share: the book of endpoints, connections by process, watches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from flinkray.core.clock import Clock
+from flinkray.core.errors import (
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcError,
+    RpcTimeoutError,
+)
+from flinkray.core.ids import FencingToken
+from flinkray.core.message import type_name
+from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.deadlines import Deadlines
+from flinkray.rpc.dispatch import ServerConnection, exports_of
+from flinkray.rpc.endpoint import RpcEndpoint
+from flinkray.rpc.envelope import MAX_FRAME_SIZE
+from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.proxy import Binding, make_proxy
+from flinkray.rpc.service import RpcService
+from flinkray.rpc.spec import ADDRESS_SEPARATOR, split_address
+from flinkray.rpc.transport import MemoryTransport
+from flinkray.rpc.watch import TerminationWatch
+
+logger = logging.getLogger(__name__)
+
+G = TypeVar("G", bound=RpcGateway)
+T = TypeVar("T")
+
+
+class BaseRpcService(RpcService):
+    """A service without the knowledge of how to reach, start and end other processes."""
+
+    def __init__(
+        self,
+        process_name: str,
+        incarnation: str,
+        *,
+        clock: Clock,
+        ask_timeout: float,
+        max_frame_size: int = MAX_FRAME_SIZE,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.process_name = process_name
+        self.incarnation = incarnation
+        """Differs for each process that ever had this name."""
+        self.clock = clock
+        self.ask_timeout = ask_timeout
+        self.max_frame_size = max_frame_size
+        self.refused_frames = 0
+        """Frames that made no sense, or came twice."""
+        self._executor: ThreadPoolExecutor | None = None
+        self._deadlines = Deadlines(self.loop)
+        self._numbers = 0
+        self._endpoints: dict[str, tuple[int, RpcEndpoint]] = {}
+        self._by_number: dict[int, RpcEndpoint] = {}
+        self._connections: dict[str, ClientConnection] = {}
+        self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._peers: set[ServerConnection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def identity(self) -> str:
+        """Who the sender of a message is: process and incarnation."""
+        return f"{self.process_name}#{self.incarnation}"
+
+    # --- what each service knows for itself ---------------------------------------------------
+
+    @abstractmethod
+    async def _open_connection(self, process_name: str) -> ClientConnection:
+        """A new connection to a process other than this one.
+
+        Raises:
+            RpcConnectionError: it cannot be reached.
+        """
+
+    @abstractmethod
+    async def _is_alive(self, connection: ClientConnection) -> bool:
+        """Whether the process at the other end of a lost connection lives all the same."""
+
+    @abstractmethod
+    async def _end_children(self) -> None:
+        """End the processes that die with this one."""
+
+    @abstractmethod
+    async def _end_process(self) -> None:
+        """End this process, after a request to stop was answered."""
+
+    # --- endpoints ----------------------------------------------------------------------------
+
+    def register_endpoint(self, endpoint: RpcEndpoint) -> None:
+        endpoint_id = endpoint.endpoint_id
+        if not endpoint_id or ADDRESS_SEPARATOR in endpoint_id:
+            raise ValueError(f"not an endpoint id: {endpoint_id!r} (no '/', not empty)")
+        if endpoint_id in self._endpoints:
+            raise ValueError(f"there is an endpoint at {endpoint.address} already")
+        if self._closing is not None:
+            raise RuntimeError(f"the RPC service of {self.process_name} is closed")
+        exports_of(type(endpoint))
+        self._numbers += 1
+        self._endpoints[endpoint_id] = (self._numbers, endpoint)
+        self._by_number[self._numbers] = endpoint
+
+    def unregister_endpoint(self, endpoint: RpcEndpoint) -> None:
+        number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
+        if known is endpoint:
+            del self._endpoints[endpoint.endpoint_id], self._by_number[number]
+            for peer in self._peers:
+                peer.endpoint_terminated(number, "the endpoint has terminated")
+
+    def find_endpoint(self, endpoint_id: str) -> tuple[int, RpcEndpoint | None]:
+        """For connections: number and endpoint."""
+        return self._endpoints.get(endpoint_id, (0, None))
+
+    def endpoint_by_number(self, number: int) -> RpcEndpoint | None:
+        """For connections."""
+        return self._by_number.get(number)
+
+    def self_gateway(self, endpoint: RpcEndpoint, gateway: type[G]) -> G:
+        if type_name(gateway) not in exports_of(type(endpoint)).gateways:
+            raise TypeError(f"{type(endpoint).__name__} does not implement {gateway.__name__}")
+        number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
+        if known is not endpoint:
+            raise RecipientUnreachableError(f"{endpoint.address}: the endpoint has terminated")
+        token = getattr(endpoint, "fencing_token", None)
+        binding = Binding(self._loopback(), number, endpoint.address, token, self.ask_timeout)
+        return make_proxy(gateway, binding)
+
+    # --- calling side -------------------------------------------------------------------------
+
+    async def connect(
+        self, address: str, gateway: type[G], fencing_token: FencingToken | None = None
+    ) -> G:
+        connection, number = await self._resolve(address, type_name(gateway))
+        binding = Binding(connection, number, address, fencing_token, self.ask_timeout)
+        return make_proxy(gateway, binding)
+
+    async def _resolve(self, address: str, gateway: str | None) -> tuple[ClientConnection, int]:
+        try:
+            process, endpoint_id = split_address(address)
+        except ValueError as error:
+            raise RpcConnectionError(str(error)) from error
+        try:
+            known = self._connections.get(process)
+            connection = await self._connection(process)
+            try:
+                number = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
+            except RecipientUnreachableError:
+                if connection is not known:
+                    raise
+                # the process may have been replaced while its old connection was taken for good
+                connection = await self._connection(process)
+                number = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
+        except (RecipientUnreachableError, RpcTimeoutError) as error:
+            raise RpcConnectionError(f"cannot connect to {address}: {error}") from error
+        return connection, number
+
+    async def _connection(self, process: str) -> ClientConnection:
+        if process == self.process_name:
+            return self._loopback()
+        connection = self._connections.get(process)
+        if connection is not None and not connection.is_lost:
+            return connection
+        task = self._connecting.get(process)
+        if task is None:
+            task = self._connecting[process] = self.create_task(self._new_connection(process))
+        return await asyncio.shield(task)
+
+    async def _new_connection(self, process: str) -> ClientConnection:
+        try:
+            connection = await self._open_connection(process)
+            self._keep(process, connection)
+            return connection
+        finally:
+            del self._connecting[process]
+
+    def _keep(self, process: str, connection: ClientConnection) -> None:
+        def forget() -> None:
+            if self._connections.get(process) is connection:
+                del self._connections[process]
+
+        self._connections[process] = connection
+        connection.on_lost(forget)
+
+    def _loopback(self) -> ClientConnection:
+        connection = self._connections.get(self.process_name)
+        if connection is None:
+            connection = self.new_memory_connection(self, self.process_name)
+            self._keep(self.process_name, connection)
+        return connection
+
+    def new_memory_connection(self, target: BaseRpcService, process: str) -> ClientConnection:
+        """A connection from this service to *target*, which lives on the same loop."""
+        near, far = MemoryTransport.pair(self.loop)
+        connection = ClientConnection(
+            process, self.identity, near, self._deadlines, self.max_frame_size
+        )
+        near.attach(connection)
+        far.attach(target.new_peer(far, self.identity))
+        return connection
+
+    def new_peer(self, transport: MemoryTransport, peer: str) -> ServerConnection:
+        """The called side of a new connection from *peer*."""
+        server = ServerConnection(self, transport, peer, self.max_frame_size)
+        self._peers.add(server)
+        return server
+
+    # --- called side --------------------------------------------------------------------------
+
+    def refuse_frame(self, peer: str, reason: str) -> None:
+        """For connections: count a frame that is not acceptable."""
+        self.refused_frames += 1
+        logger.warning("%s refused a frame from %s: %s", self.process_name, peer, reason)
+
+    def peer_lost(self, peer: ServerConnection) -> None:
+        """For connections: a peer's connection is gone."""
+        self._peers.discard(peer)
+
+    def stop_requested(self, answer: Callable[[], None]) -> None:
+        """For connections: close all endpoints, answer, end the process."""
+
+        async def stop() -> None:
+            await self._close_endpoints()
+            answer()
+            await self._end_process()
+
+        # not one of the service's tasks, which end with the service
+        task = self.loop.create_task(stop())
+        self._stop_task = task
+        task.add_done_callback(_log_failure)
+
+    # --- watching -----------------------------------------------------------------------------
+
+    def watch(self, address: str, on_terminated: Callable[[str], None]) -> TerminationWatch:
+        watch = TerminationWatch(address, on_terminated)
+        task = self.create_task(self._watch(watch))
+        watch.on_end(lambda: _cancel(task))
+        return watch
+
+    async def _watch(self, watch: TerminationWatch) -> None:
+        while watch.is_active:
+            try:
+                connection, number = await self._resolve(watch.address, None)
+            except RpcError as error:
+                watch.fire(str(error))
+                return
+            ended: asyncio.Future[str] = self.loop.create_future()
+
+            def set_ended(reason: str, ended: asyncio.Future[str] = ended) -> None:
+                if not ended.done():
+                    ended.set_result(reason)
+
+            release = connection.on_end_of(number, set_ended)
+            try:
+                reason = await ended
+            finally:
+                release()
+            if not connection.is_lost or not await self._is_alive(connection):
+                watch.fire(reason)
+
+    # --- work and end -------------------------------------------------------------------------
+
+    @property
+    def executor(self) -> Executor:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(
+                max_workers=min(32, 4 + (os.cpu_count() or 1)),
+                thread_name_prefix=f"rpc-{self.process_name}",
+            )
+        return self._executor
+
+    async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
+        return await self.loop.run_in_executor(self.executor, fn, *args)
+
+    def create_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work of the service itself; cancelled when it closes."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieve)
+        return task
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        errors = await self._close_endpoints()
+        await self._end_children()
+        await self._release()
+        if errors:
+            raise errors[0]
+
+    async def _close_endpoints(self) -> list[BaseException]:
+        endpoints = [endpoint for _, endpoint in self._endpoints.values()]
+        ends = [endpoint.close() for endpoint in endpoints]
+        results = await asyncio.gather(*ends, return_exceptions=True)
+        return [result for result in results if isinstance(result, BaseException)]
+
+    async def _release(self) -> None:
+        """Give up connections, tasks and threads."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for connection in tuple(self._connections.values()):
+            connection.close()
+        for peer in tuple(self._peers):
+            peer.close()
+        self._deadlines.close()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+
+    def endpoints(self) -> list[RpcEndpoint]:
+        """All that live here."""
+        return [endpoint for _, endpoint in self._endpoints.values()]
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # whoever waits for the task gets it
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("stopping failed: %r", task.exception(), exc_info=task.exception())

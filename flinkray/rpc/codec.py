@@ -1,0 +1,278 @@
+"""Values to bytes and back: msgpack with an allow-list of types.
+
+What may travel: None, bool, int (64 bit), float, str, bytes, tuples and lists (arrive as tuples),
+dicts with str keys, and the types declared in :mod:`flinkray.core.message`: ids, str subclasses,
+enums, message dataclasses; and exceptions.  Anything else is refused at the sender.
+
+Wire form: ids, str subclasses and enums are msgpack ext values (type name, NUL, value); messages
+and exceptions are maps with one integer key, which no dict of a user can be.  Types travel under
+their names and are looked up in the registry, never imported.
+"""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import msgpack
+
+from flinkray.core.errors import FlinkRayError, RemoteError, RpcSerializationError
+from flinkray.core.ids import AbstractID
+from flinkray.core.message import lookup, type_name
+
+_ID_EXT = 1
+_STR_EXT = 2
+_ENUM_EXT = 3
+_MESSAGE_KEY = 0
+_ERROR_KEY = 1
+
+_INT_MIN = -(2**63)
+_INT_MAX = 2**64 - 1
+
+_PLAIN = frozenset({type(None), bool, float, str, bytes})
+
+_Lowerer = Callable[[Any], Any]
+_lowerers: dict[type, _Lowerer] = {}
+_builders: dict[str, Callable[[list[Any]], Any]] = {}
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error from elsewhere
+    """Where an error arose in the process it came from; set as the error's ``__cause__``."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text}"
+
+
+class _RefusedError(Exception):
+    """Internal: a value cannot travel; the text says which and why."""
+
+
+def encode(value: object) -> bytes:
+    """The wire form of one value.
+
+    Raises:
+        RpcSerializationError: a part of it may not travel; the message names its type.
+    """
+    try:
+        return msgpack.packb(_lower(value), use_bin_type=True)  # type: ignore[no-any-return]
+    except _RefusedError as error:
+        raise RpcSerializationError(f"cannot send {error}") from None
+    except (ValueError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+        raise RpcSerializationError(f"cannot send a {type(value).__name__}: {error}") from error
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """The value of a wire form.
+
+    Raises:
+        RpcSerializationError: not a wire form, or it names a type that is not registered here.
+    """
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            use_list=False,
+            strict_map_key=False,
+            ext_hook=_raise_ext,
+            object_hook=_raise_map,
+        )
+    except RpcSerializationError:
+        raise
+    except Exception as error:
+        raise RpcSerializationError(f"cannot decode a message: {error!r}") from error
+
+
+def encode_error(error: BaseException) -> bytes:
+    """The wire form of an exception; never fails."""
+    try:
+        return encode(error)
+    except RpcSerializationError:
+        return encode(
+            RemoteError(type(error).__name__, f"{error} (its attributes could not be sent)")
+        )
+
+
+def remote_traceback(error: BaseException) -> str | None:
+    """Where an error arose, when that was in another process."""
+    cause = error.__cause__
+    return cause.text if isinstance(cause, RemoteTraceback) else None
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+def _lower(value: Any) -> Any:
+    cls = type(value)
+    if cls in _PLAIN:
+        return value
+    lowerer = _lowerers.get(cls)
+    if lowerer is None:
+        lowerer = _lowerers[cls] = _make_lowerer(cls)
+    return lowerer(value)
+
+
+def _make_lowerer(cls: type) -> _Lowerer:
+    if cls is int:
+        return _lower_int
+    if cls is tuple or cls is list:
+        return _lower_sequence
+    if cls is dict:
+        return _lower_dict
+    if issubclass(cls, BaseException):
+        return _lower_error
+    name = type_name(cls)
+    if lookup(name) is not cls:
+        raise _RefusedError(
+            f"a {cls.__name__} ({name} is not a registered message type; "
+            "declare it with flinkray.core.message)"
+        )
+    prefix = name.encode() + b"\0"
+    if issubclass(cls, AbstractID):
+        return lambda value: msgpack.ExtType(_ID_EXT, prefix + value.value)
+    if issubclass(cls, Enum):
+        members = {
+            member: msgpack.ExtType(_ENUM_EXT, prefix + member.name.encode()) for member in cls
+        }
+        return members.__getitem__
+    if issubclass(cls, str):
+        return lambda value: msgpack.ExtType(_STR_EXT, prefix + value.encode())
+    if is_dataclass(cls):
+        names = tuple(field.name for field in fields(cls) if field.init)
+
+        def lower_message(value: Any) -> Any:
+            return {_MESSAGE_KEY: [name, *[_lower(getattr(value, field)) for field in names]]}
+
+        return lower_message
+    raise _RefusedError(f"a {cls.__name__} (registered, but neither id, str, enum nor dataclass)")
+
+
+def _lower_int(value: int) -> int:
+    if not _INT_MIN <= value <= _INT_MAX:
+        raise _RefusedError(f"the int {value}: it has more than 64 bits")
+    return value
+
+
+def _lower_sequence(value: tuple[Any, ...] | list[Any]) -> list[Any]:
+    return [_lower(item) for item in value]
+
+
+def _lower_dict(value: dict[Any, Any]) -> dict[str, Any]:
+    for key in value:
+        if type(key) is not str:
+            raise _RefusedError(f"a dict with a key of type {type(key).__name__}: keys must be str")
+    return {key: _lower(item) for key, item in value.items()}
+
+
+def _lower_error(error: BaseException) -> Any:
+    cls = type(error)
+    text = remote_traceback(error) or "".join(traceback.format_exception(cls, error, None))
+    if error.__traceback__ is not None:
+        text = "".join(traceback.format_exception(cls, error, error.__traceback__))
+    known = lookup(type_name(cls)) is cls or cls is FlinkRayError or _builtin(cls.__name__) is cls
+    if known:
+        try:
+            arguments = [_lower(argument) for argument in error.args]
+        except _RefusedError:
+            known = False
+    if not known:
+        return {_ERROR_KEY: [type_name(RemoteError), [cls.__name__, str(error)], text]}
+    return {_ERROR_KEY: [type_name(cls), arguments, text]}
+
+
+# --- receiving ------------------------------------------------------------------------------------
+
+
+def _raise_ext(code: int, data: bytes) -> Any:
+    name, separator, value = bytes(data).partition(b"\0")
+    if not separator:
+        raise RpcSerializationError(f"cannot decode a message: ext value without type, code {code}")
+    cls = _registered(name.decode())
+    if code == _ID_EXT and issubclass(cls, AbstractID):
+        return cls(value)
+    if code == _STR_EXT and issubclass(cls, str):
+        return cls(value.decode())
+    if code == _ENUM_EXT and issubclass(cls, Enum):
+        return cls[value.decode()]
+    raise RpcSerializationError(f"cannot decode a message: ext code {code} for {name.decode()}")
+
+
+def _raise_map(value: dict[Any, Any]) -> Any:
+    for key in value:
+        if type(key) is not str:
+            break
+    else:
+        return value
+    if len(value) != 1:
+        raise RpcSerializationError("cannot decode a message: a map with keys that are not str")
+    key, body = value.popitem()
+    if key == _MESSAGE_KEY and type(key) is int:
+        name, *values = body
+        builder = _builders.get(name)
+        if builder is None:
+            builder = _builders[name] = _make_builder(name)
+        return builder(values)
+    if key == _ERROR_KEY and type(key) is int:
+        return _raise_error(*body)
+    raise RpcSerializationError(f"cannot decode a message: a map with the key {key!r}")
+
+
+def _registered(name: str) -> type:
+    cls = lookup(name)
+    if cls is None:
+        raise RpcSerializationError(
+            f"cannot decode a message: no type {name} is registered in this process "
+            "(import its module)"
+        )
+    return cls
+
+
+def _make_builder(name: str) -> Callable[[list[Any]], Any]:
+    message_type = _registered(name)
+    if not is_dataclass(message_type):
+        raise RpcSerializationError(f"cannot decode a message: {name} is not a message")
+    init = tuple(field for field in fields(message_type) if field.init)
+    cls: Callable[..., Any] = message_type
+    keywords = any(field.kw_only for field in init)
+
+    def build(values: list[Any]) -> Any:
+        if len(values) != len(init):
+            raise RpcSerializationError(
+                f"cannot decode a message: {name} has {len(init)} fields here, {len(values)} came"
+            )
+        if keywords:
+            return cls(**{field.name: value for field, value in zip(init, values, strict=True)})
+        return cls(*values)
+
+    return build
+
+
+def _builtin(name: str) -> type[Exception] | None:
+    cls = getattr(builtins, name, None)
+    return cls if isinstance(cls, type) and issubclass(cls, Exception) else None
+
+
+def _raise_error(name: str, arguments: tuple[Any, ...], text: str) -> BaseException:
+    module, _, short_name = name.partition(":")
+    cls = _builtin(short_name) if module == "builtins" else lookup(name)
+    if name == type_name(FlinkRayError):
+        cls = FlinkRayError
+    error: BaseException
+    if cls is None or not issubclass(cls, Exception):
+        error = RemoteError(short_name or name, ", ".join(map(str, arguments)))
+    else:
+        try:
+            error = cls(*arguments)
+        except Exception:  # noqa: BLE001 - its constructor does not take its own args
+            error = RemoteError(short_name, ", ".join(map(str, arguments)))
+    if isinstance(error, FlinkRayError):
+        error.remote_traceback = text
+    error.__cause__ = RemoteTraceback(text)
+    return error

@@ -1,0 +1,248 @@
+"""The calling side of a connection: requests go out, answers and notices of ends come in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from flinkray.core.errors import (
+    FrameTooLargeError,
+    RecipientUnreachableError,
+    RpcSerializationError,
+    RpcTimeoutError,
+)
+from flinkray.rpc import codec
+from flinkray.rpc.deadlines import Deadlines
+from flinkray.rpc.envelope import MAX_FRAME_SIZE, Envelope, Kind, pack, unpack
+from flinkray.rpc.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+trace_context: ContextVar[dict[str, str] | None] = ContextVar("trace_context", default=None)
+"""Carried from a caller to its handlers and on to what they call."""
+
+_NONE = codec.encode(None)
+
+
+class ClientConnection:
+    """A connection to one incarnation of one process; once lost, it stays lost."""
+
+    def __init__(
+        self,
+        process_name: str,
+        sender: str,
+        transport: Transport,
+        deadlines: Deadlines,
+        max_frame_size: int = MAX_FRAME_SIZE,
+    ) -> None:
+        self.process_name = process_name
+        self.lost_reason: str | None = None
+        """Why the connection is gone; None while it is there."""
+        self.refused_frames = 0
+        """Frames that made no sense."""
+        self._sender = sender
+        self._transport = transport
+        self._deadlines = deadlines
+        self._max_frame_size = max_frame_size
+        self._loop = asyncio.get_running_loop()
+        self._sequence = 0
+        self._pending: dict[int, tuple[asyncio.Future[Any], str]] = {}
+        self._ended: dict[int, str] = {}
+        self._listeners: dict[int, dict[object, Callable[[str], None]]] = {}
+        self._lost_listeners: list[Callable[[], None]] = []
+
+    @property
+    def is_lost(self) -> bool:
+        return self.lost_reason is not None
+
+    def end_of(self, target: int) -> str | None:
+        """Why endpoint number *target* can not be reached any more; None while it can."""
+        return self.lost_reason or self._ended.get(target)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def resolve(self, endpoint_id: str, gateway: str | None, timeout: float) -> int:
+        """The number of the endpoint, which names this one object for good.
+
+        Raises:
+            RpcConnectionError: there is no such endpoint.
+            HandshakeError: it does not implement the gateway (a type name).
+        """
+        what = f"{self.process_name}/{endpoint_id}"
+        payload = _NONE if gateway is None else codec.encode(gateway)
+        number = await self._request(Kind.RESOLVE, what, payload, timeout, method=endpoint_id)
+        if type(number) is not int:
+            raise RpcSerializationError(f"{what}: unexpected answer {number!r}")
+        return number
+
+    async def stop_process(self) -> None:
+        """Have the process close its endpoints and end; returns when it is about to end."""
+        await self._request(Kind.STOP, self.process_name, _NONE, None)
+
+    async def ask(
+        self,
+        what: str,
+        target: int,
+        method: str,
+        token: bytes | None,
+        payload: bytes,
+        timeout: float | None,
+    ) -> Any:
+        """Call and wait for the answer; *what* is how errors name the call."""
+        return await self._request(Kind.ASK, what, payload, timeout, target, method, token)
+
+    async def tell(
+        self, what: str, target: int, method: str, token: bytes | None, payload: bytes
+    ) -> None:
+        """Call without an answer; returns when the message is on its way."""
+        self._send(Kind.TELL, what, payload, None, target, method, token)
+        if self._transport.is_congested:
+            await self._transport.drain()
+
+    async def _request(
+        self,
+        kind: Kind,
+        what: str,
+        payload: bytes,
+        timeout: float | None,
+        target: int = 0,
+        method: str = "",
+        token: bytes | None = None,
+    ) -> Any:
+        sequence = self._send(kind, what, payload, timeout, target, method, token)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[sequence] = (future, what)
+        if timeout is not None:
+            self._deadlines.add(
+                timeout,
+                future,
+                lambda: RpcTimeoutError(f"{what}: no answer within {timeout:g} s"),
+            )
+        try:
+            if self._transport.is_congested:
+                await self._transport.drain()
+            return await future
+        finally:
+            self._pending.pop(sequence, None)
+            if not future.done():
+                future.cancel()
+
+    def _send(
+        self,
+        kind: Kind,
+        what: str,
+        payload: bytes,
+        timeout: float | None,
+        target: int,
+        method: str,
+        token: bytes | None,
+    ) -> int:
+        reason = self.lost_reason or self._ended.get(target)
+        if reason is not None:
+            raise RecipientUnreachableError(f"{what}: {reason}")
+        sequence = self._sequence = self._sequence + 1
+        envelope = Envelope(
+            kind, self._sender, sequence, payload, target, method, token, timeout,
+            trace_context.get(),
+        )  # fmt: skip
+        try:
+            frame = pack(envelope, self._max_frame_size)
+        except FrameTooLargeError as error:
+            raise FrameTooLargeError(f"{what}: {error}") from None
+        self._transport.send(frame)
+        return sequence
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def frame_received(self, frame: bytes) -> None:
+        try:
+            envelope = unpack(frame)
+        except RpcSerializationError as error:
+            self._refuse(str(error))
+            return
+        if envelope.kind is Kind.TERMINATED:
+            self._endpoint_ended(envelope)
+            return
+        pending = self._pending.pop(envelope.sequence, None)
+        if pending is None:
+            return  # its caller does not wait any more
+        future, what = pending
+        if future.done():
+            return
+        try:
+            value = codec.decode(envelope.payload)
+        except RpcSerializationError as error:
+            future.set_exception(RpcSerializationError(f"{what}: the answer: {error}"))
+            return
+        if envelope.kind is Kind.RESULT:
+            future.set_result(value)
+        elif envelope.kind is Kind.ERROR and isinstance(value, Exception):
+            future.set_exception(value)
+        else:
+            self._refuse(f"unexpected {envelope.kind.name}")
+            future.set_exception(RpcSerializationError(f"{what}: the answer makes no sense"))
+
+    def _refuse(self, reason: str) -> None:
+        self.refused_frames += 1
+        logger.warning("refused a frame from %s: %s", self.process_name, reason)
+
+    def _endpoint_ended(self, envelope: Envelope) -> None:
+        try:
+            reason = str(codec.decode(envelope.payload))
+        except RpcSerializationError as error:
+            self._refuse(str(error))
+            return
+        self._ended[envelope.target] = reason
+        for callback in tuple(self._listeners.pop(envelope.target, {}).values()):
+            callback(reason)
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    def on_end_of(self, target: int, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Be told once when the endpoint has terminated or the connection is lost.
+
+        Returns what takes the wish back.
+        """
+        reason = self.end_of(target)
+        if reason is not None:
+            callback(reason)
+            return lambda: None
+        key = object()
+        self._listeners.setdefault(target, {})[key] = callback
+
+        def release() -> None:
+            self._listeners.get(target, {}).pop(key, None)
+
+        return release
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Be told when the connection is lost."""
+        self._lost_listeners.append(callback)
+
+    def connection_lost(self, reason: str) -> None:
+        if self.lost_reason is not None:
+            return
+        self.lost_reason = reason
+        pending, self._pending = self._pending, {}
+        for future, what in pending.values():
+            if not future.done():
+                future.set_exception(RecipientUnreachableError(f"{what}: {reason}"))
+        listeners, self._listeners = self._listeners, {}
+        for callbacks in listeners.values():
+            for callback in tuple(callbacks.values()):
+                callback(reason)
+        for lost in self._lost_listeners:
+            lost()
+
+    def break_off(self, reason: str) -> None:
+        """As when this process dies: nothing more is sent, the other side loses the connection."""
+        self._transport.break_off(reason)
+        self.connection_lost(reason)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._transport.close()
+        self.connection_lost("this side closed the connection")

@@ -1,0 +1,113 @@
+"""Proxies: gateways whose methods are calls to an endpoint elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from flinkray.core.errors import RpcSerializationError
+from flinkray.core.ids import FencingToken
+from flinkray.rpc import codec
+from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
+
+G = TypeVar("G", bound=RpcGateway)
+
+_BINDING = "_flinkray_binding"
+
+
+class Binding:
+    """What a proxy is bound to: one endpoint object, reached by one connection."""
+
+    __slots__ = ("address", "ask_timeout", "connection", "number", "token", "token_bytes")
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        number: int,
+        address: str,
+        token: FencingToken | None,
+        ask_timeout: float,
+    ) -> None:
+        self.connection = connection
+        self.number = number
+        self.address = address
+        self.token = token
+        self.token_bytes = None if token is None else codec.encode(token)
+        self.ask_timeout = ask_timeout
+
+    async def call(
+        self, method: GatewayMethod, names: tuple[str, ...], arguments: tuple[Any, ...]
+    ) -> Any:
+        what = f"{self.address}: {method.full_name}"
+        try:
+            payload = codec.encode(arguments)
+        except RpcSerializationError as error:
+            raise _blame(what, names, arguments) from error
+        if method.is_oneway:
+            return await self.connection.tell(
+                what, self.number, method.name, self.token_bytes, payload
+            )
+        timeout = self.ask_timeout if method.timeout is None else method.timeout[0]
+        return await self.connection.ask(
+            what, self.number, method.name, self.token_bytes, payload, timeout
+        )
+
+
+def _blame(what: str, names: tuple[str, ...], arguments: tuple[Any, ...]) -> RpcSerializationError:
+    for name, argument in zip(names, arguments, strict=True):
+        try:
+            codec.encode(argument)
+        except RpcSerializationError as error:
+            return RpcSerializationError(f"{what}: argument {name!r}: {error}")
+    return RpcSerializationError(f"{what}: the arguments cannot be sent together")
+
+
+def make_proxy(gateway: type[G], binding: Binding) -> G:
+    """A *gateway* whose calls go to what *binding* says."""
+    proxy = _proxy_class(gateway)()
+    setattr(proxy, _BINDING, binding)
+    return cast("G", proxy)
+
+
+@cache
+def _proxy_class(gateway: type[RpcGateway]) -> type[RpcGateway]:
+    def address(self: Any) -> str:
+        return cast("str", self._flinkray_binding.address)
+
+    def fencing_token(self: Any) -> FencingToken | None:
+        return cast("FencingToken | None", self._flinkray_binding.token)
+
+    def show(self: Any) -> str:
+        return f"<{gateway.__name__} of {self._flinkray_binding.address}>"
+
+    members: dict[str, Any] = {
+        "address": property(address),
+        "fencing_token": property(fencing_token),
+        "__repr__": show,
+    }
+    members.update((name, _stub(method)) for name, method in gateway_methods(gateway).items())
+    return type(f"{gateway.__name__}Proxy", (gateway,), members)
+
+
+def _stub(method: GatewayMethod) -> Callable[..., Any]:
+    signature = method.signature
+    names = tuple(signature.parameters)[1:]
+    count = len(names)
+    all_positional = not any(
+        parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        for parameter in signature.parameters.values()
+    )
+
+    async def stub(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != count or not all_positional:
+            bound = signature.bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            args = tuple(bound.arguments.values())[1:]
+        return await self._flinkray_binding.call(method, names, args)
+
+    stub.__name__ = method.name
+    stub.__qualname__ = method.full_name
+    return stub

@@ -1,0 +1,94 @@
+"""What carries frames between two processes, and the one that never leaves this process."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+
+class FrameReceiver(Protocol):
+    """The end of a transport where frames arrive."""
+
+    def frame_received(self, frame: bytes) -> None:
+        """Frames arrive whole, in the order they were sent, each once."""
+
+    def connection_lost(self, reason: str) -> None:
+        """Once; no frame comes after it."""
+
+
+class Transport(ABC):
+    """The end of a transport where frames are sent."""
+
+    @abstractmethod
+    def send(self, frame: bytes) -> None:
+        """Queue a frame; dropped when the connection is gone."""
+
+    @property
+    @abstractmethod
+    def is_congested(self) -> bool:
+        """Whether so much is queued that senders should wait for :meth:`drain`."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Wait until the queue is short again, or the connection gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Send what is queued, then end the connection; the other side is told."""
+
+    @abstractmethod
+    def break_off(self, reason: str) -> None:
+        """End the connection as it is; this side's receiver is not told."""
+
+
+class MemoryTransport(Transport):
+    """One end of a pair on one event loop; a frame arrives in the loop's next turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._receiver: FrameReceiver | None = None
+        self._peer: MemoryTransport | None = None
+
+    @classmethod
+    def pair(cls, loop: asyncio.AbstractEventLoop) -> tuple[MemoryTransport, MemoryTransport]:
+        one, other = cls(loop), cls(loop)
+        one._peer, other._peer = other, one
+        return one, other
+
+    def attach(self, receiver: FrameReceiver) -> None:
+        """Who gets the frames that arrive at this end."""
+        self._receiver = receiver
+
+    def send(self, frame: bytes) -> None:
+        if self._peer is not None:
+            self._loop.call_soon(self._peer._arrived, frame)
+
+    @property
+    def is_congested(self) -> bool:
+        return False
+
+    async def drain(self) -> None:
+        return
+
+    def close(self) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            self._loop.call_soon(peer._lost, "the connection was closed by the other side")
+            self._loop.call_soon(self._lost, "the connection was closed")
+
+    def break_off(self, reason: str) -> None:
+        peer, self._peer = self._peer, None
+        self._receiver = None
+        if peer is not None:
+            self._loop.call_soon(peer._lost, reason)
+
+    def _arrived(self, frame: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.frame_received(frame)
+
+    def _lost(self, reason: str) -> None:
+        self._peer = None
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.connection_lost(reason)
