@@ -58,12 +58,15 @@ JAVA_OPTIONS = " ".join(
     ["-XX:+IgnoreUnrecognizedVMOptions"]
     + [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED.split()]
 )
-JAVA_OPTION_KEYS = (
-    "spark.executor.extraJavaOptions",
-    "spark.driver.extraJavaOptions",
-    "spark.ray.raydp_app_master.extraJavaOptions",
-)
-"""What bare RayDP needs on Java 17 and a user has to find out; nothing else is set for it."""
+BARE_CONFIGURATION = {
+    # What RayDP needs on Java 17, and its users have to find out.
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.ray.raydp_app_master.extraJavaOptions": JAVA_OPTIONS,
+    # What flinkray's stages do without, so that it is no difference between the sides.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 RUN_TIMEOUT = 300.0
 """Seconds for one repetition of one side."""
@@ -123,7 +126,7 @@ def bare(folder: Path) -> Run:
             EXECUTORS,
             1,
             MEMORY,
-            configs=dict.fromkeys(JAVA_OPTION_KEYS, JAVA_OPTIONS),
+            configs=dict(BARE_CONFIGURATION),
         )
         workload(str(times), str(EXAMPLES))(spark).write.parquet(str(result))
         run[phase] = durations(submitted, time.time(), times, result)
