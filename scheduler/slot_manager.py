@@ -355,14 +355,14 @@ class SlotManager:
         worker = self._books.workers.get(resource_id)
         return "" if worker is None else str(worker.story)
 
-    def shut_down(self, reason: str, now: float) -> list[SlotManagerAction]:
+    def shut_down(self, reason: str) -> list[SlotManagerAction]:
         """Cancel all requests and release all groups."""
         actions: list[SlotManagerAction] = []
         self._books.jobs.clear()
         for request in list(self._books.groups.requests.values()):
             self._books.cancel_request(request, actions)
         for group in list(self._books.groups.started.values()):
-            self._books.release_group(group, reason, now, actions)
+            self._books.release_group(group, reason, self._checked_at, actions)
         return actions
 
     def _slot(self, slot_id: SlotID, allocation_id: AllocationID) -> ManagedSlot | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
@@ -101,6 +102,8 @@ class TaskSlotTable:
         self._tasks: dict[ExecutionAttemptID, AllocationID] = {}
         self._offer_numbers: dict[JobID, int] = {}
         self._closed = False
+        self._now = -inf
+        """Of the last event that came with the time: that is what the story shows."""
         self._story = Story(f"the slot table of {resource_id}", limit=200)
 
     def allocate_slot(
@@ -117,6 +120,7 @@ class TaskSlotTable:
             SlotAllocationError: no such slot, it is not free, the allocation has another one, the profile is too large,
                 or the table is closed.
         """
+        self._now = now
         held = self._slots.get(allocation_id)
         if held is not None and held.is_same(slot_index, job_id):
             return self._slot_id(held)
@@ -133,7 +137,7 @@ class TaskSlotTable:
         )
         self._free_profile -= slot.profile
         self._slots[allocation_id] = slot
-        self._story.add(now, f"slot {index} allocated to {_names(slot)}")
+        self._story.add(self._now, f"slot {index} allocated to {_names(slot)}")
         return self._slot_id(slot)
 
     def mark_slot_active(self, allocation_id: AllocationID) -> bool:
@@ -149,6 +153,7 @@ class TaskSlotTable:
         slot = self._slots.get(allocation_id)
         if slot is None or slot.state is _State.RELEASING:
             return False
+        self._now = now
         slot.state, slot.deadline = _State.ALLOCATED, now + self._slot_timeout
         return True
 
@@ -168,6 +173,7 @@ class TaskSlotTable:
         self, offering: Offering, accepted: tuple[AllocationID, ...], now: float
     ) -> list[SlotTableAction]:
         """Accepted slots are active, the others are freed; what a newer offering covers is left alone (TM-12)."""
+        self._now = now
         actions: list[SlotTableAction] = []
         for offer in offering.offers:
             slot = self._slots.get(offer.allocation_id)
@@ -177,7 +183,7 @@ class TaskSlotTable:
                 self.mark_slot_active(offer.allocation_id)
             elif slot.state is _State.ALLOCATED:
                 reason = f"the master of job {offering.job_id} did not accept it"
-                actions += self.free_slot(offer.allocation_id, reason, now)
+                actions += self.free_slot(offer.allocation_id, reason)
         return actions
 
     def add_task(self, attempt_id: ExecutionAttemptID, allocation_id: AllocationID) -> None:
@@ -206,20 +212,18 @@ class TaskSlotTable:
         del slot.tasks[attempt_id]
         return [] if slot.state is not _State.RELEASING else self._clean_when_empty(slot)
 
-    def free_slot(
-        self, allocation_id: AllocationID, reason: str, now: float
-    ) -> list[SlotTableAction]:
+    def free_slot(self, allocation_id: AllocationID, reason: str) -> list[SlotTableAction]:
         """End the slot's tasks and free it; again, or unknown: nothing."""
         slot = self._slots.get(allocation_id)
         if slot is None or slot.state is _State.RELEASING:
             return []
         slot.state, slot.deadline, slot.reason = _State.RELEASING, None, reason
-        self._story.add(now, f"slot {slot.index} of {_names(slot)} is being freed: {reason}")
+        self._story.add(self._now, f"slot {slot.index} of {_names(slot)} is being freed: {reason}")
         return [EndTask(attempt_id, reason) for attempt_id in slot.tasks] + self._clean_when_empty(
             slot
         )
 
-    def slot_cleaned(self, allocation_id: AllocationID, now: float) -> SlotID | None:
+    def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
         """A CleanSlot is carried out: the slot is free.  To be told to the ResourceManager, unless None."""
         slot = self._slots.get(allocation_id)
         if slot is None:
@@ -228,25 +232,26 @@ class TaskSlotTable:
             raise self._story.illegal(f"take slot {slot.index} for clean: it is in use")
         del self._slots[allocation_id]
         self._free_profile += slot.profile
-        self._story.add(now, f"slot {slot.index} is free")
+        self._story.add(self._now, f"slot {slot.index} is free")
         if not self._slots_of(slot.job_id):
             self._offer_numbers.pop(slot.job_id, None)
         return self._slot_id(slot)
 
-    def free_slots_of_job(self, job_id: JobID, reason: str, now: float) -> list[SlotTableAction]:
+    def free_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
         """Free all slots of a job."""
         actions: list[SlotTableAction] = []
         for allocation_id in self.allocations_of(job_id):
-            actions += self.free_slot(allocation_id, reason, now)
+            actions += self.free_slot(allocation_id, reason)
         return actions
 
     def free_timed_out_slots(self, now: float) -> list[SlotTableAction]:
         """Free the slots that were allocated and not active for the slot time-out."""
+        self._now = now
         reason = f"no job used it for {self._slot_timeout:g} s"
         actions: list[SlotTableAction] = []
         for slot in list(self._slots.values()):
             if slot.deadline is not None and slot.deadline <= now:
-                actions += self.free_slot(slot.allocation_id, reason, now)
+                actions += self.free_slot(slot.allocation_id, reason)
         return actions
 
     def next_deadline(self) -> float | None:
@@ -296,12 +301,12 @@ class TaskSlotTable:
         """Jobs that have a slot here."""
         return tuple(dict.fromkeys(slot.job_id for slot in self._slots.values()))
 
-    def close(self, reason: str, now: float) -> list[SlotTableAction]:
+    def close(self, reason: str) -> list[SlotTableAction]:
         """Free all slots and allocate none any more; closed for good when :attr:`is_empty` (TM-21)."""
         self._closed = True
         actions: list[SlotTableAction] = []
         for allocation_id in list(self._slots):
-            actions += self.free_slot(allocation_id, reason, now)
+            actions += self.free_slot(allocation_id, reason)
         return actions
 
     @property
