@@ -1,0 +1,161 @@
+"""Questions to a cluster's Dispatcher that survive the Dispatcher.
+
+The leader is followed, not looked up once: when a call fails because the Dispatcher died, was
+replaced or cannot be reached, the present leader is connected to and asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.core.config import format_duration
+from flinkray.core.errors import (
+    DuplicateJobSubmissionError,
+    FencingTokenError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcError,
+    RpcTimeoutError,
+)
+from flinkray.core.ids import DispatcherId, LeaderSessionID
+from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
+from flinkray.rpc import RpcService
+from flinkray.scheduler.job_graph import JobGraph
+
+T = TypeVar("T")
+
+_FIRST_DELAY = 0.05
+_LONGEST_DELAY = 1.0
+"""Seconds between two attempts; doubled each time."""
+_STABLE = 5.0
+"""An attempt that lasted so many seconds before it failed begins a new row of failures."""
+UNREACHABLE_LIMIT = 60.0
+"""Seconds without any Dispatcher after which even a question without a timeout is given up.  Ray
+restarts a dead one within 2 s (FACTS), more on a busy machine."""
+
+
+class DispatcherConnection(LeaderRetrievalListener):
+    """Follows the Dispatcher of one cluster.  Use on the service's event loop."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        retriever: LeaderRetrievalService,
+        cluster_id: str,
+        *,
+        unreachable_limit: float = UNREACHABLE_LIMIT,
+    ) -> None:
+        self._rpc_service = rpc_service
+        self._retriever = retriever
+        self._cluster_id = cluster_id
+        self._unreachable_limit = unreachable_limit
+        self._leader: tuple[str, LeaderSessionID] | None = None
+        self._gateway: DispatcherGateway | None = None
+        self._error: Exception | None = None
+
+    async def open(self) -> None:
+        """Begin to follow; returns before a leader is known."""
+        await self._retriever.start(self)
+
+    async def close(self) -> None:
+        await self._retriever.stop()
+
+    def notify_leader_address(
+        self, address: str | None, session_id: LeaderSessionID | None
+    ) -> None:
+        known = address is not None and session_id is not None
+        self._leader = (address, session_id) if known else None  # type: ignore[assignment]
+        self._gateway = None
+
+    def handle_error(self, error: Exception) -> None:
+        self._error = error
+
+    async def ask(
+        self,
+        question: str,
+        call: Callable[[DispatcherGateway], Awaitable[T]],
+        timeout: float | None,
+    ) -> T:
+        """The Dispatcher's answer, of whichever Dispatcher.
+
+        *call* may be made several times and must be idempotent.
+
+        Args:
+            question: for error messages: "list the jobs".
+            timeout: seconds; None: as long as there is a Dispatcher.
+
+        Raises:
+            RpcTimeoutError: no answer within the timeout.
+            RpcConnectionError: no Dispatcher for too long.
+            Exception: what the Dispatcher answered with.
+        """
+        try:
+            return await asyncio.wait_for(self._ask(question, call), timeout)
+        except asyncio.TimeoutError:
+            assert timeout is not None
+            raise RpcTimeoutError(
+                f"could not {question}: no answer from the Dispatcher of cluster "
+                f"{self._cluster_id!r} within {format_duration(timeout)}"
+            ) from None
+
+    async def submit(self, graph: JobGraph, timeout: float | None) -> None:
+        """Submit a job, once.
+
+        When an attempt ended without an answer, the job may have been accepted: that it is known
+        already is then the answer that was lost.
+        """
+        unanswered = False
+
+        async def submit(gateway: DispatcherGateway) -> None:
+            nonlocal unanswered
+            try:
+                await gateway.submit_job(graph)
+            except DuplicateJobSubmissionError:
+                if not unanswered:
+                    raise
+            except (RecipientUnreachableError, RpcTimeoutError):
+                unanswered = True
+                raise
+
+        await self.ask(f"submit job {graph.job_id}", submit, timeout)
+
+    async def _ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
+        clock = self._rpc_service.clock
+        delay, failing_since = _FIRST_DELAY, clock.monotonic()
+        while True:
+            started = clock.monotonic()
+            try:
+                return await call(await self._connect())
+            except RpcError as error:
+                if not (error.retryable or isinstance(error, FencingTokenError)):
+                    raise
+                self._gateway = None
+                now = clock.monotonic()
+                if now - started > _STABLE and not isinstance(error, RpcTimeoutError):
+                    delay, failing_since = _FIRST_DELAY, now
+                if now - failing_since > self._unreachable_limit:
+                    raise RpcConnectionError(
+                        f"could not {question}: the Dispatcher of cluster {self._cluster_id!r} "
+                        f"cannot be reached since {now - failing_since:.0f} s ({error}); "
+                        "look with: flinkray cluster status"
+                    ) from error
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    async def _connect(self) -> DispatcherGateway:
+        if self._error is not None:
+            raise self._error
+        if self._gateway is None:
+            if self._leader is None:
+                raise RpcConnectionError("no Dispatcher leads at present")
+            address, session_id = self._leader
+            gateway = await self._rpc_service.connect(
+                address, DispatcherGateway, DispatcherId.of(session_id)
+            )
+            if self._leader != (address, session_id):
+                raise RpcConnectionError(f"the Dispatcher at {address} does not lead any more")
+            self._gateway = gateway
+        return self._gateway

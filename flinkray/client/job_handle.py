@@ -1,0 +1,105 @@
+"""A submitted job, in the hands of the one who submitted it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from flinkray.client.job_result import JobExecutionResult
+from flinkray.core.config import format_duration
+from flinkray.core.errors import RpcTimeoutError
+from flinkray.core.ids import JobID
+from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobResult
+from flinkray.scheduler.states import JobStatus
+
+if TYPE_CHECKING:
+    from flinkray.client.cluster_client import ClusterClient
+
+
+class JobHandle:
+    """Blocking methods, and ``await handle`` (on any event loop) for the result.
+
+    Every method raises JobNotFoundError when the cluster does not know the job (any more).  To stop
+    waiting, by a timeout or by Ctrl-C, does nothing to the job.
+    """
+
+    def __init__(self, client: ClusterClient, job_id: JobID) -> None:
+        self._client = client
+        self.job_id = job_id
+
+    def status(self) -> JobStatus:
+        return self._client._ask(
+            f"get the status of job {self.job_id}",
+            lambda gateway: gateway.request_job_status(self.job_id),
+        )
+
+    def details(self) -> JobDetails:
+        """Vertices, executions and where they run, progress, why the job waits, what failed."""
+        return self._client._ask(
+            f"get the details of job {self.job_id}",
+            lambda gateway: gateway.request_job_details(self.job_id),
+        )
+
+    def exceptions(self) -> tuple[ExceptionEntry, ...]:
+        """The job's failures so far, oldest first; those that were followed by a restart too."""
+        return self.details().exceptions
+
+    def cancel(self) -> None:
+        """Begin to cancel; a second time is fine.
+
+        Raises:
+            JobStateError: the job has ended otherwise.
+        """
+        self._client._ask(
+            f"cancel job {self.job_id}", lambda gateway: gateway.cancel_job(self.job_id)
+        )
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        """Wait for the end, whichever it is, and for the job's resources to be back.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            RpcTimeoutError: (a TimeoutError) the job goes on after that time.
+        """
+        return self._client._run(self._end(timeout)).status
+
+    def result(self, timeout: float | None = None) -> JobExecutionResult:
+        """Wait for the job to finish.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            JobExecutionError: it failed; the text is the cause, ``remote_traceback`` where it arose.
+            JobCancelledError, JobNotFinishedError: it ended, but not by finishing.
+            RpcTimeoutError: (a TimeoutError) the job goes on after that time.
+        """
+        return JobExecutionResult.of(self._client._run(self._end(timeout)))
+
+    def __await__(self) -> Generator[Any, None, JobExecutionResult]:
+        return self._result().__await__()
+
+    async def _result(self) -> JobExecutionResult:
+        return JobExecutionResult.of(
+            await asyncio.wrap_future(self._client._start(self._end(None)))
+        )
+
+    async def _end(self, timeout: float | None) -> JobResult:
+        try:
+            return await self._client._connection.ask(
+                f"get the result of job {self.job_id}",
+                lambda gateway: gateway.request_job_result(self.job_id),
+                timeout,
+            )
+        except RpcTimeoutError:
+            if timeout is None:
+                raise
+            raise RpcTimeoutError(
+                f"job {self.job_id} had not ended after {format_duration(timeout)}; it goes on"
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.job_id}>"

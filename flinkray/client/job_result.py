@@ -1,0 +1,108 @@
+"""What a finished job leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from flinkray.core.errors import (
+    JobCancelledError,
+    JobExecutionError,
+    JobNotFinishedError,
+    JobStateError,
+)
+from flinkray.core.ids import JobID
+from flinkray.scheduler.job_info import JobResult
+from flinkray.scheduler.states import JobStatus
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+    import pyarrow.dataset
+
+
+class JobExecutionResult:
+    """Of a job that finished.  The data of a returned DataFrame are read where they lie, as Parquet,
+    when they are asked for; a function that returned nothing has no data (``has_data``)."""
+
+    def __init__(self, result: JobResult) -> None:
+        self._result = result
+
+    @classmethod
+    def of(cls, result: JobResult) -> JobExecutionResult:
+        """Raises JobExecutionError, JobCancelledError, JobNotFinishedError: it did not finish."""
+        if result.status is JobStatus.FINISHED:
+            return cls(result)
+        error: JobExecutionError | JobCancelledError | JobNotFinishedError
+        if result.status is JobStatus.FAILED:
+            error = JobExecutionError(result.job_id, f"failed: {result.failure}")
+        elif result.status is JobStatus.CANCELED:
+            error = JobCancelledError(result.job_id, "was cancelled")
+        else:
+            error = JobNotFinishedError(
+                result.job_id, "was suspended: its cluster stopped before the job reached an end"
+            )
+        error.remote_traceback = result.failure_traceback
+        raise error
+
+    @property
+    def job_id(self) -> JobID:
+        return self._result.job_id
+
+    @property
+    def job_name(self) -> str:
+        return self._result.name
+
+    @property
+    def net_runtime(self) -> float:
+        """Seconds from the job's start to its end."""
+        return self._result.net_runtime
+
+    @property
+    def location(self) -> str | None:
+        """Directory (path or URI) of the Parquet files."""
+        return self._result.result_location
+
+    @property
+    def has_data(self) -> bool:
+        return self.location is not None
+
+    @property
+    def num_rows(self) -> int | None:
+        return self._result.num_rows
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """Raises JobStateError: the job returned no DataFrame."""
+        return self._dataset().schema
+
+    def to_arrow(self) -> pyarrow.Table:
+        """All rows.  Raises JobStateError: the job returned no DataFrame."""
+        return self._dataset().to_table()
+
+    def to_batches(self, batch_size: int = 65536) -> Iterator[pyarrow.RecordBatch]:
+        """The rows, at most *batch_size* at a time, never all in memory.
+
+        Raises:
+            JobStateError: the job returned no DataFrame.
+        """
+        return iter(self._dataset().to_batches(batch_size=batch_size))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows.  Raises JobStateError; ImportError when pandas is not installed."""
+        return self.to_arrow().to_pandas()
+
+    def _dataset(self) -> pyarrow.dataset.Dataset | Any:
+        import pyarrow.dataset
+        import pyarrow.fs
+
+        if self.location is None:
+            raise JobStateError(self.job_id, "returned no DataFrame, so there are no rows to read")
+        if "://" not in self.location:
+            return pyarrow.dataset.dataset(self.location, format="parquet")
+        file_system, path = pyarrow.fs.FileSystem.from_uri(self.location)
+        return pyarrow.dataset.dataset(path, format="parquet", filesystem=file_system)
+
+    def __repr__(self) -> str:
+        rows = "" if self.num_rows is None else f", {self.num_rows} rows at {self.location}"
+        return f"<JobExecutionResult {self.job_id}: {self.net_runtime:.1f} s{rows}>"
