@@ -95,7 +95,8 @@ class DispatcherConnection(LeaderRetrievalListener):
         try:
             return await asyncio.wait_for(self._ask(question, call), timeout)
         except asyncio.TimeoutError:
-            assert timeout is not None
+            if timeout is None:
+                raise
             raise RpcTimeoutError(
                 f"could not {question}: no answer from the Dispatcher of cluster "
                 f"{self._cluster_id!r} within {format_duration(timeout)}"

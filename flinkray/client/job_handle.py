@@ -73,7 +73,7 @@ class JobHandle:
             timeout: seconds.
 
         Raises:
-            JobExecutionError: it failed; the text is the cause, ``remote_traceback`` where it arose.
+            JobExecutionError: it failed; the text is the cause, ``remote_traceback`` says where.
             JobCancelledError, JobNotFinishedError: it ended, but not by finishing.
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
         """

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 class JobExecutionResult:
-    """Of a job that finished.  The data of a returned DataFrame are read where they lie, as Parquet,
-    when they are asked for; a function that returned nothing has no data (``has_data``)."""
+    """Of a job that finished.
+
+    The data of a returned DataFrame are read where they lie, as Parquet, when they are asked for; a
+    function that returned nothing has no data (``has_data``).
+    """
 
     def __init__(self, result: JobResult) -> None:
         self._result = result
@@ -90,9 +93,11 @@ class JobExecutionResult:
 
     def to_pandas(self) -> pandas.DataFrame:
         """All rows.  Raises JobStateError; ImportError when pandas is not installed."""
-        return self.to_arrow().to_pandas()
+        table: Any = self.to_arrow()
+        frame: pandas.DataFrame = table.to_pandas()
+        return frame
 
-    def _dataset(self) -> pyarrow.dataset.Dataset | Any:
+    def _dataset(self) -> pyarrow.dataset.Dataset:
         import pyarrow.dataset
         import pyarrow.fs
 

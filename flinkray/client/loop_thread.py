@@ -24,8 +24,9 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop and wait.  Ctrl-C (KeyboardInterrupt) ends the waiting at once, and the
-        coroutine is cancelled.
+        """Run it on the loop and wait.
+
+        Ctrl-C (KeyboardInterrupt) ends the waiting at once, and the coroutine is cancelled.
 
         Raises:
             RuntimeError: called on the loop's own thread, which would wait for itself.
