@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.resources import ResourceProfile, format_memory_size, parse_memory_size
 from flinkray.spark.environment import JAVA_HOME_OPTION, SparkEnvironment
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.processes import marker_environment, marker_options, stage_name
+from flinkray.spark.ray_cluster import RayContext
 
 MIB = 2**20
 
@@ -62,18 +64,7 @@ MODULE_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
 )
-"""What Spark and RayDP need opened on Java 17; without them Spark -> Ray exchanges kill executors."""
-
-
-@dataclass(frozen=True, slots=True)
-class RayContext:
-    """The Ray cluster as the driver's JVM must be told of it."""
-
-    address: str
-    """host:port of the GCS."""
-    node_ip: str
-    session_directory: str
-    logs_directory: str
+"""What must be opened on Java 17; without these, exchanges of Spark with Ray kill executors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +101,6 @@ def stage_properties(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
     owned = {
         "spark.submit.deployMode": "client",
@@ -240,8 +230,9 @@ def _driver_command(
     worker_environment = {
         **marker_environment(stage.job_id, stage.attempt_number),
         "JAVA_HOME": str(java.home),
-        "PATH": f"{java.home / 'bin'}:${{PATH}}",
-        "RAY_BACKEND_LOG_LEVEL": "warning",
+        "PATH": f"{java.home / 'bin'}:${{PATH}}",  # Ray expands it on each node
+        "BASH_ENV": str(Path(__file__).with_name("java_worker.sh")),
+        "FLINKRAY_JVM_LOG": f"{ray.logs_directory}/flinkray-{name}-executors.log",
     }
     for key, value in worker_environment.items():
         properties[f"ray.job.runtime-env.env-vars.{key}"] = value

@@ -1,0 +1,196 @@
+"""One Spark application on Ray, hosted by this process: driver JVM, app master, session.
+
+RayDP's ``init_spark`` starts a Python master actor, a gateway JVM and then the driver's JVM.  Here
+the driver's JVM is itself the Ray driver: it creates RayDP's app master (an actor whose options
+decide in which bundles executors start) and opens the session at it.  See
+docs/design/0300-spark-hosting.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flinkray.spark.environment import SparkEnvironment
+from flinkray.spark.executors import ExecutorView
+from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.jvm import DriverJvm, SparkStartError, quiet_gateway_logging
+from flinkray.spark.processes import marker_environment, remove_scratch, stage_name
+from flinkray.spark.ray_cluster import RayContext
+from flinkray.spark.session import StageProperties, stage_properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_RESOURCE_PREFIX = "spark.ray.raydp_spark_master.actor.resource."
+
+
+class SparkApplication:
+    """Life: :meth:`launch` → :meth:`open` → use → :meth:`close`, which may come at any time.
+
+    Methods block; ``open`` and ``close`` may run in different threads.
+    """
+
+    def __init__(
+        self,
+        stage: SparkStageDescriptor,
+        ray: RayContext,
+        properties: StageProperties,
+        jvm: DriverJvm,
+    ) -> None:
+        self._stage = stage
+        self._ray = ray
+        self._properties = properties
+        self.jvm = jvm
+        self.namespace = f"flinkray-{stage_name(stage.job_id, stage.attempt_number)}"
+        self._gateway: Any = None
+        self._app_master: Any = None
+        self.session: SparkSession | None = None
+        self.timings: dict[str, float] = {}
+        """Seconds that each step of the start took."""
+
+    @classmethod
+    def launch(
+        cls,
+        stage: SparkStageDescriptor,
+        environment: SparkEnvironment,
+        ray: RayContext,
+        python: str,
+    ) -> SparkApplication:
+        """Start the driver's JVM; returns at once.
+
+        Raises:
+            ConfigurationError: see :func:`stage_properties`.
+            SparkStartError: Java cannot be executed.
+        """
+        properties = stage_properties(stage, environment, ray, python)
+        name = stage_name(stage.job_id, stage.attempt_number)
+        Path(ray.session_directory, name).mkdir(parents=True, exist_ok=True)
+        variables = {
+            "SPARK_HOME": str(environment.spark_home),
+            "JAVA_HOME": str(environment.java.home),
+            "PYSPARK_PYTHON": properties.python,
+            "PYSPARK_DRIVER_PYTHON": properties.python,
+        }
+        os.environ.update(variables)  # read by PySpark in this process
+        for name_of_other_spark in ("SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "PYSPARK_SUBMIT_ARGS"):
+            os.environ.pop(name_of_other_spark, None)
+        quiet_gateway_logging()
+        jvm = DriverJvm.launch(
+            (str(environment.java.executable), *properties.driver_command),
+            {
+                **os.environ,
+                **marker_environment(stage.job_id, stage.attempt_number),
+                "RAY_BACKEND_LOG_LEVEL": "warning",
+            },
+            Path(ray.logs_directory, f"flinkray-{name}.log"),
+        )
+        return cls(stage, ray, properties, jvm)
+
+    def open(self) -> SparkSession:
+        """Connect to Ray, create the app master, open the session; executors follow by themselves.
+
+        Raises:
+            SparkStartError: the JVM ended, or Ray or Spark refused; the text has their reason.
+        """
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        try:
+            self._gateway = self._timed("jvm", self.jvm.connect)
+            self._timed("ray", self._gateway.jvm.io.ray.api.Ray.init)
+            master_url = self._timed("app_master", self._create_app_master)
+            self.session = self._timed("session", self._open_session, master_url)
+        except (Py4JError, OSError) as error:
+            if not self.jvm.is_alive:
+                raise SparkStartError(
+                    f"the driver's JVM ended during start-up: {self.jvm.describe_end()}"
+                ) from error
+            raise SparkStartError(
+                f"Spark did not start: {error}; log: {self.jvm.log_file}"
+            ) from error
+        return self.session
+
+    def is_context_stopped(self) -> bool:
+        """Whether Spark has shut itself down, as it does when the app master dies."""
+        from py4j.protocol import Py4JError
+
+        assert self.session is not None
+        java_context = self.session.sparkContext._jsc
+        try:
+            # PySpark drops its reference when the function stops the session itself.
+            return java_context is None or bool(java_context.sc().isStopped())
+        except (Py4JError, OSError):
+            return True
+
+    def executor_view(self) -> ExecutorView:
+        assert self.session is not None
+        return ExecutorView(
+            self._gateway,
+            self.session.sparkContext._jsc.sc(),
+            self._restarted_executors,
+            self.namespace,
+        )
+
+    def close(self, grace: float = 4.0) -> None:
+        """Cancel Spark's jobs, stop the session, end the JVM, remove the scratch directory.
+
+        Bounded: Spark gets *grace* seconds to stop by itself, then its JVM is killed; Ray ends app
+        master and executors when the JVM is gone.
+        """
+        if self.session is not None and self.jvm.is_alive:
+            stopper = threading.Thread(target=self._stop_session, name="spark-stop", daemon=True)
+            stopper.start()
+            stopper.join(grace)
+        self.jvm.end()
+        remove_scratch(self._ray.session_directory, self._stage.job_id, self._stage.attempt_number)
+
+    def _stop_session(self) -> None:
+        from py4j.protocol import Py4JError
+
+        assert self.session is not None
+        try:
+            self.session.sparkContext.cancelAllJobs()
+            self.session.stop()
+            self._utilities.stopAppMaster(self._app_master)
+            self._gateway.jvm.io.ray.api.Ray.shutdown()
+        except (Py4JError, OSError):
+            return  # the JVM is going; that it ends is seen to by close()
+
+    def _create_app_master(self) -> str:
+        jvm = self._gateway.jvm
+        options = jvm.java.util.ArrayList()
+        for option in self._properties.app_master_options:
+            options.add(option)
+        resources = jvm.java.util.HashMap()
+        for name, amount in self._properties.app_master_resources.items():
+            resources[_RESOURCE_PREFIX + name] = amount
+        class_path = jvm.java.lang.System.getProperty("java.class.path")
+        self._app_master = self._utilities.createAppMaster(
+            class_path, "app-master", options, resources
+        )
+        return str(self._utilities.getMasterUrl(self._app_master))
+
+    def _open_session(self, master_url: str) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master(master_url)
+        for key, value in self._properties.spark.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+    def _restarted_executors(self) -> Mapping[str, str]:
+        return dict(self._utilities.getRestartedExecutors(self._app_master))
+
+    @property
+    def _utilities(self) -> Any:
+        return self._gateway.jvm.org.apache.spark.deploy.raydp.RayAppMasterUtils
+
+    def _timed(self, step: str, function: Any, *arguments: Any) -> Any:
+        begin = time.monotonic()
+        result = function(*arguments)
+        self.timings[step] = time.monotonic() - begin
+        return result

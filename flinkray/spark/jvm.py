@@ -1,0 +1,164 @@
+"""The driver's JVM: started without spark-submit's scripts, watched, and ended for certain."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flinkray.core.errors import FlinkRayError
+
+_POLL = 0.02
+_TAIL = 4000
+
+
+class SparkStartError(FlinkRayError):
+    """Spark could not be started; the text says what was tried and where the log is."""
+
+    retryable = True
+
+
+class DriverJvm:
+    """A JVM that runs Spark's Python gateway.
+
+    It lives no longer than this process: the gateway ends when its standard input closes.
+    PySpark keeps the gateway in module variables for good, so there is one per process, and the
+    process is thrown away with it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Path, log_file: Path) -> None:
+        self._process = process
+        self._connection = connection
+        self.log_file = log_file
+        self._ending = threading.Lock()
+
+    @classmethod
+    def launch(
+        cls, command: Sequence[str], environment: Mapping[str, str], log_file: Path
+    ) -> DriverJvm:
+        """Start the process; returns at once.  Output goes to *log_file*.
+
+        Raises:
+            SparkStartError: the program could not be executed.
+        """
+        connection = Path(tempfile.mkdtemp(prefix="flinkray-jvm-")) / "connection"
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as log:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},
+                    # A Ctrl-C on the terminal is for the client, which then cancels the job.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                connection.parent.rmdir()
+                raise SparkStartError(f"cannot run {command[0]}: {error}") from error
+        return cls(process, connection, log_file)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def connect(self, timeout: float = 60.0) -> Any:
+        """Wait for the gateway and connect PySpark of this process to it; returns the gateway.
+
+        Raises:
+            SparkStartError: the JVM ended, or did not answer in *timeout* seconds.
+        """
+        port, secret = self._read_connection(timeout)
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+        os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+        from pyspark.java_gateway import launch_gateway
+
+        return launch_gateway()  # type: ignore[no-untyped-call]
+
+    def _read_connection(self, timeout: float) -> tuple[int, str]:
+        deadline = time.monotonic() + timeout
+        try:
+            while not self._connection.exists():
+                if not self.is_alive:
+                    raise SparkStartError(f"the driver's JVM did not start: {self.describe_end()}")
+                if time.monotonic() > deadline:
+                    raise SparkStartError(
+                        f"the driver's JVM did not answer for {timeout:g} s; log: {self.log_file}"
+                    )
+                time.sleep(_POLL)
+            content = self._connection.read_bytes()
+        finally:
+            self._connection.unlink(missing_ok=True)
+            self._connection.parent.rmdir()
+        port, length = struct.unpack_from("!ii", content)
+        return port, content[8 : 8 + length].decode()
+
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        """Call *callback* once, in a thread of its own, when the JVM has ended."""
+
+        def wait() -> None:
+            self._process.wait()
+            callback()
+
+        threading.Thread(target=wait, name="flinkray-jvm-watch", daemon=True).start()
+
+    def wait_briefly(self, timeout: float = 0.5) -> None:
+        """Give a JVM whose connection broke the time to be seen as ended."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return
+
+    def end(self, grace: float = 3.0) -> None:
+        """Close its input; SIGKILL what has not ended after *grace* seconds.  Idempotent."""
+        with self._ending:
+            if self._process.stdin is not None and not self._process.stdin.closed:
+                with suppress(BrokenPipeError):
+                    self._process.stdin.close()
+            try:
+                self._process.wait(timeout=grace)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def describe_end(self) -> str:
+        """How it ended and the last lines of its log."""
+        code = self._process.poll()
+        if code is None:
+            how = "it is still running"
+        elif code < 0:
+            how = f"killed by {signal.Signals(-code).name}"
+        else:
+            how = f"exit status {code}"
+        tail = self.log_file.read_bytes()[-_TAIL:].decode(errors="replace").strip()
+        lines = "\n".join(tail.splitlines()[-8:])
+        return f"{how}; log: {self.log_file}" + (f", which ends:\n{lines}" if lines else "")
+
+
+class _GatewayNoise(logging.Filter):
+    """py4j logs the end of a JVM with full tracebacks, to the root logger."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.pathname.replace("\\", "/").rpartition("/")[0].endswith("/py4j")
+
+
+def quiet_gateway_logging() -> None:
+    """Keep py4j's tracebacks about a JVM's end from the user's terminal; the stage reports it."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    root = logging.getLogger()
+    if not any(isinstance(known, _GatewayNoise) for known in root.filters):
+        root.addFilter(_GatewayNoise())

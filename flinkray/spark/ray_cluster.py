@@ -1,0 +1,87 @@
+"""What Ray knows: of the cluster this process belongs to, and of RayDP's executor actors.
+
+The only place of this package that uses Ray's internals; the versions tested are pinned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ACTOR_NAME_PREFIX = "raydp-executor-"
+"""RayDP's names of its executor actors; a number follows."""
+
+_BUNDLE = re.compile(r"(?:CPU|memory|bundle)_group_(\d+)_([0-9a-f]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RayContext:
+    """The Ray cluster as the driver's JVM must be told of it."""
+
+    address: str
+    """host:port of the GCS."""
+    node_ip: str
+    session_directory: str
+    logs_directory: str
+
+
+def current_ray_context() -> RayContext:
+    """Of the cluster that this process is connected to."""
+    import ray
+    from ray._private import worker
+
+    node = worker._global_node
+    return RayContext(
+        address=ray.get_runtime_context().gcs_address,
+        node_ip=ray.util.get_node_ip_address(),
+        session_directory=node.get_session_dir_path(),
+        logs_directory=node.get_logs_dir_path(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorActor:
+    """An executor's Ray actor: its name stays when Ray restarts it, its pid does not."""
+
+    name: str
+    actor_id: str
+    node_id: str
+    pid: int
+    placement_group: str
+    bundle_index: int
+    is_alive: bool
+
+
+def ray_executor_actors(namespace: str) -> dict[str, ExecutorActor]:
+    """RayDP's executor actors of a Ray namespace, by name.
+
+    Asks the GCS directly (2 ms): Ray's public state API needs a dashboard, which not every
+    cluster has.  Blocking; this process must be connected to Ray.
+    """
+    from ray._private.state import state
+    from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]
+
+    actors = {}
+    for row in state._connect_and_get_accessor().get_actor_table(None, None):
+        data = ActorTableData.FromString(row)
+        if data.ray_namespace == namespace and data.name.startswith(ACTOR_NAME_PREFIX):
+            actors[data.name] = ExecutorActor(
+                name=data.name,
+                actor_id=data.actor_id.hex(),
+                node_id=data.node_id.hex(),
+                pid=data.pid,
+                placement_group=data.placement_group_id.hex(),
+                bundle_index=bundle_index(data.required_resources),
+                is_alive=data.state == ActorTableData.ActorState.ALIVE,
+            )
+    return actors
+
+
+def bundle_index(required_resources: Iterable[str]) -> int:
+    """The bundle that an actor's resources name (``CPU_group_<bundle>_<placement group>``), or -1."""
+    for name in required_resources:
+        match = _BUNDLE.fullmatch(name)
+        if match is not None:
+            return int(match[1])
+    return -1

@@ -1,0 +1,125 @@
+"""From what the user's function returned to what the JobMaster is told."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from flinkray.core.errors import FlinkRayError, UnsupportedEnvironmentError
+from flinkray.spark.gateway import SparkFailure, SparkResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PACKAGE = __name__.rpartition(".")[0] + "."
+_COUNT_PATIENCE = 20.0
+
+NO_RESULT = SparkResult(location=None, num_rows=None, schema_json=None)
+
+
+class InvalidStageResultError(FlinkRayError):
+    """The user's function returned something that is no result of a Spark stage."""
+
+
+def store_result(returned: Any, location: str) -> SparkResult:
+    """Write a returned DataFrame as Parquet, by the executors; None is no result.
+
+    An existing result at *location* (of an earlier attempt) is replaced.
+
+    Raises:
+        InvalidStageResultError: neither a DataFrame nor None was returned.
+    """
+    from pyspark.sql import DataFrame
+
+    if returned is None:
+        return NO_RESULT
+    if not isinstance(returned, DataFrame):
+        raise InvalidStageResultError(
+            f"the function returned {_described(returned)}; a Spark stage's function returns a "
+            "pyspark.sql.DataFrame (its rows become the job's result) or None (it has written "
+            "its results itself)"
+        )
+    if returned.isStreaming:
+        raise InvalidStageResultError(
+            "the function returned a streaming DataFrame; a Spark stage's result is bounded: "
+            "read with spark.read instead of spark.readStream"
+        )
+    rows = _write_and_count(returned, location)
+    return SparkResult(location=location, num_rows=rows, schema_json=returned.schema.json())
+
+
+def _write_and_count(frame: DataFrame, location: str) -> int:
+    """The rows are counted while they are written; no second pass over the data."""
+    from pyspark.sql import Observation, functions
+
+    observation = Observation()
+    counted = frame.observe(observation, functions.count(functions.lit(1)).alias("rows"))
+    counted.write.mode("overwrite").parquet(location)
+    answer: list[int] = []
+    # Spark drops events when its listener bus is overrun, and would then let us wait for ever.
+    waiter = threading.Thread(
+        target=lambda: answer.append(int(observation.get["rows"])), daemon=True
+    )
+    waiter.start()
+    waiter.join(_COUNT_PATIENCE)
+    return answer[0] if answer else frame.sparkSession.read.parquet(location).count()
+
+
+def user_failure(error: BaseException) -> SparkFailure:
+    """A failure that the user caused; the traceback begins at the user's own function."""
+    is_final = isinstance(error, FlinkRayError)
+    lines = (
+        [f"{type(error).__name__}: {error}\n"]
+        if is_final
+        else traceback.format_exception(type(error), error, _user_part(error.__traceback__))
+    )
+    return SparkFailure(
+        error_type=type(error).__name__,
+        text=str(error) if is_final else one_line(error),
+        traceback="".join(lines),
+        is_user_error=True,
+        suppress_restarts=is_final,
+    )
+
+
+def system_failure(error_type: str, text: str, error: BaseException | None = None) -> SparkFailure:
+    """A failure of the machinery: the same function may succeed when the stage is run again."""
+    lines = (
+        traceback.format_exception(type(error), error, error.__traceback__)
+        if error is not None
+        else []
+    )
+    return SparkFailure(
+        error_type=error_type,
+        text=text,
+        traceback="".join(lines),
+        is_user_error=False,
+        suppress_restarts=isinstance(error, UnsupportedEnvironmentError),
+    )
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    """Without this package's own frames at the outer end."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        rest = rest.tb_next
+    return rest if rest is not None else trace
+
+
+def one_line(error: BaseException) -> str:
+    """Type and first line; of an error inside a Python worker, that error's own last line."""
+    text = str(error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if type(error).__name__ == "PythonException" and len(lines) > 1:
+        return lines[-1]
+    return f"{type(error).__name__}: {lines[0]}"
+
+
+def _described(value: object) -> str:
+    text = repr(value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return f"a {kind} ({text if len(text) <= 60 else text[:57] + '...'})"

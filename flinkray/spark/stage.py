@@ -1,0 +1,281 @@
+"""One attempt of one Spark stage, from the check of the machine to its one outcome.
+
+This is the whole driver but for its RPC endpoint, so that it can be run and tested by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flinkray.core.errors import ConfigurationError, FlinkRayError
+from flinkray.spark.application import SparkApplication
+from flinkray.spark.environment import JAVA_HOME_OPTION, check_environment
+from flinkray.spark.executors import ExecutorView
+from flinkray.spark.gateway import (
+    SparkExecutorInfo,
+    SparkFailure,
+    SparkProgress,
+    SparkResult,
+    SparkStageDescriptor,
+)
+from flinkray.spark.jvm import SparkStartError
+from flinkray.spark.processes import end_leftovers
+from flinkray.spark.ray_cluster import RayContext
+from flinkray.spark.result import (
+    store_result,
+    system_failure,
+    user_failure,
+)
+from flinkray.spark.user_code import UserCodeError, load_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_LOOK_INTERVAL = 0.25
+_PROGRESS_INTERVAL = 0.5
+
+
+class StageListener(Protocol):
+    """Told of a stage's events, from several threads, but never by two at once.
+
+    Exactly one of ``finished`` and ``failed`` is called, last; none after :meth:`SparkStage.stop`.
+    """
+
+    def executors_changed(self, registered: tuple[SparkExecutorInfo, ...]) -> None: ...
+
+    def progress(self, progress: SparkProgress) -> None: ...
+
+    def finished(self, result: SparkResult) -> None: ...
+
+    def failed(self, failure: SparkFailure) -> None: ...
+
+
+class SparkStage:
+    """Runs a stage in threads of its own; :meth:`start` returns at once, :meth:`stop` blocks.
+
+    One per process: PySpark cannot be used again in a process whose JVM has ended.
+    """
+
+    def __init__(
+        self,
+        stage: SparkStageDescriptor,
+        ray: RayContext,
+        listener: StageListener,
+        executor_timeout: float = 180.0,
+    ) -> None:
+        """
+        Args:
+            executor_timeout: seconds until all executors must be registered, counted from the
+                opening of the session.
+        """
+        self._stage = stage
+        self._ray = ray
+        self._listener = listener
+        self._executor_timeout = executor_timeout
+        self._lock = threading.RLock()
+        self._over = False
+        self._stopping = threading.Event()
+        self._complete = threading.Event()
+        self._registered: tuple[SparkExecutorInfo, ...] = ()
+        self._application: SparkApplication | None = None
+        self.timings: dict[str, float] = {}
+        """Seconds that each step took."""
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="spark-stage", daemon=True).start()
+
+    def stop(self) -> None:
+        """End everything that the stage started, in at most 15 s; idempotent, at any time.
+
+        User code that ignores the end of its session goes on in its (daemon) thread until the
+        process ends.
+        """
+        with self._lock:
+            self._over = True
+            self._stopping.set()
+            self._complete.set()
+            application = self._application
+        if application is not None:
+            application.close()
+        end_leftovers(self._stage.job_id, self._stage.attempt_number)
+
+    # --- the stage's thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        outcome = _Outcome()
+        with outcome:
+            application = self._launch()
+            if application is None:
+                return
+            session = application.open()
+            self.timings.update(application.timings)
+            self._watch_executors(application)
+            self._await_executors(application)
+            self.timings["executors"] = time.monotonic() - begin - sum(self.timings.values())
+            self._run_user_code(session)
+        if outcome.error is not None:
+            self._fail(_failure_of(outcome.error))
+
+    def _launch(self) -> SparkApplication | None:
+        java_home = self._stage.configuration.get(JAVA_HOME_OPTION)
+        environment = check_environment(java_home)
+        with self._lock:
+            if self._over:
+                return None
+            application = SparkApplication.launch(
+                self._stage, environment, self._ray, sys.executable
+            )
+            self._application = application
+        application.jvm.on_exit(self._on_jvm_exit)
+        return application
+
+    def _await_executors(self, application: SparkApplication) -> None:
+        if not self._complete.wait(self._executor_timeout):
+            missing = sorted(
+                set(range(self._stage.parallelism)) - {e.bundle_index for e in self._registered}
+            )
+            raise SparkStartError(
+                f"the executors of slots {missing} did not register within "
+                f"{self._executor_timeout:g} s; their logs are raydp-java-worker-* in "
+                f"{self._ray.logs_directory}, the driver's is {application.jvm.log_file}"
+            )
+
+    def _run_user_code(self, session: SparkSession) -> None:
+        if self._stopping.is_set():
+            return
+        function = load_function(self._stage.code)
+        outcome = _Outcome()
+        with outcome:
+            returned = _call(function, session)
+            result = store_result(returned, self._stage.result_location)
+        if outcome.error is None:
+            self._finish(result)
+        elif self._is_spark_gone():
+            # The user's function saw the end of Spark; why Spark ended is the cause to report.
+            self._fail(self._spark_gone(outcome.error))
+        else:
+            self._fail(user_failure(outcome.error))
+
+    def _is_spark_gone(self) -> bool:
+        application = self._application
+        if application is None or application.session is None:
+            return True
+        # A killed JVM closes its sockets before it can be waited for.
+        application.jvm.wait_briefly()
+        return not application.jvm.is_alive or application.is_context_stopped()
+
+    def _spark_gone(self, error: BaseException | None) -> SparkFailure:
+        assert self._application is not None
+        jvm = self._application.jvm
+        if not jvm.is_alive:
+            text = f"the Spark driver's JVM (pid {jvm.pid}) ended: {jvm.describe_end()}"
+            return system_failure("SparkDriverJvmLost", text)
+        return system_failure(
+            "SparkContextStopped",
+            "the SparkContext was shut down: RayDP's app master was lost, or the function stopped "
+            f"the session itself; log: {jvm.log_file}",
+            error,
+        )
+
+    # --- the watching threads -----------------------------------------------------------------
+
+    def _on_jvm_exit(self) -> None:
+        if not self._stopping.is_set():
+            self._fail(self._spark_gone(None))
+
+    def _watch_executors(self, application: SparkApplication) -> None:
+        view = application.executor_view()
+        threading.Thread(
+            target=self._look_repeatedly, args=(view,), name="spark-executors", daemon=True
+        ).start()
+
+    def _look_repeatedly(self, view: ExecutorView) -> None:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        reported = SparkProgress()
+        next_report = 0.0
+        while not self._stopping.wait(_LOOK_INTERVAL):
+            try:
+                if view.is_stopped():
+                    self._fail(self._spark_gone(None))
+                    return
+                registered, progress = view.look()
+            except (Py4JError, OSError):
+                return  # the JVM has ended; its watcher reports that
+            self._report_executors(registered)
+            if progress != reported and time.monotonic() >= next_report:
+                reported, next_report = progress, time.monotonic() + _PROGRESS_INTERVAL
+                self._tell(partial(self._listener.progress, progress))
+
+    def _report_executors(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
+        if registered == self._registered:
+            return
+        self._registered = registered
+        self._tell(lambda: self._listener.executors_changed(registered))
+        if len(registered) == self._stage.parallelism:
+            self._complete.set()
+
+    # --- one outcome --------------------------------------------------------------------------
+
+    def _finish(self, result: SparkResult) -> None:
+        self._end(lambda: self._listener.finished(result))
+
+    def _fail(self, failure: SparkFailure) -> None:
+        logger.warning("Spark stage of job %s failed: %s", self._stage.job_id, failure.text)
+        self._end(lambda: self._listener.failed(failure))
+
+    def _end(self, report: Callable[[], None]) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+            self._stopping.set()
+            self._complete.set()
+            report()
+
+    def _tell(self, report: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._over:
+                report()
+
+
+class _Outcome:
+    """Takes whatever a block of code raises, ``SystemExit`` of a user's function included."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self.error = error
+        return True
+
+
+def _call(function: Callable[[Any], Any], session: SparkSession) -> Any:
+    return function(session)
+
+
+def _failure_of(error: BaseException) -> SparkFailure:
+    """Of an error before the user's function ran."""
+    if isinstance(error, (UserCodeError, ConfigurationError)):
+        return user_failure(error)
+    kind = type(error).__name__
+    text = str(error) if isinstance(error, FlinkRayError) else f"{kind}: {error}"
+    return system_failure(kind, text, error)

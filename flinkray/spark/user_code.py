@@ -1,0 +1,157 @@
+"""The user's function on its way from the client to the Spark driver.
+
+Functions of scripts and of the user's own modules travel by value, so that nothing has to be
+installed on the cluster; installed packages are imported there.
+"""
+
+from __future__ import annotations
+
+import pickle
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ray import cloudpickle as _cloudpickle
+
+from flinkray.core.errors import FlinkRayError
+
+cloudpickle: Any = _cloudpickle  # untyped
+
+_MAGIC = b"flinkray user code, python "
+
+SparkFunction = Callable[[Any], Any]
+"""Takes the SparkSession, returns a DataFrame or None."""
+
+
+class UserCodeError(FlinkRayError):
+    """The user's function cannot be sent to the cluster, or cannot be rebuilt there."""
+
+
+def dump_function(function: SparkFunction) -> bytes:
+    """Pickle a function with all of the user's own code that it refers to.
+
+    Raises:
+        UserCodeError: *function* is no function, or refers to something that cannot be pickled;
+            the text names it.
+    """
+    if not callable(function):
+        raise UserCodeError(
+            f"a Spark stage takes a function of one SparkSession, not {type(function).__name__}: "
+            f"{function!r}"
+        )
+    try:
+        with _user_modules_by_value():
+            payload: bytes = cloudpickle.dumps(function)
+    except (TypeError, AttributeError, pickle.PicklingError, RecursionError) as error:
+        raise UserCodeError(_unpicklable(function, error)) from error
+    return _MAGIC + _python_version().encode() + b"\n" + payload
+
+
+def load_function(code: bytes) -> SparkFunction:
+    """Rebuild the function.
+
+    Raises:
+        UserCodeError: the client runs another Python, or a module that the function imports is
+            not installed here; the text says what to do.
+    """
+    header, _, payload = code.partition(b"\n")
+    if not header.startswith(_MAGIC):
+        raise UserCodeError("not a function pickled by flinkray: submit it with flinkray's client")
+    version = header[len(_MAGIC) :].decode(errors="replace")
+    if version != _python_version():
+        raise UserCodeError(
+            f"the function was sent by Python {version}, the cluster runs {_python_version()}: "
+            "functions only travel between equal versions; use the same Python for the client"
+        )
+    try:
+        function: SparkFunction = cloudpickle.loads(payload)
+    except ModuleNotFoundError as error:
+        raise UserCodeError(
+            f"the function needs the module {error.name!r}, which is not installed on the "
+            "cluster's nodes: install it there (your own modules travel with the function when "
+            "they are not installed in site-packages of the client)"
+        ) from error
+    except (AttributeError, ImportError, TypeError, pickle.UnpicklingError, EOFError) as error:
+        raise UserCodeError(
+            f"the function could not be rebuilt on the cluster ({type(error).__name__}: {error}): "
+            "the client and the cluster probably have different versions of a package"
+        ) from error
+    return function
+
+
+@contextmanager
+def _user_modules_by_value() -> Iterator[None]:
+    """While active, cloudpickle takes the user's own modules by value."""
+    already = cloudpickle.list_registry_pickle_by_value()
+    registered = []
+    for module in tuple(sys.modules.values()):
+        if _is_users_own(module) and module.__name__ not in already:
+            cloudpickle.register_pickle_by_value(module)
+            registered.append(module)
+    try:
+        yield
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_users_own(module: ModuleType) -> bool:
+    """Neither built in nor below an installation's folders, and not this framework."""
+    name = getattr(module, "__name__", "")
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or sys.modules.get(name) is not module or name == "__main__":
+        return False
+    if name.partition(".")[0] == __name__.partition(".")[0]:
+        return False
+    path = Path(file).resolve()
+    return not any(folder in path.parents for folder in _installation_folders())
+
+
+def _installation_folders() -> tuple[Path, ...]:
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths.update(site.getsitepackages())
+    if site.ENABLE_USER_SITE:
+        paths.add(site.getusersitepackages())
+    return tuple(Path(path).resolve() for path in sorted(paths) if path)
+
+
+def _unpicklable(function: SparkFunction, error: BaseException) -> str:
+    name = getattr(function, "__qualname__", repr(function))
+    culprit = _culprit(function)
+    where = f"it refers to {culprit}" if culprit else "something it refers to cannot be pickled"
+    return (
+        f"the function {name} cannot be sent to the cluster: {where} ({error}). Create such "
+        "objects (sessions, connections, locks, open files) inside of the function"
+    )
+
+
+def _culprit(function: SparkFunction) -> str | None:
+    """The first global, captured variable or default of a function that does not pickle."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    variables: list[tuple[str, object]] = [
+        (f"the global {name!r}", function.__globals__[name])
+        for name in code.co_names
+        if name in function.__globals__
+    ]
+    cells = getattr(function, "__closure__", None) or ()
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        variables.append((f"the captured variable {name!r}", cell.cell_contents))
+    for value in getattr(function, "__defaults__", None) or ():
+        variables.append(("the default value", value))
+    for description, value in variables:
+        try:
+            cloudpickle.dumps(value)
+        except (TypeError, AttributeError, pickle.PicklingError, RecursionError):
+            return f"{description} of type {type(value).__module__}.{type(value).__qualname__}"
+    return None
+
+
+def _python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
