@@ -13,3 +13,7 @@ class Failure:
     traceback: str | None = None
     suppress_restarts: bool = False
     """True: the same would happen again, the job fails at once (FO-15)."""
+    task: str | None = None
+    """The task that failed; None: the job as a whole."""
+    location: str | None = None
+    """Where that task was."""

@@ -5,12 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
+from flinkray.scheduler.exception_history import ExceptionHistory
+from flinkray.scheduler.execution import Execution, location_text
+from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import JobGraph, RestartStrategy
-from flinkray.scheduler.job_info import JobDetails
-from flinkray.scheduler.job_scheduler_actions import JobSchedulerAction
-from flinkray.scheduler.slots import AllocatedSlot, ResourceShortage
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.job_archive import vertex_info
+from flinkray.scheduler.job_graph import JobGraph, RestartStrategy, validate
+from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.job_scheduler_actions import (
+    DeclareRequirements,
+    JobEnded,
+    JobSchedulerAction,
+    ReleaseSlots,
+    ScheduleRestart,
+    ScheduleSlotRequestTimeout,
+)
+from flinkray.scheduler.job_status_machine import JobStatusMachine
+from flinkray.scheduler.restart_strategy import new_restart_strategy
+from flinkray.scheduler.slot_assignment import assign_by_bundle
+from flinkray.scheduler.slots import (
+    AllocatedSlot,
+    ResourceRequirement,
+    ResourceRequirements,
+    ResourceShortage,
+)
+from flinkray.scheduler.spark_stage import SparkStage, failure_of
+from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.scheduler.tasks import TaskExecutionState
 
 if TYPE_CHECKING:
@@ -39,25 +59,65 @@ class JobScheduler:
         Raises:
             JobSubmissionError: the graph cannot run (see :func:`flinkray.scheduler.job_graph.validate`).
         """
-        raise NotImplementedError
+        validate(job_graph)
+        self._job_graph = job_graph
+        self._job_master_address = job_master_address
+        self._epoch_offset = epoch_offset
+        self._slot_request_timeout = slot_request_timeout
+        self._started_at = now
+        self._status = JobStatusMachine(f"job {job_graph.job_id} ({job_graph.name})", now)
+        self._status.enter(JobStatus.CREATED, now)
+        self._restart_strategy = new_restart_strategy(
+            job_graph.restart_strategy or default_restart_strategy
+        )
+        self._graph = ExecutionGraph(job_graph, now)
+        self._stages = tuple(SparkStage(job_graph, vertex) for vertex in self._graph.vertices)
+        self._stage_index = 0
+        self._slots: tuple[AllocatedSlot, ...] = ()
+        self._shortages: tuple[ResourceShortage, ...] = ()
+        self._generation = 0
+        """Grows with each wait for slots and each restart, so that old timers are known as such."""
+        self._restart_delay_over = False
+        self._restarts = 0
+        self._failure: Failure | None = None
+        """Why the job is FAILING."""
+        self._suspension: str | None = None
+        self._result: SparkResult | None = None
+        self._history = ExceptionHistory()
 
     # orders
 
     def start(self, now: float) -> list[JobSchedulerAction]:
         """Begin; once."""
-        raise NotImplementedError
+        if self.status is not JobStatus.CREATED:
+            if self._is_ending:
+                return []
+            raise self._status.story.illegal("be started: it was before")
+        self._status.enter(JobStatus.RUNNING, now)
+        return [self._declare(), *self._schedule(now)]
 
     def cancel(self, now: float) -> list[JobSchedulerAction]:
         """Cancel the job; a second time is fine, also after its end."""
-        raise NotImplementedError
+        if self._is_ending and self.status is not JobStatus.FAILING:
+            return []
+        self._status.enter(JobStatus.CANCELLING, now, "cancelled by its user")
+        return self._cancel_everything(now)
 
     def suspend(self, reason: str, now: float) -> list[JobSchedulerAction]:
         """End this JobMaster's work on the job, whose result is SUSPENDED (EX-08)."""
-        raise NotImplementedError
+        if self.status.is_terminal or self._suspension is not None:
+            return []
+        self._suspension = reason
+        self._status.story.add(now, f"is to be suspended: {reason}")
+        return self._cancel_everything(now)
 
     def global_failure(self, cause: Failure, now: float) -> list[JobSchedulerAction]:
         """Something failed that concerns the whole job."""
-        raise NotImplementedError
+        if self.status.is_terminal or self._suspension is not None:
+            return []
+        if self.status is JobStatus.CANCELLING:
+            return self._fail_job(cause, now)
+        return self._failed(cause, now)
 
     # slots
 
@@ -65,51 +125,96 @@ class JobScheduler:
         self, slots: tuple[AllocatedSlot, ...], now: float
     ) -> list[JobSchedulerAction]:
         """All slots the pool holds now; a used one that is missing is lost."""
-        raise NotImplementedError
+        if self.status.is_terminal:
+            return []
+        self._slots = slots
+        held = {slot.allocation_id for slot in slots}
+        lost = {
+            slot.allocation_id: f"the slot pool lost {location_text(slot)}"
+            for slot in self._used_slots()
+            if slot.allocation_id not in held
+        }
+        actions = self._slots_lost(lost, now)
+        return actions + self._deploy_when_possible(now)
 
     def slot_failed(
         self, allocation_id: AllocationID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """A slot is lost, with its cause (send it before the ``slots_changed`` that lacks the slot)."""
-        raise NotImplementedError
+        self._slots = tuple(s for s in self._slots if s.allocation_id != allocation_id)
+        return self._slots_lost({allocation_id: cause}, now)
 
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """All slots on that TaskExecutor are lost (send it before the ``slots_changed`` that lacks them)."""
-        raise NotImplementedError
+        gone = [
+            slot
+            for slot in {s.allocation_id: s for s in (*self._slots, *self._used_slots())}.values()
+            if slot.location.resource_id == resource_id
+        ]
+        self._slots = tuple(s for s in self._slots if s.location.resource_id != resource_id)
+        causes = {s.allocation_id: f"{location_text(s)} is lost: {cause}" for s in gone}
+        return self._slots_lost(causes, now)
 
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
         """The SlotPool is gone.  Start the new one first: the requirements are declared to it."""
-        raise NotImplementedError
+        if self.status.is_terminal:
+            return []
+        self._slots = ()
+        actions: list[JobSchedulerAction] = [self._declare()]
+        failure = Failure(f"the slot pool of the job was lost: {cause}")
+        if self.status is JobStatus.RUNNING and self._suspension is None:
+            return actions + self._failed(failure, now)
+        self._history.add(failure, now + self._epoch_offset)
+        return actions
 
     def resources_short(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[JobSchedulerAction]:
         """Why slots are missing now (the whole list); an unfulfillable one fails the job."""
-        raise NotImplementedError
+        self._shortages = shortages
+        return self._fail_when_unfulfillable(now)
 
     def slot_request_timed_out(self, generation: int, now: float) -> list[JobSchedulerAction]:
         """The delay of a ScheduleSlotRequestTimeout is over (EX-18)."""
-        raise NotImplementedError
+        if generation != self._generation or not self._waits_for_slots:
+            return []
+        text = "Could not allocate the required slot within slot request timeout."
+        return self._failed(Failure(f"NoResourceAvailableError: {text} {self._why_pending()}"), now)
 
     # tasks
 
     def task_state_changed(self, state: TaskExecutionState, now: float) -> list[JobSchedulerAction]:
         """A TaskExecutor's report."""
-        raise NotImplementedError
+        execution = self._graph.find(state.attempt_id)
+        if execution is None or not state.state.is_terminal:
+            return []
+        if state.state is ExecutionState.FAILED:
+            text = state.failure or f"{execution.task_name} failed without a cause"
+        else:
+            text = f"{execution.task_name} was ended by its TaskExecutor ({state.state.name})"
+        return self._execution_ended(execution, text, state.traceback, now)
 
     def deploy_failed(
         self, attempt_id: ExecutionAttemptID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """A DeployTask could not be carried out (EX-02)."""
-        raise NotImplementedError
+        execution = self._graph.find(attempt_id)
+        if execution is None:
+            return []
+        text = f"{execution.task_name} could not be deployed: {cause}"
+        return self._execution_ended(execution, text, None, now)
 
     def cancel_failed(
         self, attempt_id: ExecutionAttemptID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """A CancelTask could not be carried out: the attempt counts as canceled (EX-04)."""
-        raise NotImplementedError
+        execution = self._graph.find(attempt_id)
+        if execution is None or execution.state is not ExecutionState.CANCELING:
+            return []
+        text = f"its TaskExecutor could not be told to cancel it: {cause}"
+        return self._execution_ended(execution, text, None, now)
 
     # coordinators
 
@@ -117,19 +222,28 @@ class JobScheduler:
         self, vertex_id: JobVertexID, attempt_number: int, now: float
     ) -> list[JobSchedulerAction]:
         """The Spark driver's process is there."""
-        raise NotImplementedError
+        stage = self._stage_of(vertex_id)
+        if stage is not None and stage.is_current(attempt_number):
+            stage.coordinator_started(now)
+        return []
 
     def coordinator_stopped(
         self, vertex_id: JobVertexID, attempt_number: int, now: float
     ) -> list[JobSchedulerAction]:
         """A StopCoordinator is carried out."""
-        raise NotImplementedError
+        return self.coordinator_lost(vertex_id, attempt_number, "it ended", now)
 
     def coordinator_lost(
         self, vertex_id: JobVertexID, attempt_number: int, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """The Spark driver died, or could not be started; while it is being stopped that is as good as stopped."""
-        raise NotImplementedError
+        stage = self._stage_of(vertex_id)
+        if stage is None or stage.attempt_number != attempt_number:
+            return []
+        if not stage.coordinator_gone(now):
+            return self._proceed(now)
+        text = f"the Spark driver of {stage.vertex.vertex.name} was lost: {cause}"
+        return self._failed(Failure(text), now)
 
     def executors_changed(
         self,
@@ -139,43 +253,242 @@ class JobScheduler:
         now: float,
     ) -> list[JobSchedulerAction]:
         """The Spark executors that are registered now (all of them)."""
-        raise NotImplementedError
+        stage = self._stage_of(vertex_id)
+        if stage is None or not stage.is_current(attempt_number):
+            return []
+        failures, actions = stage.executors_changed(registered, now)
+        for failure in failures:
+            self._history.add(failure, now + self._epoch_offset)
+        return actions
 
     def stage_progress(
         self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress, now: float
     ) -> list[JobSchedulerAction]:
         """Shown in :meth:`details`; never an action."""
-        raise NotImplementedError
+        stage = self._stage_of(vertex_id)
+        if stage is not None and stage.is_current(attempt_number):
+            stage.progress = progress
+        return []
 
     def stage_finished(
         self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult, now: float
     ) -> list[JobSchedulerAction]:
         """The user's function is done."""
-        raise NotImplementedError
+        stage = self._stage_of(vertex_id)
+        if stage is None or not stage.is_current(attempt_number):
+            return []
+        self._result = result
+        return stage.finish(now) + self._proceed(now)
 
     def stage_failed(
         self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure, now: float
     ) -> list[JobSchedulerAction]:
         """The attempt failed."""
-        raise NotImplementedError
+        stage = self._stage_of(vertex_id)
+        if stage is None or not stage.is_current(attempt_number):
+            return []
+        cause = Failure(
+            failure.text,
+            failure.traceback,
+            failure.suppress_restarts,
+            task=stage.vertex.vertex.name,
+        )
+        return self._failed(cause, now)
 
     # time
 
     def restart_delay_over(self, generation: int, now: float) -> list[JobSchedulerAction]:
         """The delay of a ScheduleRestart is over."""
-        raise NotImplementedError
+        if generation != self._generation or self.status is not JobStatus.RESTARTING:
+            return []
+        self._restart_delay_over = True
+        return self._proceed(now)
 
     # questions
 
     @property
     def status(self) -> JobStatus:
         """The job's status."""
-        raise NotImplementedError
+        return self._status.status
 
     def details(self) -> JobDetails:
         """All that a client may want to know."""
-        raise NotImplementedError
+        entered = self._status.entered
+        groups = [slot.location.worker_group for slot in self._used_slots()]
+        return JobDetails(
+            job_id=self._job_graph.job_id,
+            name=self._job_graph.name,
+            status=self.status,
+            start_time=self._started_at + self._epoch_offset,
+            end_time=entered[self.status] + self._epoch_offset if self.status.is_terminal else None,
+            status_timestamps={s.name: at + self._epoch_offset for s, at in entered.items()},
+            restarts=self._restarts,
+            vertices=tuple(vertex_info(stage, self._epoch_offset) for stage in self._stages),
+            pending_reason=self._why_pending() if self._waits_for_slots else None,
+            exceptions=self._history.entries,
+            worker_group=groups[0] if groups else None,
+        )
 
     def story(self) -> str:
         """What has happened to the job, a line per event."""
-        raise NotImplementedError
+        return str(self._status.story)
+
+    # --- scheduling -------------------------------------------------------------------------------
+
+    @property
+    def _stage(self) -> SparkStage:
+        """The stage that runs, or is the next to."""
+        return self._stages[self._stage_index]
+
+    @property
+    def _is_ending(self) -> bool:
+        ending = (JobStatus.FAILING, JobStatus.CANCELLING)
+        return self.status.is_terminal or self.status in ending or self._suspension is not None
+
+    @property
+    def _waits_for_slots(self) -> bool:
+        return (
+            self.status is JobStatus.RUNNING
+            and self._suspension is None
+            and self._stage.waits_for_slots
+        )
+
+    def _stage_of(self, vertex_id: JobVertexID) -> SparkStage | None:
+        return self._stage if self._stage.vertex_id == vertex_id else None
+
+    def _used_slots(self) -> list[AllocatedSlot]:
+        slots = (execution.slot for execution in self._stage.vertex.executions)
+        return [slot for slot in slots if slot is not None]
+
+    def _declare(self) -> DeclareRequirements:
+        vertex = self._job_graph.vertices[0]
+        requirement = ResourceRequirement(vertex.slot_profile, vertex.parallelism)
+        return DeclareRequirements(
+            ResourceRequirements(
+                self._job_graph.job_id,
+                self._job_master_address,
+                (requirement,),
+                dedicated_workers=self._job_graph.needs_dedicated_workers,
+            )
+        )
+
+    def _schedule(self, now: float) -> list[JobSchedulerAction]:
+        """The present stage wants its slots: it is deployed now, or when they are there."""
+        self._stage.schedule(now)
+        self._generation += 1
+        actions = self._deploy_when_possible(now)
+        if self._waits_for_slots:
+            actions.append(ScheduleSlotRequestTimeout(self._slot_request_timeout, self._generation))
+            actions += self._fail_when_unfulfillable(now)
+        return actions
+
+    def _deploy_when_possible(self, now: float) -> list[JobSchedulerAction]:
+        if not self._waits_for_slots:
+            return []
+        assignment = assign_by_bundle(self._slots, self._stage.vertex.vertex.parallelism)
+        if assignment.slots is not None:
+            return self._stage.deploy(assignment.slots, now)
+        if assignment.useless:
+            return [ReleaseSlots(assignment.useless, "not of the job's present worker group")]
+        return []
+
+    def _why_pending(self) -> str:
+        if self._shortages:
+            return " ".join(shortage.reason for shortage in self._shortages)
+        vertex = self._stage.vertex.vertex
+        return (
+            f"{len(self._slots)} of {vertex.parallelism} slots ({vertex.slot_profile} each) "
+            "are there."
+        )
+
+    def _fail_when_unfulfillable(self, now: float) -> list[JobSchedulerAction]:
+        for shortage in self._shortages:
+            if shortage.unfulfillable and self._waits_for_slots:
+                text = f"UnfulfillableSlotRequestError: {shortage.reason}"
+                return self._failed(Failure(text, suppress_restarts=True), now)
+        return []
+
+    # --- failures and ends ------------------------------------------------------------------------
+
+    def _execution_ended(
+        self, execution: Execution, text: str, traceback: str | None, now: float
+    ) -> list[JobSchedulerAction]:
+        failure = failure_of(execution, text, traceback)
+        if execution.end(failure, now):
+            return self._failed(failure, now)
+        return self._proceed(now)
+
+    def _slots_lost(self, causes: dict[AllocationID, str], now: float) -> list[JobSchedulerAction]:
+        failed = self._stage.slots_lost(causes, now)
+        if not failed:
+            return self._proceed(now)
+        for _, failure in failed[1:]:
+            self._history.add(failure, now + self._epoch_offset)
+        return self._failed(failed[0][1], now)
+
+    def _failed(self, failure: Failure, now: float) -> list[JobSchedulerAction]:
+        """The present stage failed: it is restarted, or the job fails."""
+        if self._is_ending:
+            self._history.add(failure, now + self._epoch_offset)
+            return self._cancel_everything(now)
+        if failure.suppress_restarts:
+            return self._fail_job(failure, now)
+        self._restart_strategy.notify_failure(now)
+        if self.status is JobStatus.CREATED or not self._restart_strategy.can_restart():
+            return self._fail_job(failure, now)
+        self._history.add(failure, now + self._epoch_offset)
+        if self.status is JobStatus.RUNNING:
+            self._status.enter(JobStatus.RESTARTING, now, failure.text)
+        self._restarts += 1
+        self._generation += 1
+        self._restart_delay_over = False
+        delay = self._restart_strategy.backoff_time()
+        actions = self._stage.cancel(now)
+        return [*actions, ScheduleRestart(delay, self._generation), *self._proceed(now)]
+
+    def _fail_job(self, failure: Failure, now: float) -> list[JobSchedulerAction]:
+        self._history.add(failure, now + self._epoch_offset)
+        self._failure = failure
+        self._status.enter(JobStatus.FAILING, now, failure.text)
+        return self._cancel_everything(now)
+
+    def _cancel_everything(self, now: float) -> list[JobSchedulerAction]:
+        actions = [action for stage in self._stages for action in stage.cancel(now)]
+        return actions + self._proceed(now)
+
+    def _proceed(self, now: float) -> list[JobSchedulerAction]:
+        """What follows once nothing of the present stage runs any more."""
+        if self.status.is_terminal or not self._stage.is_over:
+            return []
+        if self._suspension is not None:
+            return self._end(JobStatus.SUSPENDED, now)
+        if self.status is JobStatus.FAILING:
+            return self._end(JobStatus.FAILED, now)
+        if self.status is JobStatus.CANCELLING:
+            return self._end(JobStatus.CANCELED, now)
+        if self.status is JobStatus.RESTARTING and self._restart_delay_over:
+            self._status.enter(JobStatus.RUNNING, now, f"restart {self._restarts}")
+            return self._schedule(now)
+        if self.status is JobStatus.RUNNING and self._stage.vertex.is_finished:
+            if self._stage_index + 1 == len(self._stages):
+                return self._end(JobStatus.FINISHED, now)
+            self._stage_index += 1
+            return self._schedule(now)
+        return []
+
+    def _end(self, status: JobStatus, now: float) -> list[JobSchedulerAction]:
+        self._status.enter(status, now, self._suspension or "")
+        failure = self._failure if status is JobStatus.FAILED else None
+        result = self._result if status is JobStatus.FINISHED else None
+        job_result = JobResult(
+            job_id=self._job_graph.job_id,
+            name=self._job_graph.name,
+            status=status,
+            net_runtime=max(0.0, now - self._started_at),
+            failure=None if failure is None else failure.text,
+            failure_traceback=None if failure is None else failure.traceback,
+            result_location=None if result is None else result.location,
+            num_rows=None if result is None else result.num_rows,
+            schema_json=None if result is None else result.schema_json,
+        )
+        return [JobEnded(job_result, self.details())]

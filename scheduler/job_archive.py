@@ -1,0 +1,61 @@
+"""An execution graph as clients see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flinkray.scheduler.execution import Execution
+from flinkray.scheduler.job_info import ExecutionInfo, StageProgressInfo, VertexInfo
+from flinkray.scheduler.spark_stage import SparkStage
+from flinkray.scheduler.states import ExecutionState
+
+if TYPE_CHECKING:
+    from flinkray.spark.gateway import SparkProgress
+
+
+def vertex_info(stage: SparkStage, epoch_offset: float) -> VertexInfo:
+    """A stage now; *epoch_offset* turns monotonic seconds into seconds since the epoch."""
+    vertex = stage.vertex.vertex
+    executions = tuple(_execution_info(e, epoch_offset) for e in stage.vertex.executions)
+    progress = stage.progress
+    if progress is None:
+        return VertexInfo(vertex.vertex_id, vertex.name, vertex.parallelism, executions)
+    return VertexInfo(
+        vertex.vertex_id,
+        vertex.name,
+        vertex.parallelism,
+        executions,
+        active_stages=_active_stages(progress),
+        completed_stages=progress.completed_stages,
+        completed_tasks=progress.completed_tasks,
+        failed_tasks=progress.failed_tasks,
+    )
+
+
+def _active_stages(progress: SparkProgress) -> tuple[StageProgressInfo, ...]:
+    return tuple(
+        StageProgressInfo(
+            stage.stage_id,
+            stage.name,
+            stage.num_tasks,
+            stage.active_tasks,
+            stage.completed_tasks,
+            stage.failed_tasks,
+        )
+        for stage in progress.active_stages
+    )
+
+
+def _execution_info(execution: Execution, epoch_offset: float) -> ExecutionInfo:
+    started = execution.entered.get(ExecutionState.DEPLOYING)
+    ended = execution.entered[execution.state] if execution.state.is_terminal else None
+    return ExecutionInfo(
+        subtask_index=execution.attempt_id.vertex.subtask_index,
+        attempt_number=execution.attempt_id.attempt_number,
+        state=execution.state,
+        location=execution.location,
+        executor_actor_id=execution.executor_actor_id,
+        executor_pid=execution.executor_pid,
+        start_time=None if started is None else started + epoch_offset,
+        end_time=None if ended is None else ended + epoch_offset,
+    )
