@@ -9,6 +9,7 @@ docs/design/0300-spark-hosting.md.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from flinkray.spark.environment import SparkEnvironment
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.jvm import DriverJvm, SparkStartError, quiet_gateway_logging
-from flinkray.spark.processes import marker_environment, remove_scratch, stage_name
+from flinkray.spark.processes import attempt_name, marker_environment, remove_scratch, stage_name
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.session import StageProperties, stage_properties
 
@@ -46,9 +47,10 @@ class SparkApplication:
         self._ray = ray
         self._properties = properties
         self.jvm = jvm
-        self.namespace = f"flinkray-{stage_name(stage.job_id, stage.attempt_number)}"
+        self.namespace = f"flinkray-{stage_name(stage.job_id, attempt_name(stage))}"
         self._gateway: Any = None
         self._app_master: Any = None
+        self._application_id: str | None = None
         self.session: SparkSession | None = None
         self.timings: dict[str, float] = {}
         """Seconds that each step of the start took."""
@@ -68,7 +70,7 @@ class SparkApplication:
             SparkStartError: Java cannot be executed.
         """
         properties = stage_properties(stage, environment, ray, python)
-        name = stage_name(stage.job_id, stage.attempt_number)
+        name = stage_name(stage.job_id, attempt_name(stage))
         Path(ray.session_directory, name).mkdir(parents=True, exist_ok=True)
         variables = {
             "SPARK_HOME": str(environment.spark_home),
@@ -82,11 +84,7 @@ class SparkApplication:
         quiet_gateway_logging()
         jvm = DriverJvm.launch(
             (str(environment.java.executable), *properties.driver_command),
-            {
-                **os.environ,
-                **marker_environment(stage.job_id, stage.attempt_number),
-                "RAY_BACKEND_LOG_LEVEL": "warning",
-            },
+            {**os.environ, **marker_environment(stage.job_id, attempt_name(stage))},
             Path(ray.logs_directory, f"flinkray-{name}.log"),
         )
         return cls(stage, ray, properties, jvm)
@@ -112,6 +110,7 @@ class SparkApplication:
             raise SparkStartError(
                 f"Spark did not start: {error}; log: {self.jvm.log_file}"
             ) from error
+        self._application_id = self.session.sparkContext.applicationId
         return self.session
 
     def is_context_stopped(self) -> bool:
@@ -146,7 +145,15 @@ class SparkApplication:
             stopper.start()
             stopper.join(grace)
         self.jvm.end()
-        remove_scratch(self._ray.session_directory, self._stage.job_id, self._stage.attempt_number)
+        self._remove_working_directories()
+        remove_scratch(self._ray.session_directory, self._stage.job_id, attempt_name(self._stage))
+
+    def _remove_working_directories(self) -> None:
+        """Those of the executors on this node, which RayDP leaves behind."""
+        if self._application_id:
+            shutil.rmtree(
+                Path(self._ray.session_directory, self._application_id), ignore_errors=True
+            )
 
     def _stop_session(self) -> None:
         from py4j.protocol import Py4JError

@@ -92,8 +92,8 @@ class SparkFailure:
     """True: the user's function raised or returned the wrong thing; a restart would not help if the
     same function fails again, but it counts as any failure for the restart strategy."""
     suppress_restarts: bool = False
-    """True: the same would happen again whatever the restart strategy (the function returned the wrong
-    type, cannot be rebuilt on the cluster); the job fails at once."""
+    """True: the same would happen again whatever the restart strategy (the function returned the
+    wrong type, cannot be rebuilt on the cluster); the job fails at once."""
     metadata: dict[str, str] = field(default_factory=dict)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from flinkray.core.ids import JobID
+from flinkray.spark.gateway import SparkStageDescriptor
 
 JOB_VARIABLE = "FLINKRAY_JOB_ID"
 ATTEMPT_VARIABLE = "FLINKRAY_SPARK_ATTEMPT"
@@ -21,22 +22,27 @@ _JOB_OPTION = "-Dflinkray.job.id="
 _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
 
 
-def stage_name(job_id: JobID, attempt: int) -> str:
+def attempt_name(stage: SparkStageDescriptor) -> str:
+    """``<vertex>-<JobMaster>-<number>``; each JobMaster of a job counts its attempts from 0."""
+    return f"{stage.vertex_id.short()}-{stage.job_master_id.short()}-{stage.attempt_number}"
+
+
+def stage_name(job_id: JobID, attempt: str) -> str:
     """For a stage attempt's namespace, files and directories: ``spark-<job>-<attempt>``."""
     return f"spark-{job_id}-{attempt}"
 
 
-def marker_environment(job_id: JobID, attempt: int) -> dict[str, str]:
-    return {JOB_VARIABLE: job_id.hex(), ATTEMPT_VARIABLE: str(attempt)}
+def marker_environment(job_id: JobID, attempt: str) -> dict[str, str]:
+    return {JOB_VARIABLE: job_id.hex(), ATTEMPT_VARIABLE: attempt}
 
 
-def marker_options(job_id: JobID, attempt: int) -> tuple[str, str]:
+def marker_options(job_id: JobID, attempt: str) -> tuple[str, str]:
     """For the command lines of JVMs."""
     return f"{_JOB_OPTION}{job_id}", f"{_ATTEMPT_OPTION}{attempt}"
 
 
-def leftover_processes(job_id: JobID, attempt: int | None = None) -> list[psutil.Process]:
-    """This node's processes that carry the marker of a job (and of one attempt, if given).
+def leftover_processes(job_id: JobID, attempt: str | None = None) -> list[psutil.Process]:
+    """This node's processes that carry the marker of a job (of one :func:`attempt_name`, if given).
 
     Processes of other users, whose environment cannot be read, are recognised by command line
     only; zombies are left out.  Takes about a millisecond per ten processes of the machine.
@@ -72,7 +78,7 @@ def end_processes(
     return list(alive)
 
 
-def end_leftovers(job_id: JobID, attempt: int | None = None, grace: float = 2.0) -> int:
+def end_leftovers(job_id: JobID, attempt: str | None = None, grace: float = 2.0) -> int:
     """Find and end a job's processes on this node, with what they fork meanwhile.
 
     Returns:
@@ -88,20 +94,20 @@ def end_leftovers(job_id: JobID, attempt: int | None = None, grace: float = 2.0)
     return count
 
 
-def remove_scratch(session_directory: str, job_id: JobID, attempt: int | None = None) -> None:
+def remove_scratch(session_directory: str, job_id: JobID, attempt: str | None = None) -> None:
     """Remove this node's shuffle and spill files of a job (of one attempt, if given)."""
     pattern = stage_name(job_id, attempt) if attempt is not None else f"spark-{job_id}-*"
     for directory in Path(session_directory).glob(pattern):
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _is_marked(process: psutil.Process, job_id: JobID, attempt: int | None) -> bool:
+def _is_marked(process: psutil.Process, job_id: JobID, attempt: str | None) -> bool:
     try:
         environment = process.environ()
     except psutil.AccessDenied:
         environment = {}
     if environment.get(JOB_VARIABLE) == job_id.hex():
-        return attempt is None or environment.get(ATTEMPT_VARIABLE) == str(attempt)
+        return attempt is None or environment.get(ATTEMPT_VARIABLE) == attempt
     arguments = process.cmdline()
     if f"{_JOB_OPTION}{job_id}" not in arguments:
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 ACTOR_NAME_PREFIX = "raydp-executor-"
 """RayDP's names of its executor actors; a number follows."""
@@ -31,10 +32,10 @@ def current_ray_context() -> RayContext:
     import ray
     from ray._private import worker
 
-    node = worker._global_node
+    node: Any = worker._global_node
     return RayContext(
         address=ray.get_runtime_context().gcs_address,
-        node_ip=ray.util.get_node_ip_address(),
+        node_ip=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
         session_directory=node.get_session_dir_path(),
         logs_directory=node.get_logs_dir_path(),
     )
@@ -79,7 +80,7 @@ def ray_executor_actors(namespace: str) -> dict[str, ExecutorActor]:
 
 
 def bundle_index(required_resources: Iterable[str]) -> int:
-    """The bundle that an actor's resources name (``CPU_group_<bundle>_<placement group>``), or -1."""
+    """The bundle that an actor's resources name (``CPU_group_<bundle>_<group>``), or -1."""
     for name in required_resources:
         match = _BUNDLE.fullmatch(name)
         if match is not None:
