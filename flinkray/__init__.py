@@ -1,3 +1,64 @@
-"""An actor-model framework on Ray that mirrors Flink's RPC, and a Flink-style runtime on it."""
+"""flinkray: an actor framework on Ray that mirrors Flink's, and a Flink-style runtime on it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flinkray.client.cluster_client import ClusterClient
+    from flinkray.client.connect import connect
+    from flinkray.client.job_builder import spark_job
+    from flinkray.client.job_handle import JobHandle
+    from flinkray.client.job_result import JobExecutionResult
+    from flinkray.core.config import Configuration
+    from flinkray.core.errors import FlinkRayError
+    from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, NoRestart
+    from flinkray.scheduler.states import ExecutionState, JobStatus
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ClusterClient",
+    "Configuration",
+    "ExecutionState",
+    "FixedDelayRestart",
+    "FlinkRayError",
+    "JobExecutionResult",
+    "JobGraph",
+    "JobHandle",
+    "JobStatus",
+    "NoRestart",
+    "__version__",
+    "connect",
+    "spark_job",
+]
+
+_MODULES = {
+    "ClusterClient": "flinkray.client.cluster_client",
+    "Configuration": "flinkray.core.config",
+    "ExecutionState": "flinkray.scheduler.states",
+    "FixedDelayRestart": "flinkray.scheduler.job_graph",
+    "FlinkRayError": "flinkray.core.errors",
+    "JobExecutionResult": "flinkray.client.job_result",
+    "JobGraph": "flinkray.scheduler.job_graph",
+    "JobHandle": "flinkray.client.job_handle",
+    "JobStatus": "flinkray.scheduler.states",
+    "NoRestart": "flinkray.scheduler.job_graph",
+    "connect": "flinkray.client.connect",
+    "spark_job": "flinkray.client.job_builder",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Public names are loaded when they are used: every process of a cluster imports this module,
+    and only clients need the client (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'flinkray' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

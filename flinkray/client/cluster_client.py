@@ -42,8 +42,8 @@ class ClusterClient:
         connection: DispatcherConnection,
         cluster_id: str,
         *,
-        on_close: Callable[[], Coroutine[Any, Any, None]] | None = None,
-        after_close: Callable[[], None] | None = None,
+        on_close: Callable[[], Coroutine[Any, Any, None]],
+        after_close: Callable[[], None] = lambda: None,
         dashboard_url: str | None = None,
     ) -> None:
         self._loop = loop
@@ -104,18 +104,10 @@ class ClusterClient:
             return
         self._closed = True
         try:
-            self._loop.run(self._shut_down())
+            self._loop.run(self._on_close())
         finally:
             self._loop.close()
-            if self._after_close is not None:
-                self._after_close()
-
-    async def _shut_down(self) -> None:
-        try:
-            if self._on_close is not None:
-                await self._on_close()
-        finally:
-            await self._connection.close()
+            self._after_close()
 
     def __enter__(self) -> ClusterClient:
         return self

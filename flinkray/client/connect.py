@@ -1,0 +1,143 @@
+"""``flinkray.connect()``: a client of a running cluster, or of an embedded one."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+
+from flinkray.client import ray_runtime
+from flinkray.client.cluster import cluster_storage, start_cluster, stop_cluster
+from flinkray.client.cluster_client import ClusterClient
+from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.loop_thread import LoopThread
+from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
+from flinkray.core.config import Configuration
+from flinkray.core.ids import LeaderSessionID
+from flinkray.core.options import CLUSTER_ID, RPC_ASK_TIMEOUT, STORAGE_DIR
+from flinkray.ha.services import DISPATCHER_ADDRESS
+from flinkray.ha.standalone import StandaloneLeaderRetrievalService
+from flinkray.rpc import RayRpcService
+
+
+def connect(
+    address: str | None = None,
+    *,
+    cluster_id: str | None = None,
+    configuration: Configuration | Mapping[str, object] | None = None,
+    ray_options: Mapping[str, object] | None = None,
+) -> ClusterClient:
+    """Connect to a cluster.
+
+    Where: the Ray that this process is connected to already; else the one at *address* (or
+    ``RAY_ADDRESS``), ``auto`` or ``host:port``, where a flinkray cluster must run; without any
+    address, or with ``local``, a local Ray with an embedded cluster is started, and both end when
+    the client is closed (or, less orderly, when the process ends).  In a Ray that the caller had
+    initialised, without *address*, a cluster that does not run is started too, and ends with the
+    client.
+
+    Args:
+        cluster_id: name of the cluster; ``cluster.id`` of the configuration when None.
+        configuration: of a cluster that is started; see docs/configuration.md.
+        ray_options: arguments of ``ray.init`` when a local Ray is started, e.g. ``num_cpus``.
+
+    Raises:
+        ClusterNotFoundError: no such Ray, or no such cluster in it.
+        ConfigurationError: the configuration or the address is not acceptable.
+    """
+    if not isinstance(configuration, Configuration):
+        configuration = Configuration(configuration)
+    if cluster_id is not None:
+        configuration = configuration.with_values({CLUSTER_ID.key: cluster_id})
+    cluster_id = configuration.get(CLUSTER_ID)
+    namespace = ray_runtime.cluster_namespace(cluster_id)
+    if not ray_runtime.is_connected():
+        address = address or ray_runtime.address_from_environment()
+    address = None if address == "local" else address
+    runtime = _enter_ray(address, namespace, ray_options or {})
+    loop = LoopThread("flinkray-client")
+    try:
+        return loop.run(_open(loop, runtime, configuration, may_start=address is None))
+    except BaseException:
+        loop.close()
+        _leave_ray(runtime)
+        raise
+
+
+def _enter_ray(
+    address: str | None, namespace: str, ray_options: Mapping[str, object]
+) -> RayRuntime:
+    if ray_runtime.is_connected():
+        return ray_runtime.present_ray()
+    if address is not None:
+        return ray_runtime.join_ray(address, namespace)
+    return ray_runtime.start_local_ray(namespace, ray_options)
+
+
+def _leave_ray(runtime: RayRuntime) -> None:
+    if runtime.was_entered:
+        ray_runtime.leave_ray()
+
+
+async def _open(
+    loop: LoopThread, runtime: RayRuntime, configuration: Configuration, *, may_start: bool
+) -> ClusterClient:
+    cluster_id = configuration.get(CLUSTER_ID)
+    namespace = ray_runtime.cluster_namespace(cluster_id)
+    rpc_service = await RayRpcService.open(
+        namespace, ask_timeout=configuration.get(RPC_ASK_TIMEOUT)
+    )
+    connection = DispatcherConnection(
+        rpc_service,
+        StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone()),
+        cluster_id,
+    )
+    started = False
+
+    async def close() -> None:
+        try:
+            if started:
+                await stop_cluster(rpc_service, cluster_id)
+        finally:
+            await connection.close()
+            await rpc_service.close()
+
+    try:
+        if not await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
+            if not may_start:
+                raise await rpc_service.run_blocking(_no_cluster, cluster_id)
+            started = True
+            await start_cluster(
+                rpc_service, configuration, storage_dir=_embedded_storage(configuration, runtime)
+            )
+        await connection.open()
+    except BaseException:
+        await close()
+        raise
+    return ClusterClient(
+        loop,
+        connection,
+        cluster_id,
+        on_close=close,
+        after_close=lambda: _leave_ray(runtime),
+        dashboard_url=runtime.dashboard_url,
+    )
+
+
+def _embedded_storage(configuration: Configuration, runtime: RayRuntime) -> str:
+    """In Ray's session directory, and new each time: an embedded cluster has no predecessor whose
+    jobs it should recover."""
+    if configuration.is_set(STORAGE_DIR):
+        return cluster_storage(configuration)
+    name = f"{configuration.get(CLUSTER_ID)}-{os.urandom(4).hex()}"
+    return posixpath.join(runtime.session_dir, "flinkray", name)
+
+
+def _no_cluster(cluster_id: str) -> ClusterNotFoundError:
+    others = ", ".join(map(repr, ray_runtime.running_clusters()))
+    hint = f" Clusters that run there: {others}." if others else ""
+    option = "" if cluster_id == CLUSTER_ID.default else f" --cluster-id {cluster_id}"
+    return ClusterNotFoundError(
+        f"no flinkray cluster {cluster_id!r} runs in this Ray; start it with: "
+        f"flinkray cluster up{option}.{hint}"
+    )

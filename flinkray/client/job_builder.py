@@ -1,0 +1,73 @@
+"""Job graphs from what a user has: a function and a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.resources import ResourceProfile, parse_memory_size
+from flinkray.scheduler.job_graph import (
+    SPARK,
+    Invokable,
+    JobGraph,
+    JobVertex,
+    RestartStrategy,
+    validate,
+)
+from flinkray.spark.user_code import SparkFunction, dump_function
+
+F = TypeVar("F", bound=SparkFunction)
+
+
+def spark_job(
+    function: SparkFunction,
+    *,
+    name: str | None = None,
+    parallelism: int = 1,
+    cpu: float = 1,
+    memory: int | str = "1g",
+    spark_conf: Mapping[str, object] | None = None,
+    restart_strategy: RestartStrategy | None = None,
+    job_id: JobID | None = None,
+) -> JobGraph:
+    """A job of one Spark stage.
+
+    Args:
+        function: is given a SparkSession in which the job's slots are the executors; returns a
+            DataFrame (the job's result) or None.  It is pickled here, with all that it refers to.
+        name: the function's own when None.
+        parallelism: number of slots = number of Spark executors.
+        cpu: cores of each slot.
+        memory: of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+        spark_conf: Spark properties; those that flinkray sets itself are refused.
+        restart_strategy: the cluster's when None.
+        job_id: a new one when None.
+
+    Raises:
+        ConfigurationError, JobSubmissionError: an argument is not acceptable; the text names it.
+        UserCodeError: the function cannot be sent to the cluster.
+    """
+    code = dump_function(function)
+    label = name or getattr(function, "__name__", None) or type(function).__name__
+    profile = _profile(cpu, memory)
+    conf = {key: _text(value) for key, value in (spark_conf or {}).items()}
+    vertex = JobVertex(
+        JobVertexID.generate(), label, parallelism, profile, Invokable(SPARK, code, conf)
+    )
+    graph = JobGraph(job_id or JobID.generate(), label, (vertex,), restart_strategy)
+    validate(graph)
+    return graph
+
+
+def _profile(cpu: float, memory: int | str) -> ResourceProfile:
+    try:
+        return ResourceProfile(cpu, parse_memory_size(memory))
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"a slot of cpu={cpu!r}, memory={memory!r}: {error}") from error
+
+
+def _text(value: object) -> str:
+    """As Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

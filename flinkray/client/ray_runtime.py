@@ -1,0 +1,204 @@
+"""Ray under a cluster: joining it, starting a local one, and what only Ray can tell.  Blocking."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ray
+from ray._private import services
+from ray._raylet import PlacementGroupID
+from ray.exceptions import RayError
+from ray.util import list_named_actors, placement_group_table
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from flinkray.core.errors import ConfigurationError, FlinkRayError
+
+RAY_ADDRESS = "RAY_ADDRESS"
+_HEAD_NODE_RESOURCE = "node:__internal_head__"
+_CONNECT_TIMEOUT = 5.0
+"""Seconds for a TCP connection, before Ray is asked to join: Ray itself tries for minutes."""
+
+
+class ClusterNotFoundError(FlinkRayError):
+    """No Ray, or no flinkray cluster in it, where one was expected; the text has the way out."""
+
+
+@dataclass(frozen=True)
+class RayRuntime:
+    """The Ray that this process is a driver of."""
+
+    session_dir: str
+    """On this machine."""
+    dashboard_url: str | None
+    was_entered: bool
+    """It was joined or started here (not by the caller before), and has to be left at the end."""
+
+
+def cluster_namespace(cluster_id: str) -> str:
+    """Ray namespace of a cluster's actors."""
+    return f"flinkray-{cluster_id}"
+
+
+def is_connected() -> bool:
+    return bool(ray.is_initialized())
+
+
+def present_ray() -> RayRuntime:
+    """Of the Ray that this process is connected to already."""
+    return _runtime(ray.init(ignore_reinit_error=True, configure_logging=False), was_entered=False)
+
+
+def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime:
+    """Start a Ray of this process's own, which ends with it.
+
+    Args:
+        options: further arguments of ``ray.init`` (``num_cpus``, …).
+    """
+    arguments: dict[str, object] = {
+        "include_dashboard": True,
+        "log_to_driver": False,
+        "logging_level": logging.WARNING,
+        **options,
+    }
+    context = ray.init(address="local", namespace=namespace, **arguments)  # type: ignore[arg-type]
+    return _runtime(context, was_entered=True)
+
+
+def join_ray(address: str, namespace: str) -> RayRuntime:
+    """Join a running Ray.
+
+    Args:
+        address: ``auto`` (the Ray of this machine) or ``host:port`` of its head.
+
+    Raises:
+        ClusterNotFoundError: it cannot be joined; the text has the reason and the way out.
+        ConfigurationError: not such an address.
+    """
+    if address == "auto":
+        address = _find_ray()
+    else:
+        _check_reachable(address)
+    try:
+        context = ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise ClusterNotFoundError(f"cannot join the Ray at {address}: {error}") from error
+    return _runtime(context, was_entered=True)
+
+
+def leave_ray() -> None:
+    ray.shutdown()
+
+
+def head_node_id() -> str | None:
+    """Hex id of Ray's head node, or None when Ray does not say."""
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
+        if node["Alive"] and _HEAD_NODE_RESOURCE in node["Resources"]:
+            return str(node["NodeID"])
+    return None
+
+
+def actors_of(namespace: str) -> list[str]:
+    """Names of the live named actors of a namespace, sorted."""
+    actors = list_named_actors(all_namespaces=True)
+    return sorted(actor["name"] for actor in actors if actor["namespace"] == namespace)
+
+
+def has_cluster(cluster_id: str) -> bool:
+    """Whether its Dispatcher lives, or is being restarted by Ray."""
+    return "Dispatcher" in actors_of(cluster_namespace(cluster_id))
+
+
+def running_clusters() -> list[str]:
+    """Ids of the flinkray clusters in this Ray: those that have a Dispatcher."""
+    prefix = cluster_namespace("")
+    return sorted(
+        actor["namespace"].removeprefix(prefix)
+        for actor in list_named_actors(all_namespaces=True)
+        if actor["name"] == "Dispatcher" and actor["namespace"].startswith(prefix)
+    )
+
+
+def remove_placement_groups(cluster_id: str) -> list[str]:
+    """Remove the worker groups of a cluster, with all actors in them; returns their names.
+
+    Their names are ``flinkray-<cluster id>-<job id or shared>-<n>``.
+    """
+    pattern = re.compile(rf"{re.escape(cluster_namespace(cluster_id))}-([0-9a-f]{{32}}|shared)-\d+")
+    removed = []
+    for group_id, entry in placement_group_table().items():
+        if entry["state"] != "REMOVED" and pattern.fullmatch(entry["name"]):
+            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group_id))))
+            removed.append(entry["name"])
+    return sorted(removed)
+
+
+def address_from_environment() -> str | None:
+    """``RAY_ADDRESS``, or None."""
+    return os.environ.get(RAY_ADDRESS) or None
+
+
+def recorded_address() -> str | None:
+    """Of the Ray that ``ray start`` started on this machine last, if that one answers."""
+    address: str | None = services.find_bootstrap_address(None)
+    return address if address is not None and _is_reachable(address) else None
+
+
+def _find_ray() -> str:
+    """The recorded Ray, or else the only one that runs here (one in another program, for example).
+
+    Raises:
+        ClusterNotFoundError: there is none, or several and none is the recorded one.
+    """
+    recorded = recorded_address()
+    if recorded is not None:
+        return recorded
+    found = sorted(address for address in services.find_gcs_addresses() if _is_reachable(address))
+    if not found:
+        raise ClusterNotFoundError(
+            "no Ray runs on this machine; start one with: ray start --head && flinkray cluster up"
+        )
+    if len(found) > 1:
+        raise ClusterNotFoundError(
+            f"several Rays run on this machine, say which is meant: {', '.join(found)}"
+        )
+    return found[0]
+
+
+def _is_reachable(address: str) -> bool:
+    try:
+        _check_reachable(address)
+    except (ClusterNotFoundError, ConfigurationError):
+        return False
+    return True
+
+
+def _check_reachable(address: str) -> None:
+    host, separator, port = address.rpartition(":")
+    if "://" in address or not separator or not host or not port.isdigit():
+        raise ConfigurationError(
+            f"not an address of a Ray cluster: {address!r} (write 'auto', 'local' or 'host:port' of "
+            "its head; Ray Client addresses, ray://, are not supported)"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterNotFoundError(
+            f"nothing answers at the Ray address {address}: {error}. Is the port that of the "
+            "head's GCS (6379 as a rule)?"
+        ) from error
+
+
+def _runtime(context: object, *, was_entered: bool) -> RayRuntime:
+    address_info: dict[str, str] = context.address_info  # type: ignore[attr-defined]
+    url: str | None = context.dashboard_url  # type: ignore[attr-defined]
+    return RayRuntime(address_info["session_dir"], f"http://{url}" if url else None, was_entered)
