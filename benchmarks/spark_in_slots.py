@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 EXECUTORS = 2
 MEMORY = "1g"
-CPUS = 4
-"""Ray's count of CPUs: enough for the executors and everything else, whatever the machine has."""
+RAY_OPTIONS = {"num_cpus": 4, "include_dashboard": False, "log_to_driver": False}
+"""CPUs as Ray counts them: enough for the executors and everything else, on any machine."""
 
 SIDES = ("bare", "flinkray")
 PHASES = ("cold", "warm")
@@ -115,7 +115,7 @@ def bare(folder: Path) -> Run:
     import ray
     import raydp  # type: ignore[import-untyped]
 
-    ray.init(address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", **RAY_OPTIONS)
     run: Run = {}
     for phase in PHASES:
         times, result = folder / f"{phase}.json", folder / phase
@@ -140,7 +140,7 @@ def in_slots(folder: Path) -> Run:
     import flinkray
 
     run: Run = {}
-    with flinkray.connect() as cluster:
+    with flinkray.connect(ray_options=RAY_OPTIONS) as cluster:
         for phase in PHASES:
             times = folder / f"{phase}.json"
             function = workload(str(times), str(EXAMPLES))
@@ -174,7 +174,12 @@ def run_in_fresh_process(side: str) -> Run:
     """
     with tempfile.TemporaryDirectory(prefix="spark-in-slots-") as name:
         folder = Path(name)
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable} | java_environment()
+        environment = {
+            **os.environ,
+            "RAY_ADDRESS": "",
+            "PYSPARK_PYTHON": sys.executable,
+            **java_environment(),
+        }
         with open(folder / "output", "w+") as output:
             child = subprocess.Popen(
                 [sys.executable, __file__, "--run", side, name],
