@@ -12,11 +12,13 @@ from typing import Any
 import ray
 from ray._private.state import available_resources_per_node
 from ray._private.state import state as global_state
+from ray._private.worker import get_dashboard_url
 from ray._raylet import PlacementGroupID
 from ray.exceptions import RaySystemError
 from ray.util import list_named_actors, placement_group_table
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from flinkray.actors.messages import ClusterArguments
 from flinkray.actors.resource_manager_driver import (
     ResourceManagerDriver,
     WorkerGroup,
@@ -25,9 +27,7 @@ from flinkray.actors.resource_manager_driver import (
     WorkerGroupStartError,
 )
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
-from flinkray.core.config import Configuration
 from flinkray.core.ids import JobID, RandomBytes, ResourceID, WorkerGroupId
-from flinkray.core.options import CLUSTER_ID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, Placement, RpcService
 from flinkray.scheduler.shortages import ClusterResources
@@ -38,8 +38,8 @@ _SHARED = "shared"
 _FIRST_POLL = 0.004
 _LONGEST_POLL = 0.25
 """Seconds.  Ray places a small group within 6 ms, and itself tries again about once a second."""
-_SLOW_RELEASE = 5.0
-"""Seconds after which a release is worth a line in the log (Ray shows it within 0.1 s)."""
+_RELEASE_TIMEOUT = 30.0
+"""Seconds after which Ray is no longer asked for a removed group (it takes 0.1 s as a rule)."""
 
 
 class RayResourceManagerDriver(ResourceManagerDriver):
@@ -47,20 +47,20 @@ class RayResourceManagerDriver(ResourceManagerDriver):
 
     Placement groups are detached and carry all that :meth:`recover` needs in their name,
     ``flinkray-<cluster id>-<job id or shared>-<n>``, and in their bundles.  Their state is polled:
-    Ray's own wait holds a thread as long as a group is pending, and what it raises when the group is
-    removed is a bare Exception.
+    Ray's own wait holds a thread as long as a group is pending, and raises a bare Exception when
+    the group is removed.
     """
 
     def __init__(
         self,
         rpc_service: RpcService,
-        configuration: Configuration,
+        cluster: ClusterArguments,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._rpc_service = rpc_service
-        self._configuration = configuration
+        self._cluster = cluster
         self._random_bytes = random_bytes
-        self._prefix = f"flinkray-{configuration.get(CLUSTER_ID)}-"
+        self._prefix = f"flinkray-{cluster.cluster_id}-"
         self._next_number = 0
 
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
@@ -89,20 +89,20 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         )
 
     async def release_worker_group(self, group: WorkerGroupId) -> None:
-        started = self._rpc_service.clock.monotonic()
-        told = False
+        clock = self._rpc_service.clock
+        removed = clock.monotonic()
         await self._rpc_service.run_blocking(_remove, group.value)
         for delay in _polls():
             if await self._rpc_service.run_blocking(_is_released, group.value):
                 return
-            waited = self._rpc_service.clock.monotonic() - started
-            if waited > _SLOW_RELEASE and not told:
-                told = True
-                log.warning(
-                    "placement group %s was removed %.1f s ago, and Ray still shows its resources",
+            if clock.monotonic() - removed > _RELEASE_TIMEOUT:
+                log.error(
+                    "placement group %s was removed %.0f s ago and Ray still shows its resources; "
+                    "see: ray list placement-groups",
                     group,
-                    waited,
+                    _RELEASE_TIMEOUT,
                 )
+                return
             await asyncio.sleep(delay)
 
     async def start_task_executor(
@@ -122,7 +122,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                     bundle_index=bundle_index,
                     total_profile=group.bundles[bundle_index],
                     number_of_slots=number_of_slots,
-                    configuration=self._configuration.to_dict(),
+                    cluster=self._cluster,
                 ),
                 placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
                 detached=True,
@@ -144,6 +144,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
 
     async def cluster_resources(self) -> ClusterResources:
         return await self._rpc_service.run_blocking(_cluster_resources)
+
+    def dashboard_url(self) -> str | None:
+        url = get_dashboard_url()  # type: ignore[no-untyped-call]
+        return f"http://{url}" if url else None
 
     async def recover(self) -> tuple[WorkerGroup, ...]:
         table = await self._rpc_service.run_blocking(placement_group_table)
@@ -196,22 +200,30 @@ def _remove(group_id: str) -> None:
 
 
 def _is_released(group_id: str) -> bool:
-    """Whether no live node lists resources of the group any more.  A node takes them off its list and
-    puts the CPU and memory back in one step."""
+    """Whether no live node lists resources of the group any more.
+
+    A node takes them off its list and puts the CPU and memory back in one step.
+    """
     if _table_of(group_id).get("state", "REMOVED") != "REMOVED":
         return False
-    nodes: dict[str, dict[str, float]] = available_resources_per_node()
+    nodes: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
     return not any(name.endswith(group_id) for node in nodes.values() for name in node)
 
 
 def _cluster_resources() -> ClusterResources:
-    available = ray.available_resources()
     return ClusterResources(
-        total=ResourceProfile.from_ray_resources(ray.cluster_resources()),
-        available=ResourceProfile.from_ray_resources(available),
+        total=ResourceProfile.from_ray_resources(
+            ray.cluster_resources()  # type: ignore[no-untyped-call]
+        ),
+        available=ResourceProfile.from_ray_resources(
+            ray.available_resources()  # type: ignore[no-untyped-call]
+        ),
         nodes=tuple(
             ResourceProfile.from_ray_resources(node["Resources"])
-            for node in sorted(ray.nodes(), key=lambda node: str(node["NodeID"]))
+            for node in sorted(
+                ray.nodes(),  # type: ignore[no-untyped-call]
+                key=lambda node: str(node["NodeID"]),
+            )
             if node["Alive"]
         ),
         autoscaling=global_state.get_cluster_config() is not None,

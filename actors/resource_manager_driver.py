@@ -30,7 +30,7 @@ class WorkerGroupLostError(FlinkRayError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroupRequest:
-    """A worker group to be started: bundle i holds the TaskExecutor of total profile ``bundles[i]``."""
+    """A worker group to be started: bundle i holds a TaskExecutor of profile ``bundles[i]``."""
 
     job_id: JobID | None
     """The job that the group is for; None: shared by all jobs that need no workers of their own."""
@@ -65,7 +65,7 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
-        """Return when every bundle of the group is reserved on a node (again, after a node was lost).
+        """Return when every bundle is reserved on a node (again, after one was lost).
 
         Waits as long as it takes; cancelling the wait leaves the group as it is.
 
@@ -111,7 +111,11 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def cluster_resources(self) -> ClusterResources:
-        """What the provider has now, without its texts about groups (:meth:`describe_placement`)."""
+        """What the provider has now; its texts about groups are left out."""
+
+    @abstractmethod
+    def dashboard_url(self) -> str | None:
+        """Where people can look at the provider; None: nowhere."""
 
     @abstractmethod
     async def recover(self) -> tuple[WorkerGroup, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flinkray.actors.messages import ClusterArguments
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -25,7 +26,6 @@ class TaskExecutorArguments:
     bundle_index: int
     total_profile: ResourceProfile
     number_of_slots: int
-    configuration: dict[str, str]
-    """The cluster's, as texts (Configuration.to_dict)."""
+    cluster: ClusterArguments
     node: NodeAddress | None = None
     """Where the process runs, when it is not on Ray; None: it asks Ray."""

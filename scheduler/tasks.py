@@ -19,8 +19,8 @@ class TaskDeploymentDescriptor:
     allocation_id: AllocationID
     invokable_kind: str
     coordinator_attempt: int = 0
-    """The attempt of the vertex's operator coordinator (of its Spark driver) that the execution belongs
-    to; what earlier ones left on the node is ended before the task runs."""
+    """The attempt of the vertex's operator coordinator (of its Spark driver) that the execution
+    belongs to; what earlier ones left on the node is ended before the task runs."""
 
 
 @message

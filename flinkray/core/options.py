@@ -137,6 +137,13 @@ TASK_EXECUTOR_MEMORY = ConfigOption(
     "Memory of a shared TaskExecutor, as it is reserved with Ray.",
 )
 
+TASK_EXECUTOR_REGISTRATION_TIMEOUT = ConfigOption(
+    "taskmanager.registration.timeout",
+    duration(),
+    300.0,
+    "A TaskExecutor that finds no ResourceManager for so long ends itself.",
+)
+
 RESTART_STRATEGY = ConfigOption(
     "restart-strategy.type",
     choice("none", "fixed-delay"),

@@ -1,0 +1,294 @@
+"""Carries out the SlotManager's decisions and tells it how that went."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from flinkray.actors.resource_manager_driver import ResourceManagerDriver, WorkerGroup
+from flinkray.actors.resource_manager_members import Members
+from flinkray.actors.shortage_reporter import ShortageReporter
+from flinkray.actors.tell import tell
+from flinkray.actors.worker_launcher import WorkerEvents, WorkerLauncher
+from flinkray.core import options
+from flinkray.core.config import Configuration
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import (
+    AllocationID,
+    JobID,
+    RandomBytes,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+    WorkerGroupId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import RpcEndpoint, TimerHandle
+from flinkray.scheduler.job_info import TaskExecutorInfo
+from flinkray.scheduler.slot_manager import SlotManager
+from flinkray.scheduler.slot_manager_actions import (
+    CancelWorkerGroupRequest,
+    FreeSlot,
+    NotifyAllocationFailure,
+    NotifyNotEnoughResources,
+    ReleaseWorkerGroup,
+    RequestSlot,
+    SlotManagerAction,
+    StartTaskExecutor,
+    StartWorkerGroup,
+    StopTaskExecutor,
+)
+from flinkray.scheduler.slots import (
+    ResourceRequirements,
+    ResourceShortage,
+    SlotReport,
+    WorkerLocation,
+)
+
+log = logging.getLogger(__name__)
+
+REQUIREMENTS_CHECK_DELAY = 0.05
+"""Seconds in which declarations are gathered before they are looked at (SM-16)."""
+
+
+class SlotAllocation(WorkerEvents):
+    """The part of a ResourceManager between its members and its SlotManager.
+
+    Lives on the ResourceManager's main thread; every event is given to the SlotManager together
+    with the time, its actions are carried out in their order.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        resource_manager_id: ResourceManagerId,
+        members: Members,
+        driver: ResourceManagerDriver,
+        configuration: Configuration,
+        forget_task_executor: Callable[[ResourceID], object],
+        random_bytes: RandomBytes,
+    ) -> None:
+        """*forget_task_executor* ends the registration of one that is about to be ended."""
+        self._endpoint = endpoint
+        self._resource_manager_id = resource_manager_id
+        self._members = members
+        self._forget_task_executor = forget_task_executor
+        self._slots_per_shared_worker = configuration.get(options.NUMBER_OF_TASK_SLOTS)
+        self._slot_manager = SlotManager(
+            shared_worker_profile=ResourceProfile(
+                configuration.get(options.TASK_EXECUTOR_CPU_CORES),
+                configuration.get(options.TASK_EXECUTOR_MEMORY),
+            ),
+            shared_worker_slots=self._slots_per_shared_worker,
+            new_allocation_id=lambda: AllocationID.generate(random_bytes),
+            idle_timeout=configuration.get(options.TASK_EXECUTOR_IDLE_TIMEOUT),
+            slot_request_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
+        )
+        self._launcher = WorkerLauncher(endpoint, driver, self)
+        self._shortages = ShortageReporter(
+            endpoint,
+            self._slot_manager,
+            driver,
+            self._launcher,
+            jobs=lambda: members.job_masters,
+            notify=self._notify_not_enough_resources,
+            delay=configuration.get(options.PENDING_REPORT_DELAY),
+        )
+        self._declared: dict[JobID, ResourceRequirements] = {}
+        """Declarations that the SlotManager has not seen yet."""
+        self._check: TimerHandle | None = None
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def declare(self, requirements: ResourceRequirements) -> None:
+        """What a job wants from now on; looked at a little later, with what others declare."""
+        if not self._declared:
+            self._endpoint.schedule_run_async(REQUIREMENTS_CHECK_DELAY, self._check_requirements)
+        self._declared[requirements.job_id] = requirements
+
+    def _check_requirements(self) -> None:
+        declared, self._declared = self._declared, {}
+        for requirements in declared.values():
+            self._carry_out(self._slot_manager.set_requirements(requirements, self._now()))
+
+    def job_master_gone(self, job_id: JobID) -> None:
+        """Its requirements are void; the job's workers wait a while for the next master."""
+        self._forget_declaration(job_id)
+        self._carry_out(self._slot_manager.clear_requirements(job_id, False, self._now()))
+
+    async def release_job(self, job_id: JobID) -> None:
+        """The job has ended; returns when its worker groups are gone."""
+        self._forget_declaration(job_id)
+        self._carry_out(self._slot_manager.clear_requirements(job_id, True, self._now()))
+        await self._launcher.released(job_id)
+
+    def _forget_declaration(self, job_id: JobID) -> None:
+        self._declared.pop(job_id, None)
+        self._shortages.forget(job_id)
+
+    async def release_all(self, reason: str) -> None:
+        """Returns when there is no worker group any more."""
+        self._declared.clear()
+        self._carry_out(self._slot_manager.shut_down(reason))
+        await self._launcher.all_released()
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def recover(self, group: WorkerGroup, live_bundles: tuple[int, ...]) -> None:
+        """A group that an earlier ResourceManager left, and where in it TaskExecutors live."""
+        log.info("worker group %s is taken over, TaskExecutors in %s", group.name, live_bundles)
+        self._launcher.adopt(group)
+        slots = 1 if group.job_id is not None else self._slots_per_shared_worker
+        self._carry_out(
+            self._slot_manager.recover_worker_group(
+                group.group_id, group.bundles, slots, group.job_id, live_bundles, self._now()
+            )
+        )
+
+    def add_task_executor(
+        self, location: WorkerLocation, total_profile: ResourceProfile, report: SlotReport
+    ) -> None:
+        """It has registered and sent its first report."""
+        self._launcher.task_executor_registered(location.worker_group, location.bundle_index)
+        self._carry_out(
+            self._slot_manager.register_task_executor(location, total_profile, report, self._now())
+        )
+
+    def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
+        """A later report."""
+        self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
+
+    def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
+        self._carry_out(self._slot_manager.slot_freed(slot_id, allocation_id, self._now()))
+
+    def task_executor_lost(self, resource_id: ResourceID, cause: str) -> None:
+        self._carry_out(self._slot_manager.task_executor_lost(resource_id, cause, self._now()))
+
+    def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
+        """Those that have sent a slot report."""
+        return self._slot_manager.task_executors()
+
+    # --- the SlotManager's decisions --------------------------------------------------------------
+
+    def _carry_out(self, actions: Iterable[SlotManagerAction]) -> None:
+        for action in actions:
+            match action:
+                case StartWorkerGroup():
+                    self._launcher.start_group(action)
+                case CancelWorkerGroupRequest():
+                    self._launcher.cancel_group(action.request_number)
+                case ReleaseWorkerGroup():
+                    self._release_worker_group(action)
+                case StartTaskExecutor():
+                    self._launcher.start_task_executor(action)
+                case StopTaskExecutor():
+                    self._forget_task_executor(action.resource_id)
+                    self._launcher.stop_task_executor(action.resource_id)
+                case RequestSlot():
+                    self._endpoint.create_task(
+                        self._request_slot(action), f"request slot {action.slot_id}"
+                    )
+                case FreeSlot():
+                    self._free_slot(action)
+                case NotifyAllocationFailure():
+                    self._notify_allocation_failure(action)
+                case NotifyNotEnoughResources():
+                    self._notify_not_enough_resources(action.job_id, action.shortages)
+        self._schedule_check()
+        self._shortages.slots_changed()
+
+    def _schedule_check(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+        due = self._slot_manager.next_check_time()
+        if due is not None:
+            self._check = self._endpoint.schedule_run_async(
+                max(0.0, due - self._now()),
+                lambda: self._carry_out(self._slot_manager.check(self._now())),
+            )
+
+    def _release_worker_group(self, action: ReleaseWorkerGroup) -> None:
+        log.info("worker group %s is being released: %s", action.group_id, action.reason)
+        for worker in tuple(self._members.task_executors.values()):
+            if worker.location.worker_group == action.group_id:
+                self._forget_task_executor(worker.location.resource_id)
+        self._launcher.release_group(action.group_id)
+
+    async def _request_slot(self, action: RequestSlot) -> None:
+        worker = self._members.task_executors.get(action.resource_id)
+        job_master = self._members.job_masters.get(action.job_id)
+        cause = None
+        if worker is None or job_master is None:
+            cause = f"{action.resource_id} or the JobMaster of job {action.job_id} is gone"
+        else:
+            try:
+                await worker.gateway.request_slot(
+                    action.slot_id,
+                    action.job_id,
+                    action.allocation_id,
+                    action.profile,
+                    action.job_master_address,
+                    job_master.job_master_id,
+                    self._resource_manager_id,
+                )
+            except FlinkRayError as error:
+                cause = str(error)
+                log.info("slot %s could not be allocated: %s", action.slot_id, cause)
+        slot_id, allocation_id, now = action.slot_id, action.allocation_id, self._now()
+        if cause is None:
+            self._carry_out(self._slot_manager.slot_request_succeeded(slot_id, allocation_id, now))
+        else:
+            self._carry_out(
+                self._slot_manager.slot_request_failed(slot_id, allocation_id, cause, now)
+            )
+
+    def _free_slot(self, action: FreeSlot) -> None:
+        worker = self._members.task_executors.get(action.slot_id.resource_id)
+        if worker is not None:
+            free = worker.gateway.free_slot(action.allocation_id, action.reason)
+            tell(self._endpoint, free, action.slot_id.resource_id)
+
+    def _notify_allocation_failure(self, action: NotifyAllocationFailure) -> None:
+        job_master = self._members.job_masters.get(action.job_id)
+        if job_master is not None:
+            fail = job_master.gateway.fail_slot(
+                action.resource_id, action.allocation_id, action.cause
+            )
+            tell(self._endpoint, fail, job_master.resource_id)
+
+    def _notify_not_enough_resources(
+        self, job_id: JobID, shortages: tuple[ResourceShortage, ...]
+    ) -> None:
+        job_master = self._members.job_masters.get(job_id)
+        if job_master is not None:
+            notify = job_master.gateway.notify_not_enough_resources(shortages)
+            tell(self._endpoint, notify, job_master.resource_id)
+
+    # --- what became of the launcher's work -------------------------------------------------------
+
+    def worker_group_started(self, request_number: int, group: WorkerGroup) -> None:
+        now = self._now()
+        self._carry_out(
+            self._slot_manager.worker_group_started(request_number, group.group_id, now)
+        )
+
+    def worker_group_failed(self, request_number: int, cause: str) -> None:
+        log.warning("a worker group could not be started: %s", cause)
+        self._carry_out(self._slot_manager.worker_group_failed(request_number, cause, self._now()))
+
+    def worker_group_lost(self, group_id: WorkerGroupId, cause: str) -> None:
+        log.warning("worker group %s is lost: %s", group_id, cause)
+        self._carry_out(self._slot_manager.worker_group_lost(group_id, cause, self._now()))
+
+    def task_executor_start_failed(
+        self, group_id: WorkerGroupId, bundle_index: int, cause: str
+    ) -> None:
+        log.warning("no TaskExecutor in bundle %d of %s: %s", bundle_index, group_id, cause)
+        now = self._now()
+        self._carry_out(
+            self._slot_manager.task_executor_start_failed(group_id, bundle_index, cause, now)
+        )
+
+    def _now(self) -> float:
+        return self._endpoint.clock.monotonic()

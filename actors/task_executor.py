@@ -1,0 +1,411 @@
+"""The TaskExecutor: has slots in a bundle of a worker group, and runs tasks in them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from flinkray.actors.cluster_services import ClusterServices
+from flinkray.actors.gateways import ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.job_leader_service import JobLeaderService
+from flinkray.actors.leader_connection import LeaderConnection
+from flinkray.actors.messages import (
+    AllocatedSlotReport,
+    TaskExecutorHeartbeat,
+    TaskExecutorRegistration,
+    TaskExecutorRegistrationSuccess,
+)
+from flinkray.actors.running_tasks import RunningTasks
+from flinkray.actors.settings import heartbeat_settings, registration_settings
+from flinkray.actors.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.task_executor_host import TaskExecutorHost
+from flinkray.actors.task_runners import TaskError, TaskRunner, task_runners
+from flinkray.actors.tell import tell
+from flinkray.core import options
+from flinkray.core.errors import FlinkRayError, RpcError, RpcTimeoutError, SlotAllocationError
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    InstanceID,
+    JobID,
+    JobMasterId,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import (
+    HeartbeatManager,
+    RegistrationRejection,
+    RpcEndpoint,
+    RpcService,
+    TimerHandle,
+)
+from flinkray.scheduler.slots import SlotReport, WorkerLocation
+from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotTableAction, TaskSlotTable
+from flinkray.scheduler.tasks import TaskDeploymentDescriptor, TaskExecutionState
+
+log = logging.getLogger(__name__)
+
+OFFER_RETRY_DELAY = 0.2
+"""Seconds until slots are offered again that the JobMaster could not take."""
+CLOSE_TIMEOUT = 10.0
+"""Seconds that the slots have to become empty when the TaskExecutor stops."""
+
+
+class RegistrationTimeoutError(FlinkRayError):
+    """The TaskExecutor found no ResourceManager for too long, and ended itself."""
+
+
+async def create_task_executor(
+    rpc_service: RpcService, arguments: TaskExecutorArguments
+) -> TaskExecutor:
+    """Factory of the TaskExecutor's process."""
+    services = ClusterServices.create(rpc_service, arguments.cluster)
+    host = TaskExecutorHost.find(arguments.node)
+    runners = task_runners(rpc_service, host.session_directory)
+    return TaskExecutor(rpc_service, services, arguments, host, runners)
+
+
+class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
+    """A thin shell around its TaskSlotTable."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        services: ClusterServices,
+        arguments: TaskExecutorArguments,
+        host: TaskExecutorHost,
+        runners: Mapping[str, TaskRunner],
+    ) -> None:
+        super().__init__(rpc_service, "taskexecutor")
+        self._services = services
+        self._location = WorkerLocation(
+            resource_id=arguments.resource_id,
+            address=self.address,
+            node_id=host.node.node_id,
+            node_ip=host.node.node_ip,
+            pid=host.pid,
+            worker_group=arguments.worker_group,
+            bundle_index=arguments.bundle_index,
+        )
+        self._registration = TaskExecutorRegistration(
+            self._location, arguments.total_profile, arguments.number_of_slots
+        )
+        configuration = services.configuration
+        self._registration_timeout = configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT)
+        self._table = TaskSlotTable(
+            arguments.resource_id,
+            arguments.total_profile,
+            arguments.number_of_slots,
+            slot_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
+        )
+        self._resource_manager: LeaderConnection[
+            ResourceManagerGateway, TaskExecutorRegistrationSuccess
+        ] = LeaderConnection(
+            self,
+            target_name="ResourceManager",
+            gateway=ResourceManagerGateway,
+            token_type=ResourceManagerId,
+            register=lambda manager: manager.register_task_executor(self._registration),
+            on_connected=self._resource_manager_connected,
+            on_lost=self._resource_manager_lost,
+            on_rejection=self._resource_manager_rejected,
+            settings=registration_settings(configuration),
+        )
+        self._instance_id: InstanceID | None = None
+        """Of the registration at the present ResourceManager."""
+        self._resource_manager_target: ResourceID | None = None
+        self._tasks = RunningTasks(self, runners, on_ended=self._task_ended)
+        self._freed: dict[AllocationID, asyncio.Future[None]] = {}
+        """Completed when a slot that somebody waits for is free."""
+        self._offering: set[JobID] = set()
+        self._missed_by_job_master: dict[JobID, frozenset[AllocationID]] = {}
+        """Active slots that the JobMaster's last heartbeat did not list."""
+        self._registration_timer: TimerHandle | None = None
+        self._slot_timer: TimerHandle | None = None
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        configuration = self._services.configuration
+        heartbeat = heartbeat_settings(configuration)
+        silence = f"no heartbeat from it for {heartbeat.timeout:g} s"
+        self._heartbeats: HeartbeatManager[SlotReport, None] = HeartbeatManager(
+            self,
+            heartbeat,
+            payload=lambda _: self._table.report(),
+            on_heartbeat=lambda _target, _payload: None,
+            on_timeout=lambda _: self._resource_manager_deaf(silence),
+            on_unreachable=lambda _: self._resource_manager_deaf("it is unreachable"),
+        )
+        self._job_leaders = JobLeaderService(
+            self,
+            self._services.high_availability,
+            registration_settings(configuration),
+            heartbeat,
+            location=self._location,
+            on_connected=self._offer_slots,
+            on_lost=self._job_master_lost,
+            on_slot_report=self._compare_with_job_master,
+            heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
+        )
+        self._start_registration_timer()
+        retriever = self._services.high_availability.get_resource_manager_leader_retriever()
+        await self._resource_manager.start(retriever)
+
+    async def on_stop(self) -> None:
+        """End all tasks, then leave (TM-18)."""
+        self._carry_out(self._table.close("the TaskExecutor stops"))
+        if not self._table.is_empty:
+            freed = [
+                self._when_freed(allocation_id)
+                for job_id in self._table.jobs()
+                for allocation_id in self._table.allocations_of(job_id)
+            ]
+            _, late = await asyncio.wait(freed, timeout=CLOSE_TIMEOUT)
+            if late:
+                log.warning("%s stops with %d slots in use", self.address, len(late))
+        manager, resource_id = self._resource_manager.target_gateway, self._location.resource_id
+        if manager is not None:
+            try:
+                await manager.disconnect_task_executor(resource_id, "it stops")
+            except RpcError as error:
+                log.info("no goodbye to the ResourceManager: %s", error)
+        await self._resource_manager.stop()
+        await self._job_leaders.stop()
+        self._heartbeats.stop()
+        await self._services.high_availability.close()
+
+    # --- the ResourceManager ----------------------------------------------------------------------
+
+    async def _resource_manager_connected(
+        self, manager: ResourceManagerGateway, success: TaskExecutorRegistrationSuccess
+    ) -> None:
+        self._stop_registration_timer()
+        self._instance_id = success.instance_id
+        self._resource_manager_target = target = success.resource_manager_resource_id
+        resource_id = self._location.resource_id
+        self._heartbeats.monitor_target(
+            target, lambda report: manager.heartbeat_from_task_executor(resource_id, report)
+        )
+        try:
+            await manager.send_slot_report(resource_id, success.instance_id, self._table.report())
+        except FlinkRayError as error:
+            if self._instance_id == success.instance_id:
+                self._resource_manager.reconnect(f"it did not take the slot report: {error}")
+
+    def _resource_manager_lost(self, reason: str) -> None:
+        self._instance_id = None
+        if self._resource_manager_target is not None:
+            self._heartbeats.unmonitor_target(self._resource_manager_target)
+            self._resource_manager_target = None
+        self._start_registration_timer()
+
+    def _resource_manager_deaf(self, reason: str) -> None:
+        manager = self._resource_manager.target_gateway
+        if manager is not None:
+            goodbye = manager.disconnect_task_executor(self._location.resource_id, reason)
+            tell(self, goodbye, "ResourceManager")
+        self._resource_manager.reconnect(reason)
+
+    def _resource_manager_rejected(self, rejection: RegistrationRejection) -> None:
+        log.info("%s is not wanted any more: %s", self.address, rejection.reason)
+        self.close()
+
+    async def disconnect_resource_manager(self, reason: str) -> None:
+        self._resource_manager.reconnect(reason)
+
+    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
+        self._heartbeats.request_heartbeat(resource_id, None)
+
+    def _start_registration_timer(self) -> None:
+        self._stop_registration_timer()
+        self._registration_timer = self.schedule_run_async(
+            self._registration_timeout, self._registration_timed_out
+        )
+
+    def _stop_registration_timer(self) -> None:
+        if self._registration_timer is not None:
+            self._registration_timer.cancel()
+            self._registration_timer = None
+
+    def _registration_timed_out(self) -> None:
+        self.on_fatal_error(
+            RegistrationTimeoutError(
+                f"{self.address} could not register at the ResourceManager within "
+                f"{self._registration_timeout:g} s"
+            )
+        )
+
+    # --- slots ------------------------------------------------------------------------------------
+
+    async def request_slot(
+        self,
+        slot_id: SlotID,
+        job_id: JobID,
+        allocation_id: AllocationID,
+        profile: ResourceProfile,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+    ) -> None:
+        manager = self._resource_manager.target_gateway
+        if manager is None or manager.fencing_token != resource_manager_id:
+            raise SlotAllocationError(
+                f"{slot_id} is not given: {self._location.resource_id} is not registered at the "
+                f"ResourceManager {resource_manager_id}"
+            )
+        if not self._job_leaders.is_led_by(job_id, job_master_id):
+            reason = f"job {job_id} has a new JobMaster"
+            self._carry_out(self._table.free_slots_of_job(job_id, reason))
+        now = self.clock.monotonic()
+        self._table.allocate_slot(slot_id.slot_index, job_id, allocation_id, profile, now)
+        self._schedule_slot_timeout()
+        await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
+        self._offer_slots(job_id)
+
+    async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        self._carry_out(self._table.free_slot(allocation_id, reason))
+        if self._table.contains(allocation_id):
+            await asyncio.shield(self._when_freed(allocation_id))
+
+    def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
+        return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
+
+    def _offer_slots(self, job_id: JobID) -> None:
+        if job_id not in self._offering and self._job_leaders.job_master(job_id) is not None:
+            self._offering.add(job_id)
+            self.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")
+
+    async def _keep_offering(self, job_id: JobID) -> None:
+        """Offer what is not active until the JobMaster has answered (TM-13) or is lost."""
+        try:
+            while True:
+                master = self._job_leaders.job_master(job_id)
+                offering = self._table.offer_slots(job_id)
+                if master is None or offering is None:
+                    return
+                try:
+                    answer = await master.offer_slots(self._location.resource_id, offering.offers)
+                except FlinkRayError as error:
+                    log.info("job %s did not take its slots yet: %s", job_id, error)
+                    await asyncio.sleep(OFFER_RETRY_DELAY)
+                    continue
+                now = self.clock.monotonic()
+                self._carry_out(self._table.offer_answered(offering, answer.accepted, now))
+        finally:
+            self._offering.discard(job_id)
+
+    def _compare_with_job_master(self, report: AllocatedSlotReport) -> None:
+        """Slots must be the same on both sides (TM-16).
+
+        A slot that only we have is freed when two reports in a row lack it: the JobMaster's view of
+        a slot that it has just accepted may be late.
+        """
+        job_id = report.job_id
+        difference = self._table.compare_with_job_master(job_id, report.allocations)
+        master = self._job_leaders.job_master(job_id)
+        for allocation_id in difference.unknown_here:
+            if master is not None:
+                fail = master.fail_slot(
+                    self._location.resource_id, allocation_id, "its TaskExecutor does not know it"
+                )
+                tell(self, fail, f"JobMaster of job {job_id}")
+        missed = frozenset(difference.unknown_there)
+        for allocation_id in sorted(missed & self._missed_by_job_master.get(job_id, frozenset())):
+            self._carry_out(self._table.free_slot(allocation_id, "its JobMaster does not know it"))
+        self._missed_by_job_master[job_id] = missed
+
+    def _schedule_slot_timeout(self) -> None:
+        if self._slot_timer is not None:
+            self._slot_timer.cancel()
+            self._slot_timer = None
+        deadline = self._table.next_deadline()
+        if deadline is not None:
+            delay = max(0.0, deadline - self.clock.monotonic())
+            self._slot_timer = self.schedule_run_async(delay, self._free_timed_out_slots)
+
+    def _free_timed_out_slots(self) -> None:
+        self._carry_out(self._table.free_timed_out_slots(self.clock.monotonic()))
+
+    def _carry_out(self, actions: list[SlotTableAction]) -> None:
+        for action in actions:
+            match action:
+                case EndTask():
+                    self._tasks.cancel(action.attempt_id)
+                case CleanSlot():
+                    self.create_task(self._clean_slot(action), f"clean {action.slot_id}")
+        self._schedule_slot_timeout()
+
+    async def _clean_slot(self, action: CleanSlot) -> None:
+        job_id, allocation_id = action.job_id, action.allocation_id
+        await self._tasks.clean_up(allocation_id, job_id)
+        slot_id = self._table.slot_cleaned(allocation_id)
+        log.info("%s is free: %s", slot_id, action.reason)
+        freed = self._freed.pop(allocation_id, None)
+        if freed is not None:
+            freed.set_result(None)
+        manager = self._resource_manager.target_gateway
+        if manager is not None and self._instance_id is not None and slot_id is not None:
+            news = manager.notify_slot_available(self._instance_id, slot_id, allocation_id)
+            tell(self, news, "ResourceManager")
+        if not self._table.allocations_of(job_id):
+            self._missed_by_job_master.pop(job_id, None)
+            await self._job_leaders.remove_job(job_id)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def disconnect_job_master(self, job_id: JobID, reason: str) -> None:
+        self._job_master_lost(job_id, f"its JobMaster said goodbye: {reason}")
+
+    async def heartbeat_from_job_master(
+        self, resource_id: ResourceID, report: AllocatedSlotReport
+    ) -> None:
+        self._job_leaders.heartbeat_received(resource_id, report)
+
+    def _job_master_lost(self, job_id: JobID, reason: str) -> None:
+        log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
+        self._carry_out(self._table.free_slots_of_job(job_id, reason))
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def submit_task(
+        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
+    ) -> None:
+        self._refuse_past_leader(descriptor.job_id, job_master_id, descriptor.task_name)
+        self._tasks.check(descriptor)
+        self._table.add_task(descriptor.attempt_id, descriptor.allocation_id)
+        self._schedule_slot_timeout()
+        self._tasks.start(descriptor)
+
+    async def cancel_task(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
+        job_id = self._tasks.job_of(attempt_id)
+        if job_id is None:
+            raise TaskError(f"task {attempt_id} does not run in {self._location.resource_id}")
+        self._refuse_past_leader(job_id, job_master_id, str(attempt_id))
+        self._tasks.cancel(attempt_id)
+
+    def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId, task: str) -> None:
+        if not self._job_leaders.is_led_by(job_id, job_master_id):
+            raise TaskError(
+                f"task {task} of job {job_id}: JobMaster {job_master_id} does not lead the job here"
+            )
+
+    def _task_ended(self, state: TaskExecutionState) -> None:
+        log.info("task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or "")
+        self.create_task(self._report(state), f"report {state.attempt_id}")
+        self._carry_out(self._table.remove_task(state.attempt_id))
+
+    async def _report(self, state: TaskExecutionState) -> None:
+        """Tell the JobMaster; one that is lost has given the task up."""
+        while (master := self._job_leaders.job_master(state.job_id)) is not None:
+            try:
+                await master.update_task_execution_state(state)
+                return
+            except RpcTimeoutError as error:
+                log.warning("the end of task %s is reported again: %s", state.attempt_id, error)
+            except FlinkRayError as error:
+                log.warning("the end of task %s is not known: %s", state.attempt_id, error)
+                return
