@@ -51,7 +51,10 @@ def location_text(slot: AllocatedSlot) -> str:
 
 
 class Execution:
-    """States with their times, the slot, and the cause of a failure.  Times are monotonic seconds."""
+    """States with their times, the slot, and the cause of a failure.
+
+    Times are monotonic seconds.
+    """
 
     def __init__(self, attempt_id: ExecutionAttemptID, task_name: str, now: float) -> None:
         self.attempt_id = attempt_id
@@ -75,7 +78,8 @@ class Execution:
         self._enter(ExecutionState.SCHEDULED, now)
 
     def deploy(self, slot: AllocatedSlot, now: float) -> None:
-        """It is sent to its slot; raises IllegalTransitionError when that was done before (EX-01)."""
+        """It is sent to its slot; raises IllegalTransitionError when that was done before
+        (EX-01)."""
         self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
         self.slot = slot
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
-from flinkray.scheduler.exception_history import ExceptionHistory
 from flinkray.scheduler.execution import Execution, location_text
 from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_archive import vertex_info
 from flinkray.scheduler.job_graph import JobGraph, RestartStrategy, validate
-from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.job_info import JobDetails
+from flinkray.scheduler.job_record import JobRecord
 from flinkray.scheduler.job_scheduler_actions import (
     DeclareRequirements,
     JobEnded,
@@ -20,13 +20,10 @@ from flinkray.scheduler.job_scheduler_actions import (
     ScheduleRestart,
     ScheduleSlotRequestTimeout,
 )
-from flinkray.scheduler.job_status_machine import JobStatusMachine
 from flinkray.scheduler.restart_strategy import new_restart_strategy
-from flinkray.scheduler.slot_assignment import assign_by_bundle
+from flinkray.scheduler.slot_assignment import assign_by_bundle, required_slots
 from flinkray.scheduler.slots import (
     AllocatedSlot,
-    ResourceRequirement,
-    ResourceRequirements,
     ResourceShortage,
 )
 from flinkray.scheduler.spark_stage import SparkStage, failure_of
@@ -40,8 +37,9 @@ if TYPE_CHECKING:
 class JobScheduler:
     """Runs the job's Spark vertices, one after another, in the slots of the job's worker group.
 
-    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in monotonic seconds.  Events of an
-    earlier attempt or generation, and all events after JobEnded, change nothing.
+    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
+    monotonic seconds.  Events of an earlier attempt or generation, and all events after JobEnded,
+    change nothing.
     """
 
     def __init__(
@@ -57,16 +55,15 @@ class JobScheduler:
         """*epoch_offset*: ``clock.time() - clock.monotonic()``, for the timestamps that people see.
 
         Raises:
-            JobSubmissionError: the graph cannot run (see :func:`flinkray.scheduler.job_graph.validate`).
+            JobSubmissionError: the graph cannot run (see
+            :func:`flinkray.scheduler.job_graph.validate`).
         """
         validate(job_graph)
         self._job_graph = job_graph
         self._job_master_address = job_master_address
-        self._epoch_offset = epoch_offset
         self._slot_request_timeout = slot_request_timeout
-        self._started_at = now
-        self._status = JobStatusMachine(f"job {job_graph.job_id} ({job_graph.name})", now)
-        self._status.enter(JobStatus.CREATED, now)
+        self._job = JobRecord(job_graph, epoch_offset, now)
+        self._job.enter(JobStatus.CREATED, now)
         self._restart_strategy = new_restart_strategy(
             job_graph.restart_strategy or default_restart_strategy
         )
@@ -78,42 +75,34 @@ class JobScheduler:
         self._generation = 0
         """Grows with each wait for slots and each restart, so that old timers are known as such."""
         self._restart_delay_over = False
-        self._restarts = 0
-        self._failure: Failure | None = None
-        """Why the job is FAILING."""
-        self._suspension: str | None = None
-        self._result: SparkResult | None = None
-        self._history = ExceptionHistory()
 
     # orders
 
     def start(self, now: float) -> list[JobSchedulerAction]:
         """Begin; once."""
-        if self.status is not JobStatus.CREATED:
-            if self._is_ending:
-                return []
-            raise self._status.story.illegal("be started: it was before")
-        self._status.enter(JobStatus.RUNNING, now)
+        if self._job.is_ending:
+            return []
+        self._job.enter(JobStatus.RUNNING, now)
         return [self._declare(), *self._schedule(now)]
 
     def cancel(self, now: float) -> list[JobSchedulerAction]:
         """Cancel the job; a second time is fine, also after its end."""
-        if self._is_ending and self.status is not JobStatus.FAILING:
+        is_failing = self.status is JobStatus.FAILING and self._job.suspension is None
+        if self._job.is_ending and not is_failing:
             return []
-        self._status.enter(JobStatus.CANCELLING, now, "cancelled by its user")
+        self._job.enter(JobStatus.CANCELLING, now, "cancelled by its user")
         return self._cancel_everything(now)
 
     def suspend(self, reason: str, now: float) -> list[JobSchedulerAction]:
         """End this JobMaster's work on the job, whose result is SUSPENDED (EX-08)."""
-        if self.status.is_terminal or self._suspension is not None:
+        if self.status.is_terminal or self._job.suspension is not None:
             return []
-        self._suspension = reason
-        self._status.story.add(now, f"is to be suspended: {reason}")
+        self._job.suspend(reason, now)
         return self._cancel_everything(now)
 
     def global_failure(self, cause: Failure, now: float) -> list[JobSchedulerAction]:
         """Something failed that concerns the whole job."""
-        if self.status.is_terminal or self._suspension is not None:
+        if self.status.is_terminal or self._job.suspension is not None:
             return []
         if self.status is JobStatus.CANCELLING:
             return self._fail_job(cause, now)
@@ -140,14 +129,16 @@ class JobScheduler:
     def slot_failed(
         self, allocation_id: AllocationID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """A slot is lost, with its cause (send it before the ``slots_changed`` that lacks the slot)."""
+        """A slot is lost, with its cause (send it before the ``slots_changed`` that lacks the
+        slot)."""
         self._slots = tuple(s for s in self._slots if s.allocation_id != allocation_id)
         return self._slots_lost({allocation_id: cause}, now)
 
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """All slots on that TaskExecutor are lost (send it before the ``slots_changed`` that lacks them)."""
+        """All slots on that TaskExecutor are lost (send it before the ``slots_changed`` that lacks
+        them)."""
         gone = [
             slot
             for slot in {s.allocation_id: s for s in (*self._slots, *self._used_slots())}.values()
@@ -164,9 +155,9 @@ class JobScheduler:
         self._slots = ()
         actions: list[JobSchedulerAction] = [self._declare()]
         failure = Failure(f"the slot pool of the job was lost: {cause}")
-        if self.status is JobStatus.RUNNING and self._suspension is None:
+        if self.status is JobStatus.RUNNING and self._job.suspension is None:
             return actions + self._failed(failure, now)
-        self._history.add(failure, now + self._epoch_offset)
+        self._job.add_failure(failure, now)
         return actions
 
     def resources_short(
@@ -236,7 +227,8 @@ class JobScheduler:
     def coordinator_lost(
         self, vertex_id: JobVertexID, attempt_number: int, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """The Spark driver died, or could not be started; while it is being stopped that is as good as stopped."""
+        """The Spark driver died, or could not be started; while it is being stopped that is as
+        good as stopped."""
         stage = self._stage_of(vertex_id)
         if stage is None or stage.attempt_number != attempt_number:
             return []
@@ -258,7 +250,7 @@ class JobScheduler:
             return []
         failures, actions = stage.executors_changed(registered, now)
         for failure in failures:
-            self._history.add(failure, now + self._epoch_offset)
+            self._job.add_failure(failure, now)
         return actions
 
     def stage_progress(
@@ -277,7 +269,7 @@ class JobScheduler:
         stage = self._stage_of(vertex_id)
         if stage is None or not stage.is_current(attempt_number):
             return []
-        self._result = result
+        self._job.result = result
         return stage.finish(now) + self._proceed(now)
 
     def stage_failed(
@@ -309,29 +301,20 @@ class JobScheduler:
     @property
     def status(self) -> JobStatus:
         """The job's status."""
-        return self._status.status
+        return self._job.status
 
     def details(self) -> JobDetails:
         """All that a client may want to know."""
-        entered = self._status.entered
         groups = [slot.location.worker_group for slot in self._used_slots()]
-        return JobDetails(
-            job_id=self._job_graph.job_id,
-            name=self._job_graph.name,
-            status=self.status,
-            start_time=self._started_at + self._epoch_offset,
-            end_time=entered[self.status] + self._epoch_offset if self.status.is_terminal else None,
-            status_timestamps={s.name: at + self._epoch_offset for s, at in entered.items()},
-            restarts=self._restarts,
-            vertices=tuple(vertex_info(stage, self._epoch_offset) for stage in self._stages),
-            pending_reason=self._why_pending() if self._waits_for_slots else None,
-            exceptions=self._history.entries,
-            worker_group=groups[0] if groups else None,
+        return self._job.details(
+            tuple(vertex_info(stage, self._job.epoch_offset) for stage in self._stages),
+            self._why_pending() if self._waits_for_slots else None,
+            groups[0] if groups else None,
         )
 
     def story(self) -> str:
         """What has happened to the job, a line per event."""
-        return str(self._status.story)
+        return self._job.story
 
     # --- scheduling -------------------------------------------------------------------------------
 
@@ -341,15 +324,10 @@ class JobScheduler:
         return self._stages[self._stage_index]
 
     @property
-    def _is_ending(self) -> bool:
-        ending = (JobStatus.FAILING, JobStatus.CANCELLING)
-        return self.status.is_terminal or self.status in ending or self._suspension is not None
-
-    @property
     def _waits_for_slots(self) -> bool:
         return (
             self.status is JobStatus.RUNNING
-            and self._suspension is None
+            and self._job.suspension is None
             and self._stage.waits_for_slots
         )
 
@@ -361,16 +339,7 @@ class JobScheduler:
         return [slot for slot in slots if slot is not None]
 
     def _declare(self) -> DeclareRequirements:
-        vertex = self._job_graph.vertices[0]
-        requirement = ResourceRequirement(vertex.slot_profile, vertex.parallelism)
-        return DeclareRequirements(
-            ResourceRequirements(
-                self._job_graph.job_id,
-                self._job_master_address,
-                (requirement,),
-                dedicated_workers=self._job_graph.needs_dedicated_workers,
-            )
-        )
+        return DeclareRequirements(required_slots(self._job_graph, self._job_master_address))
 
     def _schedule(self, now: float) -> list[JobSchedulerAction]:
         """The present stage wants its slots: it is deployed now, or when they are there."""
@@ -423,23 +392,23 @@ class JobScheduler:
         if not failed:
             return self._proceed(now)
         for _, failure in failed[1:]:
-            self._history.add(failure, now + self._epoch_offset)
+            self._job.add_failure(failure, now)
         return self._failed(failed[0][1], now)
 
     def _failed(self, failure: Failure, now: float) -> list[JobSchedulerAction]:
         """The present stage failed: it is restarted, or the job fails."""
-        if self._is_ending:
-            self._history.add(failure, now + self._epoch_offset)
+        if self._job.is_ending:
+            self._job.add_failure(failure, now)
             return self._cancel_everything(now)
         if failure.suppress_restarts:
             return self._fail_job(failure, now)
         self._restart_strategy.notify_failure(now)
         if self.status is JobStatus.CREATED or not self._restart_strategy.can_restart():
             return self._fail_job(failure, now)
-        self._history.add(failure, now + self._epoch_offset)
+        self._job.add_failure(failure, now)
         if self.status is JobStatus.RUNNING:
-            self._status.enter(JobStatus.RESTARTING, now, failure.text)
-        self._restarts += 1
+            self._job.enter(JobStatus.RESTARTING, now, failure.text)
+        self._job.restarts += 1
         self._generation += 1
         self._restart_delay_over = False
         delay = self._restart_strategy.backoff_time()
@@ -447,9 +416,7 @@ class JobScheduler:
         return [*actions, ScheduleRestart(delay, self._generation), *self._proceed(now)]
 
     def _fail_job(self, failure: Failure, now: float) -> list[JobSchedulerAction]:
-        self._history.add(failure, now + self._epoch_offset)
-        self._failure = failure
-        self._status.enter(JobStatus.FAILING, now, failure.text)
+        self._job.fail(failure, now)
         return self._cancel_everything(now)
 
     def _cancel_everything(self, now: float) -> list[JobSchedulerAction]:
@@ -460,14 +427,14 @@ class JobScheduler:
         """What follows once nothing of the present stage runs any more."""
         if self.status.is_terminal or not self._stage.is_over:
             return []
-        if self._suspension is not None:
+        if self._job.suspension is not None:
             return self._end(JobStatus.SUSPENDED, now)
         if self.status is JobStatus.FAILING:
             return self._end(JobStatus.FAILED, now)
         if self.status is JobStatus.CANCELLING:
             return self._end(JobStatus.CANCELED, now)
         if self.status is JobStatus.RESTARTING and self._restart_delay_over:
-            self._status.enter(JobStatus.RUNNING, now, f"restart {self._restarts}")
+            self._job.enter(JobStatus.RUNNING, now, f"restart {self._job.restarts}")
             return self._schedule(now)
         if self.status is JobStatus.RUNNING and self._stage.vertex.is_finished:
             if self._stage_index + 1 == len(self._stages):
@@ -477,18 +444,5 @@ class JobScheduler:
         return []
 
     def _end(self, status: JobStatus, now: float) -> list[JobSchedulerAction]:
-        self._status.enter(status, now, self._suspension or "")
-        failure = self._failure if status is JobStatus.FAILED else None
-        result = self._result if status is JobStatus.FINISHED else None
-        job_result = JobResult(
-            job_id=self._job_graph.job_id,
-            name=self._job_graph.name,
-            status=status,
-            net_runtime=max(0.0, now - self._started_at),
-            failure=None if failure is None else failure.text,
-            failure_traceback=None if failure is None else failure.traceback,
-            result_location=None if result is None else result.location,
-            num_rows=None if result is None else result.num_rows,
-            schema_json=None if result is None else result.schema_json,
-        )
-        return [JobEnded(job_result, self.details())]
+        self._job.enter(status, now, self._job.suspension or "")
+        return [JobEnded(self._job.job_result(now), self.details())]

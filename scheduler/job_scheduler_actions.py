@@ -29,8 +29,8 @@ class ScheduleSlotRequestTimeout:
 class DeployTask:
     """Submit a task to the slot's TaskExecutor; when that fails: ``deploy_failed``.
 
-    An attempt is deployed once.  The task of a Spark subtask is the presence of its executor: it runs until it is
-    cancelled, and cancelling it alone ends no process of Spark's.
+    An attempt is deployed once.  The task of a Spark subtask is the presence of its executor: it
+    runs until it is cancelled, and cancelling it alone ends no process of Spark's.
     """
 
     descriptor: TaskDeploymentDescriptor
@@ -39,8 +39,8 @@ class DeployTask:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Cancel a task at the slot's TaskExecutor, which answers with ``task_state_changed``; when the call
-    fails: ``cancel_failed``."""
+    """Cancel a task at the slot's TaskExecutor, which answers with ``task_state_changed``; when the
+    call fails: ``cancel_failed``."""
 
     attempt_id: ExecutionAttemptID
     slot: AllocatedSlot
@@ -48,7 +48,8 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True)
 class StartCoordinator:
-    """Spawn the Spark driver of an attempt of a vertex; slots in the order of the subtasks (and bundles)."""
+    """Spawn the Spark driver of an attempt of a vertex; slots in the order of the subtasks (and
+    bundles)."""
 
     vertex_id: JobVertexID
     attempt_number: int
@@ -57,7 +58,8 @@ class StartCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class StopCoordinator:
-    """Stop a Spark driver, also one that is still starting, and call ``coordinator_stopped`` when its process is gone."""
+    """Stop a Spark driver, also one that is still starting, and call ``coordinator_stopped`` when
+    its process is gone."""
 
     vertex_id: JobVertexID
     attempt_number: int

@@ -32,10 +32,10 @@ def size_of(profile: ResourceProfile) -> tuple[float, int, float, tuple[tuple[st
 def match_slots(
     requirements: Iterable[ResourceRequirement], slots: Sequence[ResourceProfile]
 ) -> Matching:
-    """Give each requirement, the largest first, the smallest slots that hold it; of equal ones the first.
+    """Give each requirement, the largest first, the smallest slots that hold it.
 
-    Exact whenever the profiles are ordered by size; where they are not comparable (much CPU and little
-    memory against the reverse) a better matching may exist.
+    Exact whenever the profiles are ordered by size; where they are not comparable (much CPU and
+    little memory against the reverse) a better matching may exist.
     """
     free = sorted(range(len(slots)), key=lambda i: size_of(slots[i]))
     matched = [False] * len(slots)

@@ -1,4 +1,5 @@
-"""The requirement check: what has to be started, asked for and released so that jobs get what they require."""
+"""The requirement check: what has to be started, asked for and released so that jobs get what they
+require."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from flinkray.scheduler.workers import ManagedSlot, SlotState
 
 
 def check_requirements(books: SlotBooks, now: float) -> list[SlotManagerAction]:
-    """Bring workers and slots in line with the requirements; a second call in a row changes nothing."""
+    """Bring workers and slots in line with the requirements; a second call in a row changes
+    nothing."""
     actions: list[SlotManagerAction] = []
     for requirements in books.jobs.values():
         if requirements.dedicated_workers:
@@ -135,7 +137,8 @@ def _give_free_slots(
     now: float,
     actions: list[SlotManagerAction],
 ) -> int:
-    """Ask for free slots for a job; the number of slots it still waits for and new workers could give.
+    """Ask for free slots for a job; the number of slots it still waits for and new workers could
+    give.
 
     Of the slots that hold the profile the smallest is taken; of equal ones that on the fullest
     worker, so that idle workers can go; then the oldest worker's first.

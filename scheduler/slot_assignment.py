@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flinkray.core.ids import AllocationID, WorkerGroupId
-from flinkray.scheduler.slots import AllocatedSlot
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.slots import AllocatedSlot, ResourceRequirement, ResourceRequirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,9 @@ class SlotAssignment:
 def assign_by_bundle(slots: tuple[AllocatedSlot, ...], parallelism: int) -> SlotAssignment:
     """Subtask i gets the slot in bundle i; all must be of one worker group.
 
-    *slots* in the order in which they came.  A newer slot in the same bundle stands for a TaskExecutor
-    that replaced another.  When there are enough slots but of several groups, the older groups' are
-    useless: they keep the newest group's from being accepted.
+    *slots* in the order in which they came.  A newer slot in the same bundle stands for a
+    TaskExecutor that replaced another.  When there are enough slots but of several groups, the
+    older groups' are useless: they keep the newest group's from being accepted.
     """
     groups: dict[WorkerGroupId, dict[int, AllocatedSlot]] = {}
     useless: list[AllocationID] = []
@@ -39,3 +40,14 @@ def assign_by_bundle(slots: tuple[AllocatedSlot, ...], parallelism: int) -> Slot
             useless += [slot.allocation_id for slot in bundles.values()]
         return SlotAssignment(None, tuple(useless))
     return SlotAssignment(None)
+
+
+def required_slots(job_graph: JobGraph, job_master_address: str) -> ResourceRequirements:
+    """What the job needs from its start to its end: its stages use the same slots in turn."""
+    vertex = job_graph.vertices[0]
+    return ResourceRequirements(
+        job_graph.job_id,
+        job_master_address,
+        (ResourceRequirement(vertex.slot_profile, vertex.parallelism),),
+        dedicated_workers=job_graph.needs_dedicated_workers,
+    )

@@ -1,4 +1,5 @@
-"""The books of the SlotManager: jobs, TaskExecutors and groups, and the changes that keep them in line."""
+"""The books of the SlotManager: jobs, TaskExecutors and groups, and the changes that keep them in
+line."""
 
 from __future__ import annotations
 
@@ -126,7 +127,9 @@ class SlotBooks:
                 assert slot.job_id is not None
                 assert slot.allocation_id is not None
                 actions.append(
-                    NotifyAllocationFailure(slot.job_id, slot.allocation_id, f"{text}: {cause}")
+                    NotifyAllocationFailure(
+                        slot.job_id, location.resource_id, slot.allocation_id, f"{text}: {cause}"
+                    )
                 )
 
     def request_slot(

@@ -1,4 +1,5 @@
-"""Who gets which slots, and which workers are started and released: the decisions of a ResourceManager."""
+"""Who gets which slots, and which workers are started and released: the decisions of a
+ResourceManager."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ REFUSED_SLOT_DELAY = 0.5
 class SlotManager:
     """Matches what jobs require with the slots there are, and starts and releases worker groups.
 
-    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in monotonic seconds.
-    After every event call :meth:`check` again at :meth:`next_check_time`.
+    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
+    monotonic seconds. After every event call :meth:`check` again at :meth:`next_check_time`.
     """
 
     def __init__(
@@ -51,7 +52,8 @@ class SlotManager:
     ) -> None:
         """Durations in seconds.
 
-        *task_executor_start_timeout*: a TaskExecutor that has been started and not registered is given up after it.
+        *task_executor_start_timeout*: a TaskExecutor that has been started and not registered is
+        given up after it.
         """
         self._books = SlotBooks(
             SlotManagerSettings(
@@ -71,7 +73,10 @@ class SlotManager:
     def set_requirements(
         self, requirements: ResourceRequirements, now: float
     ) -> list[SlotManagerAction]:
-        """Replace what a job wants (a total).  Empty: nothing new is given, what it has stays until freed (SM-18)."""
+        """Replace what a job wants (a total).
+
+        Empty: nothing new is given, what it has stays until freed (SM-18).
+        """
         self._books.jobs[requirements.job_id] = requirements
         return self.check(now)
 
@@ -80,8 +85,9 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """The job's master is gone.
 
-        Ended: its own worker group is released at once and its slots on shared workers are freed.  Else
-        (a new master is expected) requests in flight are given up, and its own group waits for the idle time-out.
+        Ended: its own worker group is released at once and its slots on shared workers are freed.
+        Else (a new master is expected) requests in flight are given up, and its own group waits for
+        the idle time-out.
         """
         self._books.jobs.pop(job_id, None)
         self._told.pop(job_id, None)
@@ -111,7 +117,8 @@ class SlotManager:
         report: SlotReport,
         now: float,
     ) -> list[SlotManagerAction]:
-        """A TaskExecutor has registered and sent its first report; again under the same name: it is new (RM-01)."""
+        """A TaskExecutor has registered and sent its first report; again under the same name: it
+        is new (RM-01)."""
         actions: list[SlotManagerAction] = []
         resource_id = location.resource_id
         if location.worker_group in self._books.groups.released:
@@ -151,7 +158,8 @@ class SlotManager:
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """It died or left: its allocations fail, and a wanted group gets a new one in the same bundle."""
+        """It died or left: its allocations fail, and a wanted group gets a new one in the same
+        bundle."""
         worker = self._books.workers.get(resource_id)
         if worker is None:
             return []
@@ -162,7 +170,8 @@ class SlotManager:
     def task_executor_start_failed(
         self, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """A StartTaskExecutor failed or its process died before it registered; tried again with back-off."""
+        """A StartTaskExecutor failed or its process died before it registered; tried again with
+        back-off."""
         group = self._books.groups.started.get(group_id)
         bundle = group.bundles.get(bundle_index) if group else None
         if bundle is None or bundle.state is not BundleState.STARTING:
@@ -182,7 +191,8 @@ class SlotManager:
     def slot_request_failed(
         self, slot_id: SlotID, allocation_id: AllocationID, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """It refused, or there was no answer: the slot is free again and the job gets another try (SM-05)."""
+        """It refused, or there was no answer: the slot is free again and the job gets another try
+        (SM-05)."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.state is SlotState.PENDING:
             slot.free(f"refused: {cause}", now)
@@ -220,7 +230,8 @@ class SlotManager:
     def worker_group_failed(
         self, request_number: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """The placement group could not be created (not: it waits); requested again with back-off."""
+        """The placement group could not be created (not: it waits); requested again with
+        back-off."""
         request = self._books.groups.requests.pop(request_number, None)
         if request is not None:
             self._books.groups.request_failed(request.job_id, cause, now)
@@ -229,7 +240,8 @@ class SlotManager:
     def worker_group_lost(
         self, group_id: WorkerGroupId, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """The group or one of its bundles is gone (its node died): released, and requested anew if still wanted."""
+        """The group or one of its bundles is gone (its node died): released, and requested anew if
+        still wanted."""
         group = self._books.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None:
@@ -245,7 +257,8 @@ class SlotManager:
         live_bundles: tuple[int, ...],
         now: float,
     ) -> list[SlotManagerAction]:
-        """A group of an earlier ResourceManager: adopted, and released if nobody claims it within the idle time-out.
+        """A group of an earlier ResourceManager: adopted, and released if nobody claims it within
+        the idle time-out.
 
         *live_bundles*: those whose TaskExecutor lives and will register again.
         """
@@ -305,7 +318,8 @@ class SlotManager:
         return min((t for t in times if t > self._checked_at), default=None)
 
     def notify_shortages(self, now: float, cluster: ClusterResources) -> list[SlotManagerAction]:
-        """NotifyNotEnoughResources for each job whose shortages differ from what it was told last."""
+        """NotifyNotEnoughResources for each job whose shortages differ from what it was told
+        last."""
         actions: list[SlotManagerAction] = []
         for job_id in self._books.jobs:
             shortages = self.shortages(job_id, now, cluster)
@@ -372,7 +386,8 @@ class SlotManager:
         return slot if slot is not None and slot.is_held_by(allocation_id) else None
 
     def _bundle_for(self, worker: Worker) -> Bundle:
-        """The bundle in which a registering TaskExecutor says it is; an unknown group is noted as such."""
+        """The bundle in which a registering TaskExecutor says it is; an unknown group is noted as
+        such."""
         location = worker.location
         group = self._books.groups.started.get(location.worker_group)
         if group is None:

@@ -22,7 +22,8 @@ class StartWorkerGroup:
 
 @dataclass(frozen=True, slots=True)
 class CancelWorkerGroupRequest:
-    """Forget a StartWorkerGroup that has not been answered; remove the group if it is there by now."""
+    """Forget a StartWorkerGroup that has not been answered; remove the group if it is there by
+    now."""
 
     request_number: int
 
@@ -37,7 +38,8 @@ class ReleaseWorkerGroup:
 
 @dataclass(frozen=True, slots=True)
 class StartTaskExecutor:
-    """Start a TaskExecutor in a bundle after *delay* seconds (0: at once), unless the group is released before.
+    """Start a TaskExecutor in a bundle after *delay* seconds (0: at once), unless the group is
+    released before.
 
     When it cannot be started: ``task_executor_start_failed``.
     """
@@ -60,7 +62,8 @@ class StopTaskExecutor:
 
 @dataclass(frozen=True, slots=True)
 class RequestSlot:
-    """Ask a TaskExecutor for a slot; answer with ``slot_request_succeeded`` or ``slot_request_failed``."""
+    """Ask a TaskExecutor for a slot; answer with ``slot_request_succeeded`` or
+    ``slot_request_failed``."""
 
     slot_id: SlotID
     resource_id: ResourceID
@@ -84,6 +87,7 @@ class NotifyAllocationFailure:
     """Tell a JobMaster that an allocated slot is lost (SM-09)."""
 
     job_id: JobID
+    resource_id: ResourceID
     allocation_id: AllocationID
     cause: str
 

@@ -25,7 +25,8 @@ class DeclareRequirements:
 
 @dataclass(frozen=True, slots=True)
 class FreeSlot:
-    """Tell the slot's TaskExecutor to free it; whether that succeeds or not, the pool has forgotten it."""
+    """Tell the slot's TaskExecutor to free it; whether that succeeds or not, the pool has
+    forgotten it."""
 
     location: WorkerLocation
     allocation_id: AllocationID
@@ -45,7 +46,8 @@ SlotPoolAction = DeclareRequirements | FreeSlot | SlotsChanged
 class DeclarativeSlotPool:
     """Accepts offered slots as far as they are required, and gives back what is not.
 
-    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in monotonic seconds.
+    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
+    monotonic seconds.
     """
 
     def __init__(self, job_id: JobID, idle_timeout: float = 50.0) -> None:
@@ -62,7 +64,8 @@ class DeclarativeSlotPool:
 
     @property
     def requirements(self) -> ResourceRequirements | None:
-        """What was declared last; to be declared again whenever a ResourceManager is connected (SP-27)."""
+        """What was declared last; to be declared again whenever a ResourceManager is connected
+        (SP-27)."""
         return self._requirements
 
     @property
@@ -96,7 +99,8 @@ class DeclarativeSlotPool:
     def register_task_executor(self, location: WorkerLocation, now: float) -> list[SlotPoolAction]:
         """From now on offers of that TaskExecutor are looked at.
 
-        Another process under the same name (address or pid differ) replaces the old one, whose slots are gone.
+        Another process under the same name (address or pid differ) replaces the old one, whose
+        slots are gone.
         """
         self._require_open("register a TaskExecutor")
         known = self._task_executors.get(location.resource_id)
@@ -154,7 +158,8 @@ class DeclarativeSlotPool:
         return self.release_slots(tuple(idle), reason, now)
 
     def next_deadline(self) -> float | None:
-        """When :meth:`release_idle_slots` has something to do next; None: no slot is beyond the requirements."""
+        """When :meth:`release_idle_slots` has something to do next; None: no slot is beyond the
+        requirements."""
         if not self._excess_since:
             return None
         return min(self._excess_since.values()) + self._idle_timeout

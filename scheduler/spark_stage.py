@@ -1,4 +1,5 @@
-"""A Spark stage: a vertex whose subtasks are Spark executors and whose coordinator is a Spark driver."""
+"""A Spark stage: a vertex whose subtasks are Spark executors and whose coordinator is a Spark
+driver."""
 
 from __future__ import annotations
 
@@ -79,11 +80,11 @@ class SparkStage:
         """Deploy subtask i to slot i and start the coordinator."""
         if self.coordinator is not CoordinatorState.NONE:
             raise self.story.illegal(f"start a coordinator: one is {self.coordinator.value}")
+        self.attempt_number += 1
         actions: list[JobSchedulerAction] = [
             self._deploy(execution, slot, now)
             for execution, slot in zip(self.vertex.executions, slots, strict=True)
         ]
-        self.attempt_number += 1
         self._coordinator_is(CoordinatorState.STARTING, now)
         actions.append(StartCoordinator(self.vertex_id, self.attempt_number, slots))
         return actions
@@ -98,6 +99,7 @@ class SparkStage:
             parallelism=self.vertex.vertex.parallelism,
             allocation_id=slot.allocation_id,
             invokable_kind=self.vertex.vertex.invokable.kind,
+            coordinator_attempt=self.attempt_number,
         )
         return DeployTask(descriptor, slot)
 
@@ -158,7 +160,8 @@ class SparkStage:
     def executors_changed(
         self, registered: tuple[SparkExecutorInfo, ...], now: float
     ) -> tuple[list[Failure], list[JobSchedulerAction]]:
-        """Execution i runs when its executor is registered; a lost one is followed by a new attempt."""
+        """Execution i runs when its executor is registered; a lost one is followed by a new
+        attempt."""
         by_subtask = {info.subtask_index: info for info in registered}
         failures: list[Failure] = []
         actions: list[JobSchedulerAction] = []

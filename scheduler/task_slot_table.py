@@ -23,7 +23,8 @@ class EndTask:
 
 @dataclass(frozen=True, slots=True)
 class CleanSlot:
-    """No task is left in a slot that is being freed: end what they left behind, then call ``slot_cleaned``."""
+    """No task is left in a slot that is being freed: end what they left behind, then call
+    ``slot_cleaned``."""
 
     slot_id: SlotID
     job_id: JobID
@@ -92,7 +93,8 @@ class TaskSlotTable:
         number_of_slots: int,
         slot_timeout: float = 10.0,
     ) -> None:
-        """*slot_timeout*, seconds: a slot that is allocated and not active for so long is given up (TM-21)."""
+        """*slot_timeout*, seconds: a slot that is allocated and not active for so long is given up
+        (TM-21)."""
         self._resource_id = resource_id
         self._free_profile = total_profile
         self._number_of_slots = number_of_slots
@@ -114,10 +116,12 @@ class TaskSlotTable:
         profile: ResourceProfile,
         now: float,
     ) -> SlotID:
-        """Allocate a slot for a job; again with the same arguments: nothing changes.  Index -1: a dynamic slot.
+        """Allocate a slot for a job; again with the same arguments: nothing changes.  Index -1: a
+        dynamic slot.
 
         Raises:
-            SlotAllocationError: no such slot, it is not free, the allocation has another one, the profile is too large,
+            SlotAllocationError: no such slot, it is not free, the allocation has another one, the
+            profile is too large,
                 or the table is closed.
         """
         self._now = now
@@ -172,7 +176,8 @@ class TaskSlotTable:
     def offer_answered(
         self, offering: Offering, accepted: tuple[AllocationID, ...], now: float
     ) -> list[SlotTableAction]:
-        """Accepted slots are active, the others are freed; what a newer offering covers is left alone (TM-12)."""
+        """Accepted slots are active, the others are freed; what a newer offering covers is left
+        alone (TM-12)."""
         self._now = now
         actions: list[SlotTableAction] = []
         for offer in offering.offers:
@@ -190,7 +195,8 @@ class TaskSlotTable:
         """A task is submitted to a slot and makes it active (TM-11).
 
         Raises:
-            SlotAllocationError: the allocation is unknown or being freed, or the attempt is here already.
+            SlotAllocationError: the allocation is unknown or being freed, or the attempt is here
+            already.
         """
         if attempt_id in self._tasks:
             raise SlotAllocationError(f"task {attempt_id} is in {self._resource_id} already")
@@ -224,7 +230,10 @@ class TaskSlotTable:
         )
 
     def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
-        """A CleanSlot is carried out: the slot is free.  To be told to the ResourceManager, unless None."""
+        """A CleanSlot is carried out: the slot is free.
+
+        To be told to the ResourceManager, unless None.
+        """
         slot = self._slots.get(allocation_id)
         if slot is None:
             return None
@@ -302,7 +311,8 @@ class TaskSlotTable:
         return tuple(dict.fromkeys(slot.job_id for slot in self._slots.values()))
 
     def close(self, reason: str) -> list[SlotTableAction]:
-        """Free all slots and allocate none any more; closed for good when :attr:`is_empty` (TM-21)."""
+        """Free all slots and allocate none any more; closed for good when :attr:`is_empty`
+        (TM-21)."""
         self._closed = True
         actions: list[SlotTableAction] = []
         for allocation_id in list(self._slots):

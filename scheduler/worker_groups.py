@@ -63,7 +63,8 @@ class WorkerGroup:
     unneeded_since: float | None = None
     """Since when nothing in it is used or wanted; None: it is needed."""
     is_known: bool = True
-    """False: one of its TaskExecutors registered before the group was recovered; nothing is given from it."""
+    """False: one of its TaskExecutors registered before the group was recovered; nothing is given
+    from it."""
 
     @property
     def profiles(self) -> tuple[ResourceProfile, ...]:

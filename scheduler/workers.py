@@ -11,8 +11,9 @@ from flinkray.scheduler.slots import SlotReport, SlotStatus, WorkerLocation
 from flinkray.scheduler.story import Story
 
 REPORT_GRACE = 1.0
-"""Seconds for which a report that calls a slot free is not believed after its allocation was confirmed:
-a report is sent on another path than the confirmation and may be the older of the two."""
+"""Seconds for which a report that calls a slot free is not believed after its allocation was
+confirmed: a report is sent on another path than the confirmation and may be the older of the
+two."""
 
 
 class SlotState(Enum):
@@ -46,7 +47,8 @@ class ManagedSlot:
         self._enter(SlotState.PENDING, job_id, allocation_id, now, "")
 
     def allocate(self, job_id: JobID, allocation_id: AllocationID, now: float) -> None:
-        """The TaskExecutor says that the slot is the job's: what it says holds, whatever was thought."""
+        """The TaskExecutor says that the slot is the job's: what it says holds, whatever was
+        thought."""
         if (self.state, self.allocation_id) != (SlotState.ALLOCATED, allocation_id):
             self._enter(SlotState.ALLOCATED, job_id, allocation_id, now, "")
 
