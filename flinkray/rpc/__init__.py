@@ -5,6 +5,7 @@ from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
 from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
 from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
+from flinkray.rpc.mailbox import TimerHandle
 from flinkray.rpc.ray_service import RayRpcService
 from flinkray.rpc.registration import (
     RegisteredRpcConnection,
@@ -41,6 +42,7 @@ __all__ = [
     "RpcService",
     "SystemClock",
     "TerminationWatch",
+    "TimerHandle",
     "ask_timeout",
     "oneway",
 ]
