@@ -277,13 +277,17 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             parallelism=vertex.parallelism,
             slot_profile=vertex.slot_profile,
             code=vertex.invokable.code,
-            configuration=vertex.invokable.configuration,
+            configuration={**self._stage_defaults(), **vertex.invokable.configuration},
             result_location=(
                 f"{storage}/data/{self._job_id}/{vertex.vertex_id.short()}"
                 f"-{self.fencing_token.short()}-{action.attempt_number}"
             ),
         )
         self._coordinators.start((vertex.vertex_id, action.attempt_number), descriptor)
+
+    def _stage_defaults(self) -> dict[str, str]:
+        java_home = self._services.configuration.get(options.JAVA_HOME)
+        return {} if java_home is None else {options.JAVA_HOME.key: java_home}
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         """Tell the Dispatcher, whichever it is by then, until it has stored the result."""

@@ -1,0 +1,36 @@
+"""A flinkray cluster on the session's Ray, shared by all system tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient
+from tests.system.observer import available_resources
+from tests.system.pipelines import Gate
+
+
+@pytest.fixture(scope="session")
+def client(ray_cluster: object) -> Iterator[ClusterClient]:
+    configuration = {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": 2,
+        "restart-strategy.fixed-delay.delay": "200 ms",
+    }
+    with flinkray.connect(cluster_id="system", configuration=configuration) as client:
+        yield client
+
+
+@pytest.fixture
+def resources_before(client: ClusterClient) -> dict[str, float]:
+    return available_resources()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.open()

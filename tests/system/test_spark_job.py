@@ -1,0 +1,168 @@
+"""Spark jobs on a real cluster, as a user runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.core.errors import JobCancelledError, JobExecutionError
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing.waiting import wait_until
+from tests.system.observer import (
+    assert_leaves_nothing,
+    live_actors,
+    spark_executors,
+    worker_groups,
+)
+from tests.system.pipelines import Gate, doubled, expected_rows
+
+pytestmark = [pytest.mark.ray, pytest.mark.spark]
+
+
+def rows(handle: JobHandle) -> list[tuple[int, int]]:
+    table = handle.result(timeout=120).to_arrow().to_pylist()
+    return sorted((row["id"], row["twice"]) for row in table)
+
+
+def wait_for_tasks(gate: Gate, count: int = 2) -> None:
+    wait_until(lambda: len(gate.waiting_tasks()) >= count, 90, f"{count} Spark tasks to begin")
+
+
+def test_returned_dataframe_comes_back_and_nothing_is_left(
+    client: ClusterClient, resources_before: dict[str, float]
+) -> None:
+    handle = client.submit(flinkray.spark_job(doubled, parallelism=2, cpu=1, memory="1g"))
+
+    assert rows(handle) == expected_rows()
+
+    assert handle.status() is JobStatus.FINISHED
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_executors_of_two_concurrent_jobs_are_in_the_slots_of_their_own_job(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+) -> None:
+    """Ray's state API shows every executor in the bundle of a slot of its job, none elsewhere."""
+    handles = [
+        client.submit(flinkray.spark_job(gate.pipeline(), name=name, parallelism=2, memory="1g"))
+        for name in ("first", "second")
+    ]
+    wait_for_tasks(gate, 4)
+
+    seen = set()
+    by_id = {actor.actor_id: actor for actor in live_actors()}
+    for handle in handles:
+        details = handle.details()
+        (group,) = worker_groups(handle.job_id)
+        (vertex,) = details.vertices
+        assert len(vertex.executions) == 2
+        for execution in vertex.executions:
+            assert execution.state is ExecutionState.RUNNING
+            assert execution.executor_actor_id is not None
+            executor = by_id[execution.executor_actor_id]
+            assert executor.worker_group == group
+            assert executor.bundle_index == execution.subtask_index
+            assert executor.pid == execution.executor_pid
+            seen.add(executor.actor_id)
+    assert {executor.actor_id for executor in spark_executors()} == seen
+
+    gate.open()
+    assert [rows(handle) for handle in handles] == [expected_rows()] * 2
+    for handle in handles:
+        assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_progress_is_shown_while_the_job_runs(client: ClusterClient, gate: Gate) -> None:
+    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
+    wait_for_tasks(gate)
+
+    def active_tasks() -> int:
+        return sum(s.active_tasks for v in handle.details().vertices for s in v.active_stages)
+
+    wait_until(lambda: active_tasks() == 2, 10, "two active tasks in the job's details")
+    gate.open()
+    handle.result(timeout=60)
+    (vertex,) = handle.details().vertices
+    assert vertex.completed_tasks >= 4
+
+
+def test_cancelled_while_it_runs(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+) -> None:
+    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
+    wait_for_tasks(gate)
+
+    handle.cancel()
+
+    with pytest.raises(JobCancelledError):
+        handle.result(timeout=30)
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_cancelled_before_it_has_slots(
+    client: ClusterClient, resources_before: dict[str, float]
+) -> None:
+    handle = client.submit(flinkray.spark_job(doubled, parallelism=2, memory="1g"))
+    handle.cancel()
+
+    with pytest.raises(JobCancelledError):
+        handle.result(timeout=30)
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_error_of_the_users_function_fails_the_job_with_its_traceback(
+    client: ClusterClient, resources_before: dict[str, float]
+) -> None:
+    def broken(spark: Any) -> Any:
+        raise ValueError("no such airport: XYZ")
+
+    job = flinkray.spark_job(broken, restart_strategy=flinkray.NoRestart())
+    handle = client.submit(job)
+
+    with pytest.raises(JobExecutionError, match="no such airport: XYZ") as caught:
+        handle.result(timeout=90)
+    assert "in broken" in (caught.value.remote_traceback or "")
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_wrong_return_value_fails_the_job_and_says_what_is_accepted(
+    client: ClusterClient,
+) -> None:
+    def answer(spark: Any) -> Any:
+        return 42
+
+    handle = client.submit(flinkray.spark_job(answer))
+
+    with pytest.raises(JobExecutionError, match="DataFrame"):
+        handle.result(timeout=90)
+    assert handle.details().restarts == 0
+
+
+def test_profile_larger_than_any_node_fails_with_what_the_cluster_has(
+    client: ClusterClient, resources_before: dict[str, float]
+) -> None:
+    handle = client.submit(flinkray.spark_job(doubled, parallelism=1, cpu=1000, memory="1g"))
+
+    with pytest.raises(JobExecutionError, match="1000 CPU") as caught:
+        handle.result(timeout=20)
+    assert "largest node" in str(caught.value)
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_job_that_waits_for_resources_says_why_within_five_seconds(
+    client: ClusterClient, gate: Gate
+) -> None:
+    first = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=3, memory="1g"))
+    wait_for_tasks(gate, 3)
+    second = client.submit(flinkray.spark_job(doubled, parallelism=3, memory="1g"))
+
+    reason = wait_until(lambda: second.details().pending_reason, 5, "the reason of waiting")
+
+    assert "3 slots" in reason
+    assert "1 CPU" in reason
+    gate.open()
+    assert rows(first) == expected_rows()
+    assert rows(second) == expected_rows()
