@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from flinkray.client import ray_runtime
 from flinkray.client.cluster import cluster_storage, start_cluster, stop_cluster
@@ -17,7 +18,7 @@ from flinkray.core.ids import LeaderSessionID
 from flinkray.core.options import CLUSTER_ID, RPC_ASK_TIMEOUT, STORAGE_DIR
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
-from flinkray.rpc import RayRpcService
+from flinkray.rpc import RayRpcService, RpcService
 
 
 def connect(
@@ -62,6 +63,30 @@ def connect(
         loop.close()
         _leave_ray(runtime)
         raise
+
+
+@contextmanager
+def open_rpc_service(
+    address: str, cluster_id: str
+) -> Iterator[tuple[LoopThread, RpcService, RayRuntime]]:
+    """For starting and ending clusters: an RPC service in the namespace of a cluster that need not
+    run, on the Ray at *address*.
+
+    Raises:
+        ClusterNotFoundError, ConfigurationError: no such Ray.
+    """
+    namespace = ray_runtime.cluster_namespace(cluster_id)
+    runtime = _enter_ray(address, namespace, {})
+    loop = LoopThread("flinkray-client")
+    try:
+        rpc_service = loop.run(RayRpcService.open(namespace))
+        try:
+            yield loop, rpc_service, runtime
+        finally:
+            loop.run(rpc_service.close())
+    finally:
+        loop.close()
+        _leave_ray(runtime)
 
 
 def _enter_ray(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 from flinkray.client.job_result import JobExecutionResult
@@ -55,16 +56,32 @@ class JobHandle:
             f"cancel job {self.job_id}", lambda gateway: gateway.cancel_job(self.job_id)
         )
 
-    def wait(self, timeout: float | None = None) -> JobStatus:
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        on_progress: Callable[[JobDetails], None] | None = None,
+        interval: float = 1.0,
+    ) -> JobStatus:
         """Wait for the end, whichever it is, and for the job's resources to be back.
 
         Args:
             timeout: seconds.
+            on_progress: called here, in this thread, with the job's details every *interval*
+                seconds until the end.
 
         Raises:
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
         """
-        return self._client._run(self._end(timeout)).status
+        if on_progress is None:
+            return self._client._run(self._end(timeout)).status
+        end = self._client._start(self._end(timeout))
+        try:
+            while not futures.wait([end], interval).done:
+                on_progress(self.details())
+            return end.result().status
+        finally:
+            end.cancel()
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait for the job to finish.

@@ -162,7 +162,8 @@ def _find_ray() -> str:
     recorded = recorded_address()
     if recorded is not None:
         return recorded
-    found = sorted(address for address in services.find_gcs_addresses() if _is_reachable(address))
+    running: set[str] = services.find_gcs_addresses()  # type: ignore[no-untyped-call]
+    found = sorted(address for address in running if _is_reachable(address))
     if not found:
         raise ClusterNotFoundError(
             "no Ray runs on this machine; start one with: ray start --head && flinkray cluster up"
@@ -186,8 +187,8 @@ def _check_reachable(address: str) -> None:
     host, separator, port = address.rpartition(":")
     if "://" in address or not separator or not host or not port.isdigit():
         raise ConfigurationError(
-            f"not an address of a Ray cluster: {address!r} (write 'auto', 'local' or 'host:port' of "
-            "its head; Ray Client addresses, ray://, are not supported)"
+            f"not an address of a Ray cluster: {address!r} (write 'auto', 'local' or 'host:port' "
+            "of its head; Ray Client addresses, ray://, are not supported)"
         )
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT).close()

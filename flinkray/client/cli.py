@@ -1,0 +1,352 @@
+"""The command line: ``flinkray run|list|info|cancel`` and ``flinkray cluster up|down|status``.
+
+Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
+(arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached;
+4 unknown job; 5 the job was cancelled or suspended by somebody else; 130 Ctrl-C.
+Results go to standard output; progress, notes and errors to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from flinkray.client import cli_output
+from flinkray.client.attached_run import LeftRunning, ProgressDisplay, wait_attached
+from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
+from flinkray.core.config import Configuration
+from flinkray.core.errors import (
+    ConfigurationError,
+    FlinkRayError,
+    JobCancelledError,
+    JobNotFinishedError,
+    JobNotFoundError,
+    JobSubmissionError,
+    RpcConnectionError,
+)
+from flinkray.core.ids import JobID
+from flinkray.core.options import CLUSTER_ID
+from flinkray.scheduler.job_graph import FixedDelayRestart
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FAILED, BAD_INPUT, NO_CLUSTER, UNKNOWN_JOB, ENDED_BY_OTHERS, INTERRUPTED = 1, 2, 3, 4, 5, 130
+
+
+@dataclass
+class _Settings:
+    verbose: bool = False
+
+
+def _job_id(text: str) -> JobID:
+    try:
+        return JobID.from_hex(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise click.BadParameter(f"{text!r} is not of the form key=value")
+    return key, value
+
+
+def _set_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.find_object(_Settings).verbose = True  # type: ignore[union-attr]
+
+
+def _common(command: F) -> F:
+    options = (
+        click.option("--address", help="Ray: auto, host:port or local.  Default: $RAY_ADDRESS."),
+        click.option("--cluster-id", default=CLUSTER_ID.default, show_default=True),
+        click.option(
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_verbose,
+            help="Show tracebacks.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_JOB_ID = click.argument("job_id", type=_job_id, metavar="JOB_ID")
+
+
+@click.group(epilog="Exit codes are described in docs/cli.md.")
+@click.version_option(package_name="flinkray")
+def cli() -> None:
+    """Run PySpark pipelines in the slots of a flinkray cluster on Ray."""
+
+
+@cli.command()
+@click.argument("target")
+@click.option("--parallelism", default=1, show_default=True, help="Slots = Spark executors.")
+@click.option("--cpu", default=1.0, show_default=True, help="Cores of each slot.")
+@click.option("--memory", default="1g", show_default=True, help="Memory of each slot.")
+@click.option("--name", help="Name of the job.  Default: the function's.")
+@click.option("--detached", is_flag=True, help="Print the job id and do not wait.")
+@click.option("--restarts", type=click.IntRange(min=0), help="Restarts after failures, 1 s apart.")
+@click.option(
+    "--spark-conf", multiple=True, type=_pair, metavar="KEY=VALUE", help="A Spark property."
+)
+@_common
+def run(
+    target: str,
+    parallelism: int,
+    cpu: float,
+    memory: str,
+    name: str | None,
+    detached: bool,
+    restarts: int | None,
+    spark_conf: tuple[tuple[str, str], ...],
+    address: str | None,
+    cluster_id: str,
+) -> int:
+    """Submit a pipeline and wait for its end.
+
+    TARGET is script.py (its function `pipeline`), script.py:function or module:function; the
+    function takes a SparkSession and returns a DataFrame or nothing.  Where no cluster runs on this
+    machine, an embedded one is started for the job (--address local: always).
+
+    Ctrl-C cancels the job and waits for its end; a second one leaves at once.
+    """
+    from flinkray.client.connect import connect
+    from flinkray.client.job_builder import spark_job
+
+    job = spark_job(
+        load_pipeline(target),
+        name=name,
+        parallelism=parallelism,
+        cpu=cpu,
+        memory=memory,
+        spark_conf=dict(spark_conf),
+        restart_strategy=None if restarts is None else FixedDelayRestart(restarts),
+    )
+    address = _address_to_run_at(address)
+    if address == "local":
+        if detached:
+            raise click.UsageError(
+                "--detached needs a cluster that outlives this command "
+                "(ray start --head && flinkray cluster up)"
+            )
+        _note("no cluster on this machine: starting an embedded one for this job")
+    client = connect(address, cluster_id=cluster_id)
+    is_left = False
+    try:
+        if client.dashboard_url is not None:
+            _note(f"dashboard: {client.dashboard_url}")
+        handle = client.submit(job)
+        if detached:
+            click.echo(str(job.job_id))
+            return 0
+        _note(f"submitted job {job.job_id} ({job.name})")
+        status, was_interrupted = wait_attached(handle, ProgressDisplay(sys.stderr, time.monotonic))
+        if was_interrupted:
+            _note(f"job {job.job_id} ended: {status.name}")
+            return INTERRUPTED
+        result = handle.result()
+    except LeftRunning:
+        is_left = True
+        more = (
+            "it ends with its embedded cluster"
+            if address == "local"
+            else (f"look with: flinkray info {job.job_id}")
+        )
+        _note(f"left job {job.job_id} while it was being cancelled; {more}")
+        return INTERRUPTED
+    finally:
+        if not is_left:
+            client.close()
+    text = f"job {result.job_id} finished in {cli_output.format_seconds(result.net_runtime)}"
+    if result.has_data:
+        text += f": {result.num_rows} rows at {result.location}"
+    click.echo(text)
+    return 0
+
+
+@cli.command("list")
+@_JSON
+@_common
+def list_jobs(as_json: bool, address: str | None, cluster_id: str) -> None:
+    """List running and ended jobs."""
+    with _connect(address, cluster_id) as client:
+        jobs = client.list_jobs()
+    click.echo(cli_output.to_json(jobs) if as_json else cli_output.job_table(jobs, time.time()))
+
+
+@cli.command()
+@_JOB_ID
+@_JSON
+@_common
+def info(job_id: JobID, as_json: bool, address: str | None, cluster_id: str) -> None:
+    """Show a job: status, executions and where they run, progress, failures."""
+    with _connect(address, cluster_id) as client:
+        details = client.job(job_id).details()
+    click.echo(
+        cli_output.to_json(details) if as_json else cli_output.job_details(details, time.time())
+    )
+
+
+@cli.command()
+@_JOB_ID
+@_common
+def cancel(job_id: JobID, address: str | None, cluster_id: str) -> None:
+    """Begin to cancel a job."""
+    with _connect(address, cluster_id) as client:
+        client.cancel(job_id)
+    click.echo(f"job {job_id} is being cancelled")
+
+
+@cli.group()
+def cluster() -> None:
+    """Start, end and look at a cluster on a running Ray."""
+
+
+@cluster.command()
+@click.option(
+    "-D",
+    "values",
+    multiple=True,
+    type=_pair,
+    metavar="KEY=VALUE",
+    help="Configuration (docs/configuration.md).",
+)
+@_common
+def up(values: tuple[tuple[str, str], ...], address: str | None, cluster_id: str) -> None:
+    """Start a cluster; what runs already is left as it is."""
+    from flinkray.client.cluster import start_cluster
+    from flinkray.client.connect import open_rpc_service
+
+    configuration = Configuration({**dict(values), CLUSTER_ID.key: cluster_id})
+    with open_rpc_service(_running(address), cluster_id) as (loop, rpc_service, runtime):
+        started = loop.run(start_cluster(rpc_service, configuration))
+    if started:
+        click.echo(f"cluster {cluster_id!r} is up: started {' and '.join(started)}")
+    else:
+        click.echo(f"cluster {cluster_id!r} is running already; its configuration is as it was")
+    click.echo(f"dashboard: {runtime.dashboard_url or 'none'}")
+    click.echo(f"actors: {cli_output.list_actors_command(cluster_id)}")
+
+
+@cluster.command()
+@_common
+def down(address: str | None, cluster_id: str) -> None:
+    """End a cluster with all its jobs; Ray goes on."""
+    from flinkray.client import ray_runtime
+    from flinkray.client.cluster import stop_cluster
+    from flinkray.client.connect import open_rpc_service
+
+    with open_rpc_service(_running(address), cluster_id) as (loop, rpc_service, _):
+        was_running = ray_runtime.has_cluster(cluster_id)
+        end = loop.run(stop_cluster(rpc_service, cluster_id))
+    for name in (*end.killed, *end.removed_groups):
+        _note(f"was left and ended: {name}")
+    click.echo(f"cluster {cluster_id!r} {'is down' if was_running else 'was not running'}")
+
+
+@cluster.command()
+@_JSON
+@_common
+def status(as_json: bool, address: str | None, cluster_id: str) -> None:
+    """Show a cluster's workers, slots and jobs, and where to look in Ray."""
+    with _connect(address, cluster_id) as client:
+        overview = client.cluster_overview()
+    click.echo(
+        cli_output.to_json(overview)
+        if as_json
+        else cli_output.cluster_overview(cluster_id, overview)
+    )
+
+
+def main() -> None:
+    """Entry point of the ``flinkray`` command."""
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command line; returns its exit code."""
+    settings = _Settings()
+    try:
+        code = cli.main(list(arguments), prog_name="flinkray", standalone_mode=False, obj=settings)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _note("interrupted")
+        return INTERRUPTED
+    except FlinkRayError as error:
+        if settings.verbose:
+            traceback.print_exc()
+            if error.remote_traceback:
+                _note(error.remote_traceback)
+        _note(f"error: {_one_line(error)}")
+        return _exit_code(error)
+    return int(code or 0)
+
+
+def _exit_code(error: FlinkRayError) -> int:
+    from flinkray.client.ray_runtime import ClusterNotFoundError
+    from flinkray.spark.user_code import UserCodeError
+
+    codes: tuple[tuple[tuple[type[FlinkRayError], ...], int], ...] = (
+        (
+            (ConfigurationError, PipelineNotFoundError, JobSubmissionError, UserCodeError),
+            BAD_INPUT,
+        ),
+        ((ClusterNotFoundError, RpcConnectionError), NO_CLUSTER),
+        ((JobNotFoundError,), UNKNOWN_JOB),
+        ((JobCancelledError, JobNotFinishedError), ENDED_BY_OTHERS),
+    )
+    return next((code for types, code in codes if isinstance(error, types)), FAILED)
+
+
+def _one_line(error: FlinkRayError) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines) or type(error).__name__
+
+
+def _note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _connect(address: str | None, cluster_id: str) -> Any:
+    from flinkray.client.connect import connect
+
+    return connect(_running(address), cluster_id=cluster_id)
+
+
+def _running(address: str | None) -> str:
+    """Of a Ray that runs already."""
+    from flinkray.client import ray_runtime
+
+    address = address or ray_runtime.address_from_environment() or "auto"
+    if address == "local":
+        raise click.UsageError("'local' is an address for `flinkray run` only")
+    return address
+
+
+def _address_to_run_at(address: str | None) -> str:
+    from flinkray.client import ray_runtime
+
+    return (
+        address
+        or ray_runtime.address_from_environment()
+        or ray_runtime.recorded_address()
+        or "local"
+    )
+
+
+if __name__ == "__main__":
+    main()
