@@ -1,7 +1,7 @@
-"""A machine of its own on this one: processes, mounts, network, home, and an ssh server on loopback.
+"""A machine of its own on this one: processes, mounts, network, home, an ssh server on loopback.
 
-Linux namespaces keep all of it apart: what runs inside sees no process, port, temporary folder, home
-or Ray token of the machine outside, and everything inside is killed when its first process ends.
+Linux namespaces keep all of it apart: what runs inside sees no process, port, temporary folder,
+home or Ray token of the machine outside, and all of it is killed when its first process ends.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class PrivateMachine:
         self._process = subprocess.Popen(
             [
                 *("unshare", "-p", "-f", "--kill-child", "--mount-proc", "-m", "-n", "-u"),
-                *("bash", "-c", START, "private-machine", self._place, *self._kept),
+                *("bash", "-c", START, "private-machine"),
+                *map(str, (self._place, *self._kept)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

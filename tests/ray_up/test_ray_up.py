@@ -1,4 +1,4 @@
-"""cluster.yaml, as it is shipped, from `ray up` to `ray down`, on a head and a worker on loopback."""
+"""cluster.yaml as it is shipped, from `ray up` to `ray down`: a head and a worker on loopback."""
 
 from __future__ import annotations
 
