@@ -81,8 +81,8 @@ class Coordinators:
         try:
             address = await service.spawn(spec)
             gateway = await service.connect(address, SparkDriverGateway)
-        except FlinkRayError as error:
-            self._lost(key, f"the Spark driver did not start: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever the driver's own start-up raised
+            self._lost(key, f"the Spark driver did not start: {type(error).__name__}: {error}")
             return
         coordinator = self._coordinators[key]
         coordinator.gateway = gateway

@@ -23,7 +23,6 @@ from flinkray.actors.messages import (
 )
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
-    FlinkRayError,
     JobExecutionError,
     JobNotFoundError,
     JobStateError,
@@ -242,9 +241,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         )
         try:
             await self.rpc_service.spawn(spec)
-        except FlinkRayError as error:
+        except Exception as error:  # noqa: BLE001 - whatever the JobMaster's own start-up raised
             if job.job_master_id == job_master_id:
-                await self._job_master_terminated(job, job_master_id, f"it did not start: {error}")
+                reason = f"it did not start: {type(error).__name__}: {error}"
+                await self._job_master_terminated(job, job_master_id, reason)
             return
         if job.job_master_id == job_master_id:
             self._watch_job_master(job, job_master_id)

@@ -138,6 +138,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             on_stopped=lambda key: self._apply(
                 self._scheduler.coordinator_stopped(*key, self._now)
             ),
+            factory=spark_driver_factory,
         )
         registration = registration_settings(configuration)
         self._resource_manager: LeaderConnection[

@@ -1,0 +1,127 @@
+"""A whole cluster in one process: real masters and TaskExecutors on pretended nodes.
+
+The endpoints are those of a real cluster and talk through the wire format; instead of Ray there are
+a LocalNetwork and LocalWorkers, instead of Spark drivers those that follow a script
+(:mod:`flinkray.testing.scripted_spark_driver`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from flinkray.actors.cluster_services import ClusterServices, Leadership
+from flinkray.actors.dispatcher import Dispatcher
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.actors.job_master import JobMaster
+from flinkray.actors.messages import ClusterArguments, JobMasterArguments
+from flinkray.core.ids import DispatcherId, JobID, JobVertexID, LeaderSessionID
+from flinkray.core.resources import ResourceProfile
+from flinkray.ha.services import DISPATCHER_ADDRESS
+from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
+from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, RestartStrategy
+from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.states import JobStatus
+from flinkray.testing.local_workers import LocalWorkers
+from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER, script
+
+_NODE = ResourceProfile(4, 8 * 2**30)
+_SLOT = ResourceProfile(1, 2**30)
+
+
+async def create_local_dispatcher(
+    rpc_service: RpcService, arguments: ClusterArguments
+) -> Dispatcher:
+    """Factory of a Dispatcher whose JobMasters start scripted Spark drivers."""
+    services = ClusterServices.create(rpc_service, arguments)
+    leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
+    factory = f"{__name__}:create_local_job_master"
+    dispatcher = Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
+    await dispatcher.recover()
+    return dispatcher
+
+
+async def create_local_job_master(
+    rpc_service: RpcService, arguments: JobMasterArguments
+) -> JobMaster:
+    """Factory of a JobMaster that starts scripted Spark drivers."""
+    services = ClusterServices.create(rpc_service, arguments.cluster)
+    return JobMaster(rpc_service, services, arguments, spark_driver_factory=SCRIPTED_SPARK_DRIVER)
+
+
+def scripted_job(
+    *attempts: list[str],
+    parallelism: int = 2,
+    profile: ResourceProfile = _SLOT,
+    name: str = "scripted",
+    restart_strategy: RestartStrategy | None = None,
+) -> JobGraph:
+    """A job of one Spark vertex whose driver follows a script, attempt by attempt."""
+    vertex = JobVertex(
+        JobVertexID.generate(), name, parallelism, profile, Invokable(SPARK, script(*attempts))
+    )
+    return JobGraph(JobID.generate(), name, (vertex,), restart_strategy)
+
+
+class LocalCluster:
+    """An async context manager: entered, the cluster runs on the present event loop."""
+
+    def __init__(
+        self,
+        storage_dir: str,
+        *nodes: ResourceProfile,
+        configuration: Mapping[str, str] | None = None,
+    ) -> None:
+        """*nodes* defaults to one of 4 CPU and 8 GiB.  *storage_dir* is the cluster's own."""
+        self.network = LocalNetwork()
+        self.workers = LocalWorkers(self.network, *(nodes or (_NODE,)))
+        self._arguments = ClusterArguments("local", dict(configuration or {}), storage_dir)
+
+    async def __aenter__(self) -> LocalCluster:
+        self.client = LocalRpcService("client", self.network)
+        masters = {
+            "ResourceManager": "flinkray.testing.local_workers:create_local_resource_manager",
+            "Dispatcher": f"{__name__}:create_local_dispatcher",
+        }
+        for name, factory in masters.items():
+            spec = EndpointSpec(
+                name, name, factory, self._arguments, detached=True, max_restarts=-1
+            )
+            await self.client.spawn(spec)
+        return self
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.network.close()
+
+    async def dispatcher(self) -> DispatcherGateway:
+        """The present Dispatcher."""
+        token = DispatcherId.of(LeaderSessionID.standalone())
+        return await self.client.connect(DISPATCHER_ADDRESS, DispatcherGateway, token)
+
+    def processes(self, kind: str = "") -> list[str]:
+        """Names of the processes of a kind that are up, in order of their start."""
+        return [name for name in self.network.services if name.startswith(kind)]
+
+    def crash(self, kind: str) -> str:
+        """End the first process of a kind as by SIGKILL; returns its name."""
+        name = self.processes(kind)[0]
+        self.network.crash(name)
+        return name
+
+    async def submit(self, job: JobGraph) -> JobID:
+        await (await self.dispatcher()).submit_job(job)
+        return job.job_id
+
+    async def result(self, job_id: JobID) -> JobResult:
+        return await (await self.dispatcher()).request_job_result(job_id)
+
+    async def details(self, job_id: JobID) -> JobDetails:
+        return await (await self.dispatcher()).request_job_details(job_id)
+
+    async def status(self, job_id: JobID) -> JobStatus:
+        return (await self.details(job_id)).status

@@ -1,0 +1,318 @@
+"""Jobs on real masters and TaskExecutors, with scripted Spark drivers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from flinkray.actors.dispatcher import job_master_process
+from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
+from flinkray.core.errors import (
+    DuplicateJobSubmissionError,
+    FencingTokenError,
+    JobNotFoundError,
+    JobStateError,
+    JobSubmissionError,
+    RpcError,
+)
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, LeaderSessionID
+from flinkray.core.resources import ResourceProfile
+from flinkray.ha.services import DISPATCHER_ADDRESS
+from flinkray.scheduler.job_graph import NoRestart
+from flinkray.scheduler.job_info import JobResult
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing.local_cluster import LocalCluster, scripted_job
+
+RUNS = ["register", "wait"]
+ENDS = ["register", "finish"]
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def poll() -> None:
+        while not await condition():  # noqa: ASYNC110 - no event tells of what is polled here
+            await asyncio.sleep(0)
+
+    try:
+        await asyncio.wait_for(poll(), 10)
+    except asyncio.TimeoutError:
+        raise AssertionError(f"never saw {what}") from None
+
+
+async def until_status(cluster: LocalCluster, job_id: JobID, status: JobStatus) -> None:
+    async def has_status() -> bool:
+        return await cluster.status(job_id) is status
+
+    await eventually(has_status, f"job {status.name}")
+
+
+async def until_executing(cluster: LocalCluster, job_id: JobID) -> None:
+    """All executors of the job's present attempt are registered."""
+
+    async def executing() -> bool:
+        vertices = (await cluster.details(job_id)).vertices
+        executions = [e for v in vertices for e in v.executions]
+        return bool(executions) and all(e.state is ExecutionState.RUNNING for e in executions)
+
+    await eventually(executing, "all executions RUNNING")
+
+
+async def end(cluster: LocalCluster, job_id: JobID) -> JobResult:
+    """The job's result; with it everything that the job had must be gone."""
+    result = await asyncio.wait_for(cluster.result(job_id), 10)
+    assert not [name for name in cluster.processes() if job_id.hex() in name]
+    assert not [group for group in cluster.workers.groups.values() if group.group.job_id == job_id]
+    assert all(node.used.is_zero() for node in cluster.workers.nodes)
+    assert cluster.processes("TaskExecutor") == []
+    return result
+
+
+async def test_job_gets_slots_runs_and_gives_everything_back(cluster: LocalCluster) -> None:
+    """DI-01."""
+    job_id = await cluster.submit(scripted_job(ENDS))
+
+    result = await end(cluster, job_id)
+
+    assert result.status is JobStatus.FINISHED
+    assert await cluster.status(job_id) is JobStatus.FINISHED
+
+
+async def test_subtask_i_runs_in_the_slot_of_bundle_i(cluster: LocalCluster) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS, parallelism=3))
+    await until_executing(cluster, job_id)
+
+    details = await cluster.details(job_id)
+
+    (group,) = cluster.workers.created_groups
+    assert len(group.bundles) == 3
+    assert details.worker_group == group.group_id
+    for index, execution in enumerate(details.vertices[0].executions):
+        assert f"bundle {index}" in (execution.location or "")
+
+
+async def test_second_job_of_the_same_id_is_refused_while_running_and_after(
+    cluster: LocalCluster,
+) -> None:
+    """DI-02, DI-03."""
+    job = scripted_job(RUNS)
+    await cluster.submit(job)
+    with pytest.raises(DuplicateJobSubmissionError, match=job.job_id.hex()):
+        await cluster.submit(job)
+    await until_executing(cluster, job.job_id)
+    await (await cluster.dispatcher()).cancel_job(job.job_id)
+    await end(cluster, job.job_id)
+    with pytest.raises(DuplicateJobSubmissionError):
+        await cluster.submit(job)
+
+
+async def test_of_simultaneous_submissions_of_one_id_exactly_one_is_accepted(
+    cluster: LocalCluster,
+) -> None:
+    """DI-02."""
+    job = scripted_job(ENDS)
+    dispatcher = await cluster.dispatcher()
+
+    answers = await asyncio.gather(
+        *(dispatcher.submit_job(job) for _ in range(5)), return_exceptions=True
+    )
+
+    assert sum(answer is None for answer in answers) == 1
+    assert sum(isinstance(answer, DuplicateJobSubmissionError) for answer in answers) == 4
+    assert (await end(cluster, job.job_id)).status is JobStatus.FINISHED
+
+
+async def test_bad_graph_is_refused_with_the_way_out(cluster: LocalCluster) -> None:
+    with pytest.raises(JobSubmissionError, match="parallelism"):
+        await cluster.submit(scripted_job(ENDS, parallelism=0))
+    assert await (await cluster.dispatcher()).list_jobs() == ()
+
+
+async def test_unknown_job_is_named_by_every_question(cluster: LocalCluster) -> None:
+    """DI-08."""
+    dispatcher = await cluster.dispatcher()
+    job_id = JobID.generate()
+    for question in (
+        dispatcher.request_job_status,
+        dispatcher.request_job_details,
+        dispatcher.request_job_result,
+        dispatcher.cancel_job,
+    ):
+        with pytest.raises(JobNotFoundError, match=job_id.hex()):
+            await question(job_id)
+
+
+async def test_stale_fencing_token_is_refused_by_dispatcher_and_job_master(
+    cluster: LocalCluster,
+) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    stale = LeaderSessionID.generate()
+
+    dispatcher = await cluster.client.connect(
+        DISPATCHER_ADDRESS, DispatcherGateway, DispatcherId.of(stale)
+    )
+    with pytest.raises(FencingTokenError):
+        await dispatcher.list_jobs()
+    master = await cluster.client.connect(
+        f"{job_master_process(job_id)}/jobmaster", JobMasterGateway, JobMasterId.of(stale)
+    )
+    with pytest.raises(FencingTokenError):
+        await master.cancel()
+    assert await cluster.status(job_id) is JobStatus.RUNNING
+
+
+async def test_failure_without_restarts_fails_the_job_with_its_cause(cluster: LocalCluster) -> None:
+    """DI-08, JM-22."""
+    job = scripted_job(["register", "fail boom"], restart_strategy=NoRestart())
+    await cluster.submit(job)
+
+    result = await end(cluster, job.job_id)
+
+    assert result.status is JobStatus.FAILED
+    assert "boom" in (result.failure or "")
+    assert "boom" in (await cluster.details(job.job_id)).exceptions[0].text
+
+
+async def test_failures_are_followed_by_restarts_in_the_same_slots(cluster: LocalCluster) -> None:
+    job = scripted_job(["fail one"], ["register", "fail two"], ENDS)
+    await cluster.submit(job)
+
+    result = await end(cluster, job.job_id)
+
+    assert result.status is JobStatus.FINISHED
+    details = await cluster.details(job.job_id)
+    assert details.restarts == 2
+    assert ["one" in e.text or "two" in e.text for e in details.exceptions] == [True, True]
+    assert len(cluster.workers.created_groups) == 1
+    assert len(cluster.workers.starts) == 2
+
+
+async def test_lost_executor_is_a_new_attempt_of_its_subtask_only(cluster: LocalCluster) -> None:
+    job_id = await cluster.submit(scripted_job(["register", "lose 1", "register", "wait"]))
+    await until_executing(cluster, job_id)
+
+    async def replaced() -> bool:
+        executions = (await cluster.details(job_id)).vertices[0].executions
+        return [e.attempt_number for e in executions] == [0, 1]
+
+    await eventually(replaced, "a new attempt of subtask 1")
+    assert (await cluster.details(job_id)).restarts == 0
+
+
+async def test_cancelled_job_ends_canceled_and_can_be_cancelled_again(
+    cluster: LocalCluster,
+) -> None:
+    """DI-06."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    dispatcher = await cluster.dispatcher()
+
+    await dispatcher.cancel_job(job_id)
+
+    assert (await end(cluster, job_id)).status is JobStatus.CANCELED
+    await dispatcher.cancel_job(job_id)
+
+
+async def test_cancelled_while_it_initializes_ends_canceled(cluster: LocalCluster) -> None:
+    """DI-06."""
+    job = scripted_job(RUNS)
+    dispatcher = await cluster.dispatcher()
+    await asyncio.gather(dispatcher.submit_job(job), dispatcher.cancel_job(job.job_id))
+
+    assert (await end(cluster, job.job_id)).status is JobStatus.CANCELED
+
+
+async def test_finished_job_cannot_be_cancelled(cluster: LocalCluster) -> None:
+    """DI-06."""
+    job_id = await cluster.submit(scripted_job(ENDS))
+    await end(cluster, job_id)
+    with pytest.raises(JobStateError, match="without being cancelled"):
+        await (await cluster.dispatcher()).cancel_job(job_id)
+
+
+async def test_slot_larger_than_any_node_fails_the_job_at_once(cluster: LocalCluster) -> None:
+    job = scripted_job(ENDS, profile=ResourceProfile(64, 2**30))
+    await cluster.submit(job)
+
+    result = await end(cluster, job.job_id)
+
+    assert result.status is JobStatus.FAILED
+    assert "64 CPU" in (result.failure or "")
+
+
+async def test_two_jobs_have_their_own_worker_groups(cluster: LocalCluster) -> None:
+    jobs = [await cluster.submit(scripted_job(RUNS)) for _ in range(2)]
+    for job_id in jobs:
+        await until_executing(cluster, job_id)
+    groups = {(await cluster.details(job_id)).worker_group for job_id in jobs}
+    assert len(groups) == 2
+
+
+@pytest.mark.parametrize(
+    "victim",
+    ["SparkDriver", "TaskExecutor", "SlotPool", "JobMaster", "ResourceManager", "Dispatcher"],
+)
+async def test_job_runs_again_after_the_death_of(victim: str, cluster: LocalCluster) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS, ENDS))
+    await until_executing(cluster, job_id)
+
+    cluster.crash(victim)
+
+    if victim in ("JobMaster", "ResourceManager", "Dispatcher"):
+        # the job goes on, or begins again with its first attempt: it is cancelled to see its end
+        await until_executing_again(cluster, job_id, victim)
+        await (await cluster.dispatcher()).cancel_job(job_id)
+        expected = JobStatus.CANCELED
+    else:
+        expected = JobStatus.FINISHED
+    assert (await end(cluster, job_id)).status is expected
+    assert len(cluster.processes("Dispatcher")) == 1
+    assert len(cluster.processes("ResourceManager")) == 1
+
+
+async def until_executing_again(cluster: LocalCluster, job_id: JobID, victim: str) -> None:
+    async def has_details() -> bool:
+        return bool((await cluster.details(job_id)).vertices)
+
+    if victim == "Dispatcher":
+        await dispatcher_is_back(cluster)
+    await eventually(has_details, "the job's details")
+    await until_executing(cluster, job_id)
+
+
+async def test_job_whose_master_keeps_dying_fails_with_the_cause(cluster: LocalCluster) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+    for _ in range(6):
+        await until_executing(cluster, job_id)
+        cluster.crash("JobMaster")
+
+    result = await end(cluster, job_id)
+
+    assert result.status is JobStatus.FAILED
+    assert "JobMaster died 6 times" in (result.failure or "")
+
+
+async def test_results_outlive_the_dispatcher(cluster: LocalCluster) -> None:
+    """DI-13."""
+    job_id = await cluster.submit(scripted_job(ENDS))
+    before = await end(cluster, job_id)
+
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+
+    assert await cluster.result(job_id) == before
+    with pytest.raises(DuplicateJobSubmissionError):
+        await cluster.submit(replace(scripted_job(ENDS), job_id=job_id))
+
+
+async def dispatcher_is_back(cluster: LocalCluster) -> None:
+    async def answers() -> bool:
+        try:
+            await (await cluster.dispatcher()).list_jobs()
+        except RpcError:
+            return False
+        return True
+
+    await eventually(answers, "the Dispatcher's answer")
