@@ -28,7 +28,7 @@ from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.proxy import Binding, make_proxy
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import ADDRESS_SEPARATOR, split_address
-from flinkray.rpc.transport import MemoryTransport
+from flinkray.rpc.transport import MemoryTransport, Transport
 from flinkray.rpc.watch import TerminationWatch
 
 logger = logging.getLogger(__name__)
@@ -203,13 +203,18 @@ class BaseRpcService(RpcService):
         """A connection from this service to *target*, which lives on the same loop."""
         near, far = MemoryTransport.pair(self.loop)
         connection = ClientConnection(
-            process, self.identity, near, self._deadlines, self.max_frame_size
+            process,
+            target.incarnation,
+            self.identity,
+            near,
+            self._deadlines,
+            self.max_frame_size,
         )
         near.attach(connection)
         far.attach(target.new_peer(far, self.identity))
         return connection
 
-    def new_peer(self, transport: MemoryTransport, peer: str) -> ServerConnection:
+    def new_peer(self, transport: Transport, peer: str) -> ServerConnection:
         """The called side of a new connection from *peer*."""
         server = ServerConnection(self, transport, peer, self.max_frame_size)
         self._peers.add(server)

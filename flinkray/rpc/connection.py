@@ -33,12 +33,15 @@ class ClientConnection:
     def __init__(
         self,
         process_name: str,
+        incarnation: str,
         sender: str,
         transport: Transport,
         deadlines: Deadlines,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
         self.process_name = process_name
+        self.incarnation = incarnation
+        """Of the process at the other end."""
         self.lost_reason: str | None = None
         """Why the connection is gone; None while it is there."""
         self.refused_frames = 0
@@ -81,6 +84,10 @@ class ClientConnection:
     async def stop_process(self) -> None:
         """Have the process close its endpoints and end; returns when it is about to end."""
         await self._request(Kind.STOP, self.process_name, _NONE, None)
+
+    async def ping(self, timeout: float) -> None:
+        """Return when the process has answered."""
+        await self._request(Kind.PING, self.process_name, _NONE, timeout)
 
     async def ask(
         self,

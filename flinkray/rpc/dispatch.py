@@ -110,6 +110,8 @@ class ServerConnection:
                 self._service.stop_requested(
                     lambda: self._reply(envelope, Kind.RESULT, codec.encode(None))
                 )
+            elif envelope.kind is Kind.PING:
+                self._reply(envelope, Kind.RESULT, codec.encode(None))
             else:
                 self._call(envelope)
         except RpcError as error:

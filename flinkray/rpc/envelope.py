@@ -27,13 +27,15 @@ class Kind(IntEnum):
     TELL = 3
     STOP = 4
     """Ask the process to stop; answered when it is about to end."""
-    RESULT = 5
-    ERROR = 6
-    TERMINATED = 7
+    PING = 5
+    """Answered at once."""
+    RESULT = 6
+    ERROR = 7
+    TERMINATED = 8
     """Endpoint number ``target`` has terminated; the payload is the reason."""
 
 
-REQUESTS = frozenset({Kind.RESOLVE, Kind.ASK, Kind.TELL, Kind.STOP})
+REQUESTS = frozenset({Kind.RESOLVE, Kind.ASK, Kind.TELL, Kind.STOP, Kind.PING})
 
 
 @dataclass(slots=True)

@@ -1,20 +1,386 @@
-"""skeleton"""
+"""The RPC service on Ray: processes are named actors, messages go by direct connections."""
 
 from __future__ import annotations
 
-from flinkray.rpc.local_service import LocalRpcService
+import asyncio
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import ray
+from ray.actor import ActorHandle
+
+from flinkray.core.errors import (
+    HandshakeError,
+    ProcessExistsError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+)
+from flinkray.rpc import codec, handshake
+from flinkray.rpc.base_service import BaseRpcService
+from flinkray.rpc.clock import SystemClock
+from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from flinkray.rpc.ray_placement import actor_options
+from flinkray.rpc.ray_process import process_class
+from flinkray.rpc.ray_watch import death_of
+from flinkray.rpc.service import RpcService
+from flinkray.rpc.spec import EndpointSpec
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds for opening a socket and for the handshake."""
+
+NAME_FREED_TIMEOUT = 10.0
+"""Seconds that a spawn waits for a dying process of the same name."""
+
+_NAME_FREED_POLL = 0.02
 
 
-class RayRpcService(LocalRpcService):
-    """The RPC service of a process on a Ray cluster."""
+class RayRpcService(BaseRpcService):
+    """The RPC service of one process on a Ray cluster: an actor's or a driver's.
+
+    Create it with :meth:`open`.  A driver's service can do all that an actor's can; other
+    processes find it under its ``process_name`` as long as it is open.
+    """
+
+    def __init__(
+        self, namespace: str, process_name: str, secret: bytes, *, ask_timeout: float
+    ) -> None:
+        """For :meth:`open`."""
+        super().__init__(
+            process_name, uuid.uuid4().hex, clock=SystemClock(), ask_timeout=ask_timeout
+        )
+        self.namespace = namespace
+        self.is_restart = False
+        """Whether Ray has restarted this process after a death."""
+        self._directory = RayDirectory(namespace)
+        self._secret = secret
+        self._on_end: Callable[[], None] | None = None
+        self._servers: list[asyncio.AbstractServer] = []
+        self._children: dict[str, ActorHandle[Any]] = {}
+        self._classes: dict[str, Any] = {}
+        self._node_id = ""
+        # Ray's own calls may wait for its head: never in the way of user work
+        self._ray_executor = ThreadPoolExecutor(
+            max_workers=8, thread_name_prefix=f"ray-{process_name}"
+        )
 
     @classmethod
     async def open(
-        cls, namespace: str, process_name: str | None = None, *, ask_timeout: float = 10.0
+        cls,
+        namespace: str,
+        process_name: str | None = None,
+        *,
+        ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
     ) -> RayRpcService:
-        """Join the cluster of that namespace from this process, on the running loop.
+        """Join the cluster of that Ray namespace with this process, on the running loop.
 
-        Ray must be initialised (``ray.init``) in this process.  *process_name* defaults to
-        ``client-<random>``.
+        *process_name* defaults to ``client-<random>``.
+
+        Raises:
+            RuntimeError: Ray is not initialised in this process.
         """
-        raise NotImplementedError
+        if not ray.is_initialized():
+            raise RuntimeError("Ray is not initialised in this process: call ray.init first")
+        name = process_name or f"client-{uuid.uuid4().hex[:8]}"
+        loop = asyncio.get_running_loop()
+        secret = await loop.run_in_executor(None, RayDirectory(namespace).secret)
+        service = cls(namespace, name, secret, ask_timeout=ask_timeout)
+        await service._listen()
+        return service
+
+    @classmethod
+    async def open_process(
+        cls, namespace: str, process_name: str, on_end: Callable[[], None]
+    ) -> RayRpcService:
+        """For the actor that hosts a process: *on_end* ends it."""
+        service = await cls.open(namespace, process_name)
+        service._on_end = on_end
+        return service
+
+    # --- being reached ------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        context = ray.get_runtime_context()
+        self._node_id = context.get_node_id()
+        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        try:
+            server = await self.loop.create_server(self._accept, host, 0)
+        except OSError:  # the node's address is not one of this machine's own (NAT)
+            server = await self.loop.create_server(self._accept, None, 0)
+        self._servers.append(server)
+        unix_path: str | None = None
+        if sys.platform == "linux":  # an abstract socket: no file to leave behind
+            unix_path = f"\0flinkray-{self.incarnation}"
+            self._servers.append(await self.loop.create_unix_server(self._accept, unix_path))
+        record = ProcessRecord(
+            incarnation=self.incarnation,
+            node_id=self._node_id,
+            host=host,
+            port=server.sockets[0].getsockname()[1],
+            unix_path=unix_path,
+            actor_id=context.get_actor_id(),
+            pid=os.getpid(),
+        )
+        before = await self._ray(self._directory.get, self.process_name)
+        self.is_restart = (
+            before is not None
+            and before.actor_id is not None
+            and before.actor_id == record.actor_id
+        )
+        await self._ray(self._directory.put, self.process_name, record)
+
+    def _accept(self) -> FrameStream:
+        stream = FrameStream(self.max_frame_size)
+        self.create_task(self._welcome(stream))
+        return stream
+
+    async def _welcome(self, stream: FrameStream) -> None:
+        try:
+            identity = await asyncio.wait_for(
+                handshake.receive(stream, self._secret, self.process_name, self.incarnation),
+                CONNECT_TIMEOUT,
+            )
+        except (RpcConnectionError, asyncio.TimeoutError) as error:
+            self.refuse_frame("an unknown peer", f"handshake: {error!r}")
+            stream.close()
+            return
+        except asyncio.CancelledError:
+            stream.abort("the service was closed")
+            raise
+        stream.attach(self.new_peer(stream, identity))
+
+    # --- reaching others ----------------------------------------------------------------------
+
+    async def _open_connection(self, process_name: str) -> ClientConnection:
+        record = await self._ray(self._directory.get, process_name)
+        if record is None:
+            raise RpcConnectionError(f"no process {process_name} is running")
+        return await self._open_connection_to(process_name, record)
+
+    async def _open_connection_to(
+        self, process_name: str, record: ProcessRecord
+    ) -> ClientConnection:
+        try:
+            stream = await asyncio.wait_for(self._open_stream(record), CONNECT_TIMEOUT)
+        except (OSError, asyncio.TimeoutError) as error:
+            raise RpcConnectionError(
+                f"no process {process_name} is running (it was process {record.pid} at "
+                f"{record.host}:{record.port}): {error!r}"
+            ) from error
+        try:
+            await asyncio.wait_for(
+                handshake.introduce(
+                    stream, self._secret, self.identity, process_name, record.incarnation
+                ),
+                CONNECT_TIMEOUT,
+            )
+        except asyncio.TimeoutError as error:
+            stream.abort("no handshake")
+            raise RpcConnectionError(
+                f"{process_name} at {record.host}:{record.port} did not answer the handshake "
+                f"within {CONNECT_TIMEOUT:g} s"
+            ) from error
+        except BaseException:
+            stream.abort("no handshake")
+            raise
+        connection = ClientConnection(
+            process_name,
+            record.incarnation,
+            self.identity,
+            stream,
+            self._deadlines,
+            self.max_frame_size,
+        )
+        stream.attach(connection)
+        if record.actor_id is not None and not connection.is_lost:
+            sentinel = self.create_task(self._guard(connection, stream, record))
+            connection.on_lost(lambda: _cancel(sentinel))
+        return connection
+
+    async def _open_stream(self, record: ProcessRecord) -> FrameStream:
+        def protocol() -> FrameStream:
+            return FrameStream(self.max_frame_size)
+
+        if record.unix_path is not None and record.node_id == self._node_id:
+            try:
+                _, stream = await self.loop.create_unix_connection(protocol, record.unix_path)
+            except OSError:
+                pass  # dead, or in another container on this node: TCP will tell
+            else:
+                return stream
+        _, stream = await self.loop.create_connection(protocol, record.host, record.port)
+        return stream
+
+    async def _guard(
+        self, connection: ClientConnection, stream: FrameStream, record: ProcessRecord
+    ) -> None:
+        """Break the connection when Ray reports the death of the process (or its node)."""
+        assert record.actor_id is not None
+        reason = await death_of(
+            self._ray, connection, self.namespace, record.actor_id, self.ask_timeout
+        )
+        logger.info("%s: %s", connection.process_name, reason)
+        stream.abort(reason)
+
+    async def _is_alive(self, connection: ClientConnection) -> bool:
+        name = connection.process_name
+        record = await self._ray(self._directory.get, name)
+        if record is None or record.incarnation != connection.incarnation:
+            return False
+        known = self._connections.get(name)
+        if known is not None and not known.is_lost:
+            return True
+        try:
+            self._keep(name, await self._open_connection_to(name, record))
+        except RpcConnectionError:
+            await self._ray(self._directory.remove, name, record.incarnation)
+            return False
+        return True
+
+    # --- starting and ending others -----------------------------------------------------------
+
+    async def spawn(self, spec: EndpointSpec) -> str:
+        handle = await self._create_actor(spec)
+        if not spec.detached:
+            self._children[spec.name] = handle
+        try:
+            started, outcome = codec.decode(await _result(handle.ready.remote()))
+            if started:
+                return str(outcome)
+        except ray.exceptions.RayError as error:
+            self._children.pop(spec.name, None)
+            raise RpcConnectionError(
+                f"the process {spec.name} died at its start: {error}"
+            ) from error
+        except BaseException:
+            await self.kill(spec.name)
+            raise
+        await self.kill(spec.name)
+        raise outcome
+
+    async def _create_actor(self, spec: EndpointSpec) -> ActorHandle[Any]:
+        def create() -> ActorHandle[Any]:
+            actor_class = self._classes.get(spec.kind)
+            if actor_class is None:
+                actor_class = self._classes[spec.kind] = process_class(spec.kind)
+            handle: ActorHandle[Any] = actor_class.options(
+                **actor_options(spec, self.namespace)
+            ).remote(
+                self.namespace, spec.name, spec.factory, codec.encode(spec), dict(spec.environment)
+            )
+            return handle
+
+        give_up = self.loop.time() + NAME_FREED_TIMEOUT
+        while True:
+            try:
+                return await self._ray(create)
+            except ValueError as error:  # also what older versions of Ray say to a taken name
+                if "already taken" not in str(error):
+                    raise
+                if self.loop.time() > give_up or await self._is_running(spec.name):
+                    raise ProcessExistsError(spec.name) from error
+            await self._bury(spec.name)
+            await asyncio.sleep(_NAME_FREED_POLL)
+
+    async def _bury(self, process_name: str) -> None:
+        """Free the name of a dead actor.
+
+        Ray keeps the name of one that is not detached until its owner drops the last handle.
+        """
+
+        def ask() -> tuple[ActorHandle[Any], Any]:
+            handle = ray.get_actor(process_name, self.namespace)
+            return handle, handle.ready.remote()
+
+        try:
+            handle, answer = await self._ray(ask)
+        except ValueError:
+            return
+        try:
+            await asyncio.wait_for(_result(answer), _NAME_FREED_POLL)
+        except ray.exceptions.ActorDiedError:
+            self._children.pop(process_name, None)
+            await self._ray(ray.kill, handle)
+        except (ray.exceptions.RayError, asyncio.TimeoutError):
+            pass  # being started or restarted: it may be there in a moment
+
+    async def _is_running(self, process_name: str) -> bool:
+        if await self._ray(self._directory.get, process_name) is None:
+            return False
+        try:
+            connection = await self._connection(process_name)
+        except RpcConnectionError:
+            return False
+        return not connection.is_lost
+
+    async def kill(self, process_name: str) -> None:
+        self._children.pop(process_name, None)
+        await self._ray(self._kill, process_name)
+
+    def _kill(self, process_name: str) -> None:
+        record = self._directory.get(process_name)
+        try:
+            handle = ray.get_actor(process_name, self.namespace)
+        except ValueError:  # there is none
+            pass
+        else:
+            ray.kill(handle, no_restart=True)
+        if record is not None and record.actor_id is not None:
+            self._directory.remove(process_name, record.incarnation)
+
+    async def stop(self, process_name: str) -> None:
+        try:
+            connection = await self._connection(process_name)
+        except HandshakeError:
+            raise
+        except RpcConnectionError:
+            await self.kill(process_name)  # dead, or about to be restarted
+            return
+        lost = self.loop.create_future()
+        connection.on_lost(lambda: None if lost.done() else lost.set_result(None))
+        try:
+            await connection.stop_process()
+        except RecipientUnreachableError:
+            await self.kill(process_name)  # it died meanwhile: it shall not come back
+            return
+        await lost
+        self._children.pop(process_name, None)
+
+    async def _end_children(self) -> None:
+        for process_name in tuple(self._children):
+            await self.kill(process_name)
+
+    async def _end_process(self) -> None:
+        if self._on_end is not None:
+            self._on_end()
+        else:
+            await self.close()
+
+    async def _release(self) -> None:
+        for server in self._servers:
+            server.close()
+        await self._ray(self._directory.remove, self.process_name, self.incarnation)
+        await super()._release()
+        self._ray_executor.shutdown(wait=False)
+
+    async def _ray(self, fn: Callable[..., T], *args: object) -> T:
+        """Run a call of Ray's that may block, off the loop."""
+        return await self.loop.run_in_executor(self._ray_executor, fn, *args)
+
+
+async def _result(reference: Any) -> Any:
+    return await asyncio.wrap_future(reference.future())
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()

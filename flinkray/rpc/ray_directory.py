@@ -1,0 +1,75 @@
+"""The processes of a cluster and its secret, in the key-value store of Ray's head (GCS).
+
+Ray's named actors say which processes there are; where each listens is written here by the process
+itself, because reading it takes 0.3 ms and answers at once even while the process is dead or being
+restarted (a call to its actor waits for seconds then).  An entry that outlived its process does no
+harm: the incarnation in it is checked when connecting.
+
+The secret is made by the first process of the cluster and read by all others.  Whoever can read it
+can talk to Ray's head, and so run any code on the cluster already; where Ray's token authentication
+is on (its default since 2.60), that takes Ray's token.  All functions block.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+
+import msgpack
+from ray.experimental import internal_kv
+
+_SECRET = b"secret"
+_SECRET_SIZE = 32
+_PROCESS = b"process:"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """Where a process listens."""
+
+    incarnation: str
+    node_id: str
+    host: str
+    port: int
+    unix_path: str | None
+    """Reachable only on the same node; None where there is none."""
+    actor_id: str | None
+    """None: not an actor but a driver."""
+    pid: int
+
+
+class RayDirectory:
+    """The book of one cluster, which is one Ray namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self._space = f"rpc:{namespace}".encode()
+
+    def secret(self) -> bytes:
+        """The cluster's secret; made now when there is none yet."""
+        internal_kv._internal_kv_put(
+            _SECRET, os.urandom(_SECRET_SIZE), overwrite=False, namespace=self._space
+        )
+        secret = internal_kv._internal_kv_get(_SECRET, namespace=self._space)
+        if not isinstance(secret, bytes) or len(secret) != _SECRET_SIZE:
+            raise RuntimeError(f"the secret of {self._space.decode()} is damaged")
+        return secret
+
+    def put(self, process_name: str, record: ProcessRecord) -> None:
+        internal_kv._internal_kv_put(
+            _PROCESS + process_name.encode(),
+            msgpack.packb(asdict(record)),
+            overwrite=True,
+            namespace=self._space,
+        )
+
+    def get(self, process_name: str) -> ProcessRecord | None:
+        data = internal_kv._internal_kv_get(_PROCESS + process_name.encode(), namespace=self._space)
+        return None if data is None else ProcessRecord(**msgpack.unpackb(data))
+
+    def remove(self, process_name: str, incarnation: str | None = None) -> None:
+        """Forget a process, if it is still that incarnation."""
+        if incarnation is not None:
+            record = self.get(process_name)
+            if record is None or record.incarnation != incarnation:
+                return
+        internal_kv._internal_kv_del(_PROCESS + process_name.encode(), namespace=self._space)

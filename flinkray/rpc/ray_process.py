@@ -1,0 +1,117 @@
+"""A process of the cluster: the Ray actor that hosts an endpoint.
+
+Ray's part is to place, name, supervise and restart it; no message between endpoints goes through
+the actor's methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from flinkray.rpc import codec
+from flinkray.rpc.local_service import create_endpoint
+from flinkray.rpc.spec import load_factory
+
+if TYPE_CHECKING:
+    from flinkray.rpc.endpoint import RpcEndpoint
+    from flinkray.rpc.spec import EndpointSpec
+
+logger = logging.getLogger(__name__)
+
+FAILED_START_LINGER = 10.0
+"""Seconds that a process whose first start failed waits for its spawner to ask why."""
+
+RESTART_PAUSE = 1.0
+"""Seconds between a failed start after a restart and the next one."""
+
+
+class RayProcess:
+    """Base of the actor classes; each kind of process has a subclass of that name."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
+        self,
+        namespace: str,
+        name: str,
+        factory: str,
+        spec_bytes: bytes,
+        environment: dict[str, str],
+    ) -> None:
+        os.environ.update(environment)
+        from flinkray.rpc.ray_service import RayRpcService
+
+        self._name = name
+        self._actor = ray.get_runtime_context().current_actor
+        self._leaving = asyncio.Event()
+        self._end_task: asyncio.Task[None] | None = None
+        self._service = await RayRpcService.open_process(namespace, name, self._end_of_service)
+        try:
+            load_factory(factory)  # its module registers the messages that the spec may hold
+            spec: EndpointSpec = codec.decode(spec_bytes)
+            endpoint = await create_endpoint(self._service, spec)
+        except Exception as error:
+            logger.exception("%s could not be started", name)
+            if self._service.is_restart:
+                await asyncio.sleep(RESTART_PAUSE)
+                os._exit(1)  # an error raised here would make Ray give the actor up
+            self._answer = codec.encode((False, error))
+            self._end_task = asyncio.create_task(self._end(FAILED_START_LINGER))
+            return
+        self._answer = codec.encode((True, endpoint.address))
+        restarts = spec.max_restarts != 0
+        endpoint.terminated.add_done_callback(lambda _: self._main_ended(endpoint, restarts))
+
+    async def ready(self) -> bytes:
+        """Encoded: (True, address) or (False, the error of the start)."""
+        return self._answer
+
+    async def park(self) -> None:
+        """Return when the process is about to end; fails, by Ray, when it dies."""
+        await self._leaving.wait()
+
+    async def leave(self) -> None:
+        """End the process for good."""
+        self._leaving.set()  # Ray would wait for all calls that are under way
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]
+
+    def __repr__(self) -> str:
+        return getattr(self, "_name", type(self).__name__)
+
+    def _main_ended(self, endpoint: RpcEndpoint, restarts: bool) -> None:
+        error = endpoint.terminated.exception()
+        if error is not None and restarts:
+            logger.error("%s failed and leaves its restart to Ray: %r", self._name, error)
+            logging.shutdown()
+            os._exit(1)
+        self._end_of_service()
+
+    def _end_of_service(self) -> None:
+        if self._end_task is None:
+            self._end_task = asyncio.create_task(self._end(0.0))
+
+    async def _end(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+        try:
+            await self._service.close()
+        except Exception:
+            logger.exception("%s ended with an error", self._name)
+        finally:
+            self._actor.leave.remote()
+
+
+def process_class(kind: str) -> Any:
+    """The actor class of that name."""
+    cls = type(
+        kind,
+        (RayProcess,),
+        {
+            "__module__": "flinkray.processes",  # not importable: travels with the actor
+            "__qualname__": kind,
+            "__doc__": f"A process of kind {kind}.",
+        },
+    )
+    return ray.remote(cls)

@@ -1,0 +1,60 @@
+"""Ray's own report of a process's death.
+
+A broken socket tells of a killed process within a millisecond or so.  Ray knows of what breaks no
+socket: a node that is gone.  It is asked by a call to the process's actor that stays open for as
+long as the process lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+
+from flinkray.core.errors import RpcError
+from flinkray.rpc.connection import ClientConnection
+
+_AGAIN = 1.0
+"""Seconds between two questions while Ray says "unavailable" of a process that answers us."""
+
+
+async def death_of(
+    run: Callable[..., Awaitable[Any]],
+    connection: ClientConnection,
+    namespace: str,
+    actor_id: str,
+    ping_timeout: float,
+) -> str:
+    """Return, with the reason, when the process of *connection* is dead according to Ray.
+
+    *run* runs blocking calls off the loop.  ``ActorUnavailableError`` is no death while the process
+    answers a ping within *ping_timeout* seconds.
+    """
+    name = connection.process_name
+
+    def park() -> Any:
+        handle = ray.get_actor(name, namespace)
+        if handle._actor_id.hex() != actor_id:
+            return None
+        return handle.park.remote()
+
+    while True:
+        try:
+            parked = await run(park)
+        except ValueError:
+            return f"Ray has no actor {name} any more"
+        if parked is None:
+            return f"another actor is named {name} now"
+        try:
+            await asyncio.wrap_future(parked.future())
+            return f"the process {name} has ended"
+        except ray.exceptions.ActorDiedError as error:
+            return f"the process {name} died: {error}"
+        except ray.exceptions.RayError as error:
+            try:
+                await connection.ping(ping_timeout)
+            except RpcError:
+                return f"the process {name} is not reachable: {error}"
+        await asyncio.sleep(_AGAIN)
