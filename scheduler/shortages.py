@@ -107,7 +107,7 @@ def _why_impossible(
         return None
     if not slots_that_fit(profile, cluster.nodes):
         what = "such a slot" if requirements.dedicated_workers else f"a worker of {profile}"
-        return f"No node can ever hold {what}: ask for less per slot, or add a node that is large enough."
+        return f"No node can ever hold {what}: ask for less per slot, or add a larger node."
     if not requirements.dedicated_workers:
         return None
     bundles = bundles_for(requirements)
@@ -142,8 +142,9 @@ def _what_is_awaited(
             sentences.append(_about_request(request, now, cluster))
     failures = books.groups.failures.get(job_id)
     if failures is not None:
+        attempts = "attempt" if failures.count == 1 else "attempts"
         sentences.append(
-            f"{failures.count} attempts to create a worker group failed, the last one with: "
+            f"{failures.count} {attempts} to create a worker group failed, the last one with: "
             f"{failures.cause.rstrip('.')}."
         )
     if cluster.autoscaling:

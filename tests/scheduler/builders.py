@@ -1,0 +1,135 @@
+"""Short ways to make the records that the scheduling core works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from typing import TypeVar
+
+from flinkray.core.ids import (
+    AbstractID,
+    AllocationID,
+    JobID,
+    JobVertexID,
+    ResourceID,
+    SlotID,
+    WorkerGroupId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.job_graph import (
+    SPARK,
+    Invokable,
+    JobGraph,
+    JobVertex,
+    NoRestart,
+    RestartStrategy,
+)
+from flinkray.scheduler.slots import (
+    AllocatedSlot,
+    ResourceRequirement,
+    ResourceRequirements,
+    SlotOffer,
+    SlotReport,
+    SlotStatus,
+    WorkerLocation,
+)
+
+Id = TypeVar("Id", bound=AbstractID)
+T = TypeVar("T")
+
+GIB = 2**30
+SMALL = ResourceProfile(1.0, GIB)
+LARGE = ResourceProfile(4.0, 4 * GIB)
+
+
+def id_of(kind: type[Id], number: int) -> Id:
+    """The id of that kind and number."""
+    return kind(number.to_bytes(16, "big"))
+
+
+def allocation(number: int) -> AllocationID:
+    return id_of(AllocationID, number)
+
+
+JOB = id_of(JobID, 1)
+OTHER_JOB = id_of(JobID, 2)
+VERTEX = id_of(JobVertexID, 1)
+
+
+def sequence(kind: type[Id]) -> Iterable[Id]:
+    """Ids from 1000 on, none like another."""
+    return (id_of(kind, number) for number in count(1000))
+
+
+def group(name: str = "g") -> WorkerGroupId:
+    return WorkerGroupId(name)
+
+
+def location(
+    name: str = "te", bundle: int = 0, in_group: str = "g", pid: int = 1
+) -> WorkerLocation:
+    return WorkerLocation(
+        ResourceID(name), f"{name}/taskexecutor", "n0", "10.0.0.1", pid, group(in_group), bundle
+    )
+
+
+def requirements(
+    *wanted: tuple[ResourceProfile, int], job_id: JobID = JOB, dedicated: bool = False
+) -> ResourceRequirements:
+    return ResourceRequirements(
+        job_id,
+        "JobMaster/jobmaster",
+        tuple(ResourceRequirement(profile, number) for profile, number in wanted),
+        dedicated,
+    )
+
+
+def offer(number: int, index: int = 0, profile: ResourceProfile = SMALL) -> SlotOffer:
+    return SlotOffer(allocation(number), index, profile)
+
+
+def allocated_slot(
+    number: int, bundle: int = 0, in_group: str = "g", name: str = ""
+) -> AllocatedSlot:
+    where = location(name or f"te{bundle}-{in_group}", bundle, in_group)
+    return AllocatedSlot(allocation(number), 0, SMALL, where)
+
+
+def slot_id(name: str, index: int = 0) -> SlotID:
+    return SlotID(ResourceID(name), index)
+
+
+def report(
+    name: str, *held: tuple[JobID, AllocationID] | None, profile: ResourceProfile = SMALL
+) -> SlotReport:
+    """A report with one entry per slot: None is a free one."""
+    return SlotReport(
+        tuple(
+            SlotStatus(slot_id(name, i), profile, *(entry or (None, None)))
+            for i, entry in enumerate(held)
+        )
+    )
+
+
+def spark_vertex(
+    number: int = 1, parallelism: int = 2, profile: ResourceProfile = SMALL, name: str = "stage"
+) -> JobVertex:
+    invokable = Invokable(SPARK, b"code")
+    return JobVertex(id_of(JobVertexID, number), name, parallelism, profile, invokable)
+
+
+def spark_job(
+    *vertices: JobVertex, restart_strategy: RestartStrategy | None = NoRestart()
+) -> JobGraph:
+    return JobGraph(JOB, "a job", vertices or (spark_vertex(),), restart_strategy)
+
+
+def only(actions: Iterable[object], kind: type[T]) -> list[T]:
+    """The actions of one kind, in order."""
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def one(actions: Iterable[object], kind: type[T]) -> T:
+    """The single action of that kind."""
+    (found,) = only(actions, kind)
+    return found

@@ -1,0 +1,172 @@
+"""The answer to "why am I pending?"."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.ids import AllocationID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shortages import ClusterResources, slots_that_fit
+from flinkray.scheduler.slot_manager import SlotManager
+from flinkray.scheduler.slot_manager_actions import NotifyNotEnoughResources, RequestSlot
+from flinkray.scheduler.slots import ResourceShortage
+from tests.scheduler.builders import (
+    GIB,
+    JOB,
+    LARGE,
+    SMALL,
+    group,
+    location,
+    one,
+    report,
+    requirements,
+    sequence,
+)
+
+NODE = ResourceProfile(2.0, 8 * GIB)
+
+
+def cluster(
+    *nodes: ResourceProfile,
+    available: ResourceProfile = SMALL,
+    pending: dict[int, str] | None = None,
+    autoscaling: bool = False,
+) -> ClusterResources:
+    total = ResourceProfile(0.0)
+    for node in nodes:
+        total = total + node
+    return ClusterResources(total, available, nodes, pending or {}, autoscaling)
+
+
+@pytest.fixture
+def manager() -> SlotManager:
+    ids = iter(sequence(AllocationID))
+    return SlotManager(
+        shared_worker_profile=NODE, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
+    )
+
+
+def shortage(
+    manager: SlotManager, resources: ClusterResources, now: float = 5.0
+) -> ResourceShortage:
+    (found,) = manager.shortages(JOB, now, resources)
+    return found
+
+
+def test_job_that_misses_nothing_has_no_shortage(manager: SlotManager) -> None:
+    assert manager.shortages(JOB, 0.0, cluster(NODE)) == ()
+    manager.set_requirements(requirements(dedicated=True), 0.0)
+    assert manager.shortages(JOB, 0.0, cluster(NODE)) == ()
+
+
+def test_waiting_job_is_told_what_is_missing_what_there_is_and_what_ray_says(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
+    found = shortage(manager, cluster(NODE, NODE, pending={1: "no node has 1 CPU free."}))
+    assert found.reason == (
+        "2 of 2 slots (1 CPU, 1g memory each) are missing. The cluster has 4 CPU, 16g memory in "
+        "all and 1 CPU, 1g memory free; its largest node has 2 CPU, 8g memory. A placement group "
+        "of 2 bundles is asked for and has been waiting for 5 s or more; Ray says: no node has 1 "
+        "CPU free."
+    )
+    assert not found.unfulfillable
+    assert (found.missing, found.profile) == (2, SMALL)
+    assert found.largest_node == NODE
+
+
+def test_slot_larger_than_every_node_is_unfulfillable(manager: SlotManager) -> None:
+    """SM-14."""
+    manager.set_requirements(requirements((LARGE, 1), dedicated=True), 0.0)
+    found = shortage(manager, cluster(NODE, NODE))
+    assert found.unfulfillable
+    assert found.reason.startswith("1 of 1 slot (4 CPU, 4g memory each) is missing.")
+    assert "No node can ever hold such a slot: ask for less per slot" in found.reason
+
+
+def test_group_larger_than_all_nodes_together_is_unfulfillable(manager: SlotManager) -> None:
+    """SM-14."""
+    manager.set_requirements(requirements((SMALL, 5), dedicated=True), 0.0)
+    found = shortage(manager, cluster(NODE, NODE))
+    assert found.unfulfillable
+    assert "needs its 5 slots at the same time, 5 CPU, 5g memory in all" in found.reason
+    assert "can never hold more than 4 of them" in found.reason
+
+
+def test_group_that_fits_the_total_but_not_the_nodes_is_unfulfillable(
+    manager: SlotManager,
+) -> None:
+    """SM-14."""
+    wide = ResourceProfile(2.0, GIB)
+    nodes = (ResourceProfile(3.0, 8 * GIB),) * 2
+    manager.set_requirements(requirements((wide, 3), dedicated=True), 0.0)
+    found = shortage(manager, cluster(*nodes))
+    assert found.unfulfillable
+    assert "can never hold more than 2 of them" in found.reason
+
+
+def test_nothing_is_unfulfillable_where_nodes_may_be_added(manager: SlotManager) -> None:
+    """SM-14."""
+    manager.set_requirements(requirements((LARGE, 1), dedicated=True), 0.0)
+    found = shortage(manager, cluster(NODE, autoscaling=True))
+    assert not found.unfulfillable
+    assert "The autoscaler may add nodes." in found.reason
+
+
+def test_cluster_without_nodes_makes_a_job_wait(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    found = shortage(manager, cluster())
+    assert not found.unfulfillable
+    assert "The cluster has no nodes yet." in found.reason
+
+
+def test_task_executors_that_are_starting_are_told_of(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    manager.task_executor_start_failed(group(), 1, "no module named pyspark.", 2.0)
+    reason = shortage(manager, cluster(NODE)).reason
+    assert "2 of 2 TaskExecutors of worker group g are starting." in reason
+    assert "bundle 1 was lost or did not start before (no module named pyspark)." in reason
+
+
+def test_failed_attempts_to_create_the_group_are_told_of(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_failed(1, "Ray is away", 1.0)
+    reason = shortage(manager, cluster(NODE)).reason
+    assert "1 attempt to create a worker group failed, the last one with: Ray is away." in reason
+
+
+def test_shared_slots_smaller_than_the_profile_are_unfulfillable(manager: SlotManager) -> None:
+    """SM-14."""
+    manager.set_requirements(requirements((LARGE, 1)), 0.0)
+    found = shortage(manager, cluster(LARGE))
+    assert found.unfulfillable
+    assert "Shared workers have slots of 1 CPU, 4g memory" in found.reason
+
+
+def test_shared_worker_larger_than_every_node_is_unfulfillable(manager: SlotManager) -> None:
+    """SM-14."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    found = shortage(manager, cluster(SMALL))
+    assert found.unfulfillable
+    assert "No node can ever hold a worker of 2 CPU, 8g memory" in found.reason
+
+
+def test_job_is_told_once_and_again_when_nothing_is_missing_any_more(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    told = one(manager.notify_shortages(6.0, cluster(NODE)), NotifyNotEnoughResources)
+    assert told.shortages[0].missing == 1
+    assert manager.notify_shortages(7.0, cluster(NODE)) == []
+    manager.worker_group_started(1, group(), 8.0)
+    actions = manager.register_task_executor(location("te0"), SMALL, report("te0", None), 9.0)
+    asked = one(actions, RequestSlot)
+    manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, 9.0)
+    assert manager.notify_shortages(10.0, cluster(NODE)) == [NotifyNotEnoughResources(JOB, ())]
+
+
+def test_slots_are_counted_per_node_and_binary_fractions_do_not_matter() -> None:
+    tenth = ResourceProfile(0.1)
+    assert slots_that_fit(tenth, (ResourceProfile(0.3), ResourceProfile(0.05))) == 3
+    assert slots_that_fit(ResourceProfile(1.0, 0, {"GPU": 1.0}), (NODE,)) == 0

@@ -1,0 +1,387 @@
+"""SlotManager: jobs with a worker group of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.ids import AllocationID, ResourceID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slot_manager import SlotManager
+from flinkray.scheduler.slot_manager_actions import (
+    CancelWorkerGroupRequest,
+    FreeSlot,
+    NotifyAllocationFailure,
+    ReleaseWorkerGroup,
+    RequestSlot,
+    SlotManagerAction,
+    StartTaskExecutor,
+    StartWorkerGroup,
+    StopTaskExecutor,
+)
+from tests.scheduler.builders import (
+    JOB,
+    LARGE,
+    OTHER_JOB,
+    SMALL,
+    allocation,
+    group,
+    location,
+    one,
+    only,
+    report,
+    requirements,
+    sequence,
+    slot_id,
+)
+
+
+def new_slot_manager() -> SlotManager:
+    ids = iter(sequence(AllocationID))
+    return SlotManager(
+        shared_worker_profile=ResourceProfile(2.0, 4 * 2**30),
+        shared_worker_slots=2,
+        new_allocation_id=lambda: next(ids),
+    )
+
+
+@pytest.fixture
+def manager() -> SlotManager:
+    return new_slot_manager()
+
+
+def register(
+    manager: SlotManager, bundle: int, in_group: str = "g", now: float = 2.0, pid: int = 1
+) -> list[SlotManagerAction]:
+    name = f"te{bundle}"
+    where = location(name, bundle, in_group, pid)
+    return manager.register_task_executor(where, SMALL, report(name, None), now)
+
+
+def job_with_group(manager: SlotManager, slots: int = 2) -> list[AllocationID]:
+    """The job has all its slots in group g; their allocations by bundle."""
+    manager.set_requirements(requirements((SMALL, slots), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    allocations = []
+    for bundle in range(slots):
+        asked = one(register(manager, bundle), RequestSlot)
+        manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, 3.0)
+        allocations.append(asked.allocation_id)
+    return allocations
+
+
+def test_job_gets_exactly_one_group_with_a_bundle_for_each_slot(manager: SlotManager) -> None:
+    """SM-02."""
+    wanted = requirements((SMALL, 3), dedicated=True)
+    assert manager.set_requirements(wanted, 0.0) == [StartWorkerGroup(1, (SMALL,) * 3, 1, JOB)]
+    assert manager.set_requirements(wanted, 1.0) == []
+    assert manager.check(100.0) == []
+
+
+def test_started_group_gets_a_task_executor_in_each_bundle(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
+    actions = manager.worker_group_started(1, group(), 1.0)
+    assert actions == [StartTaskExecutor(group(), i, SMALL, 1, 0.0) for i in (0, 1)]
+
+
+def test_registered_task_executor_is_asked_for_its_slot(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    (asked,) = register(manager, 0)
+    assert isinstance(asked, RequestSlot)
+    assert (asked.slot_id, asked.job_id) == (slot_id("te0"), JOB)
+    assert asked.job_master_address == "JobMaster/jobmaster"
+
+
+def test_slots_of_a_group_go_to_its_job_only(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(2, group(), 1.0)
+    assert [a.job_id for a in only(register(manager, 0), RequestSlot)] == [JOB]
+
+
+def test_answer_after_the_request_was_cancelled_releases_the_group(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    assert manager.clear_requirements(JOB, True, 1.0) == [CancelWorkerGroupRequest(1)]
+    released = one(manager.worker_group_started(1, group(), 2.0), ReleaseWorkerGroup)
+    assert released.group_id == group()
+
+
+def test_changed_shape_while_the_group_is_requested_starts_another_request(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    assert manager.set_requirements(requirements((LARGE, 1), dedicated=True), 1.0) == [
+        CancelWorkerGroupRequest(1),
+        StartWorkerGroup(2, (LARGE,), 1, JOB),
+    ]
+
+
+def test_changed_shape_releases_the_old_group_and_requests_a_new_one(manager: SlotManager) -> None:
+    allocations = job_with_group(manager)
+    actions = manager.set_requirements(requirements((SMALL, 3), dedicated=True), 5.0)
+    assert one(actions, ReleaseWorkerGroup).group_id == group()
+    assert one(actions, StartWorkerGroup).bundles == (SMALL,) * 3
+    failed = [a.allocation_id for a in only(actions, NotifyAllocationFailure)]
+    assert failed == allocations
+
+
+def test_lost_task_executor_fails_its_allocation_and_is_replaced_in_its_bundle(
+    manager: SlotManager,
+) -> None:
+    """SM-09."""
+    allocations = job_with_group(manager)
+    actions = manager.task_executor_lost(ResourceID("te1"), "killed", 50.0)
+    failure = one(actions, NotifyAllocationFailure)
+    assert (failure.job_id, failure.allocation_id) == (JOB, allocations[1])
+    assert failure.resource_id == ResourceID("te1")
+    assert "te1 (bundle 1 on 10.0.0.1): killed" in failure.cause
+    assert one(actions, StartTaskExecutor) == StartTaskExecutor(group(), 1, SMALL, 1, 0.0)
+    assert [a.slot_id for a in only(register(manager, 1, now=52.0, pid=2), RequestSlot)] == [
+        slot_id("te1")
+    ]
+
+
+def test_task_executor_that_dies_again_and_again_is_restarted_with_growing_delays(
+    manager: SlotManager,
+) -> None:
+    job_with_group(manager, slots=1)
+    delays = []
+    for round_number in range(7):
+        now = 10.0 + round_number
+        actions = manager.task_executor_lost(ResourceID("te0"), "killed", now)
+        delays.append(one(actions, StartTaskExecutor).delay)
+        register(manager, 0, now=now, pid=10 + round_number)
+    assert delays == [0.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_task_executor_that_lived_long_is_replaced_at_once(manager: SlotManager) -> None:
+    job_with_group(manager, slots=1)
+    manager.task_executor_lost(ResourceID("te0"), "killed", 10.0)
+    register(manager, 0, now=10.0, pid=2)
+    actions = manager.task_executor_lost(ResourceID("te0"), "killed", 41.0)
+    assert one(actions, StartTaskExecutor).delay == 0.0
+
+
+def test_task_executor_that_does_not_register_in_time_is_started_again(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    assert manager.next_check_time() == 61.0
+    assert manager.check(60.9) == []
+    assert one(manager.check(61.0), StartTaskExecutor).bundle_index == 0
+
+
+def test_failed_start_is_tried_again(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    first = manager.task_executor_start_failed(group(), 0, "no such module", 2.0)
+    second = manager.task_executor_start_failed(group(), 0, "no such module", 3.0)
+    assert [one(a, StartTaskExecutor).delay for a in (first, second)] == [0.0, 1.0]
+
+
+def test_failed_group_is_requested_again_after_a_while(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    assert manager.worker_group_failed(1, "Ray is away", 1.0) == []
+    assert manager.next_check_time() == 2.0
+    assert manager.check(2.0) == [StartWorkerGroup(2, (SMALL,), 1, JOB)]
+
+
+def test_lost_group_is_released_and_requested_again(manager: SlotManager) -> None:
+    job_with_group(manager)
+    actions = manager.worker_group_lost(group(), "its node died", 5.0)
+    assert [type(a) for a in actions] == [
+        NotifyAllocationFailure,
+        NotifyAllocationFailure,
+        ReleaseWorkerGroup,
+        StartWorkerGroup,
+    ]
+    assert manager.worker_group_lost(group(), "its node died", 6.0) == []
+
+
+def test_ended_job_gives_its_group_back_at_once(manager: SlotManager) -> None:
+    """SM-18."""
+    job_with_group(manager)
+    assert manager.clear_requirements(JOB, True, 5.0) == [
+        ReleaseWorkerGroup(group(), f"job {JOB} has ended")
+    ]
+    assert manager.task_executors() == ()
+    assert manager.worker_groups() == ()
+
+
+def test_group_waits_for_a_new_master_of_its_job_until_the_idle_timeout(
+    manager: SlotManager,
+) -> None:
+    job_with_group(manager)
+    assert manager.clear_requirements(JOB, False, 5.0) == []
+    assert manager.next_check_time() == 35.0
+    assert manager.set_requirements(requirements((SMALL, 2), dedicated=True), 34.0) == []
+    manager.clear_requirements(JOB, False, 40.0)
+    assert manager.check(69.9) == []
+    assert one(manager.check(70.0), ReleaseWorkerGroup).group_id == group()
+
+
+def test_request_in_flight_for_a_master_that_died_is_given_up(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    asked = one(register(manager, 0), RequestSlot)
+    freed = one(manager.clear_requirements(JOB, False, 3.0), FreeSlot)
+    assert (freed.slot_id, freed.allocation_id) == (asked.slot_id, asked.allocation_id)
+    again = manager.set_requirements(requirements((SMALL, 1), dedicated=True), 4.0)
+    assert one(again, RequestSlot).allocation_id != asked.allocation_id
+
+
+def test_empty_requirements_leave_the_slots_with_the_job_until_they_are_freed(
+    manager: SlotManager,
+) -> None:
+    """SM-18."""
+    first, second = job_with_group(manager)
+    assert manager.set_requirements(requirements(dedicated=True), 5.0) == []
+    assert manager.check(1000.0) == []
+    manager.slot_freed(slot_id("te0"), first, 1001.0)
+    assert manager.slot_freed(slot_id("te1"), second, 1002.0) == []
+    assert one(manager.check(1032.0), ReleaseWorkerGroup).group_id == group()
+
+
+def test_refused_slot_is_asked_for_again_a_little_later(manager: SlotManager) -> None:
+    """SM-05."""
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    asked = one(register(manager, 0), RequestSlot)
+    assert manager.slot_request_failed(asked.slot_id, asked.allocation_id, "busy", 3.0) == []
+    assert manager.next_check_time() == 3.5
+    again = one(manager.check(3.5), RequestSlot)
+    assert again.slot_id == asked.slot_id
+    assert again.allocation_id != asked.allocation_id
+
+
+def test_request_without_an_answer_times_out_and_is_tried_again(manager: SlotManager) -> None:
+    """SM-05."""
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    register(manager, 0, now=2.0)
+    assert manager.check(12.0) == []
+    assert one(manager.check(12.5), RequestSlot).slot_id == slot_id("te0")
+
+
+def test_late_answer_to_a_request_that_timed_out_changes_nothing(manager: SlotManager) -> None:
+    """SM-03."""
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    old = one(register(manager, 0, now=2.0), RequestSlot)
+    manager.check(12.0)
+    new = one(manager.check(12.5), RequestSlot)
+    manager.slot_request_succeeded(old.slot_id, old.allocation_id, 13.0)
+    manager.slot_request_succeeded(new.slot_id, new.allocation_id, 13.0)
+    assert manager.slot_freed(old.slot_id, old.allocation_id, 14.0) == []
+    assert not manager.has_shortage
+
+
+def test_task_executor_of_a_released_group_is_stopped(manager: SlotManager) -> None:
+    job_with_group(manager)
+    manager.clear_requirements(JOB, True, 5.0)
+    assert one(register(manager, 0, now=6.0), StopTaskExecutor).resource_id == ResourceID("te0")
+
+
+def test_second_task_executor_in_a_bundle_is_stopped(manager: SlotManager) -> None:
+    job_with_group(manager)
+    actions = manager.register_task_executor(
+        location("slow", 0, "g", 9), SMALL, report("slow", None), 4.0
+    )
+    assert one(actions, StopTaskExecutor).resource_id == ResourceID("slow")
+    assert len(manager.task_executors()) == 2
+
+
+def test_group_of_an_earlier_resource_manager_is_adopted_with_its_allocations(
+    manager: SlotManager,
+) -> None:
+    """SM-08."""
+    actions = manager.recover_worker_group(group(), (SMALL, SMALL), 1, JOB, (0, 1), 0.0)
+    assert actions == []
+    for bundle in (0, 1):
+        name = f"te{bundle}"
+        held = report(name, (JOB, allocation(bundle)))
+        manager.register_task_executor(location(name, bundle), SMALL, held, 1.0)
+    assert manager.set_requirements(requirements((SMALL, 2), dedicated=True), 2.0) == []
+    assert not manager.has_shortage
+    assert manager.worker_group_of(JOB) == group()
+
+
+def test_adopted_group_whose_job_nobody_claims_goes_after_the_idle_timeout(
+    manager: SlotManager,
+) -> None:
+    manager.recover_worker_group(group(), (SMALL,), 1, JOB, (0,), 0.0)
+    held = report("te0", (JOB, allocation(1)))
+    manager.register_task_executor(location("te0"), SMALL, held, 1.0)
+    assert manager.check(29.9) == []
+    assert one(manager.check(30.0), ReleaseWorkerGroup).group_id == group()
+
+
+def test_adopted_group_gets_the_task_executors_that_died_meanwhile_once_it_is_claimed(
+    manager: SlotManager,
+) -> None:
+    manager.recover_worker_group(group(), (SMALL, SMALL), 1, JOB, (0,), 0.0)
+    actions = manager.set_requirements(requirements((SMALL, 2), dedicated=True), 1.0)
+    assert actions == [StartTaskExecutor(group(), 1, SMALL, 1, 0.0)]
+
+
+def test_recovered_group_replaces_the_request_that_came_before_it(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    actions = manager.recover_worker_group(group(), (SMALL,), 1, JOB, (0,), 1.0)
+    assert actions == [CancelWorkerGroupRequest(1)]
+
+
+def test_task_executor_that_registers_before_its_group_is_recovered_is_kept(
+    manager: SlotManager,
+) -> None:
+    held = report("te0", (JOB, allocation(1)))
+    assert manager.register_task_executor(location("te0"), SMALL, held, 0.0) == []
+    manager.recover_worker_group(group(), (SMALL,), 1, JOB, (), 1.0)
+    assert manager.set_requirements(requirements((SMALL, 1), dedicated=True), 2.0) == []
+    assert not manager.has_shortage
+
+
+def test_group_that_is_never_recovered_is_not_used_and_released(manager: SlotManager) -> None:
+    manager.register_task_executor(location("te0"), SMALL, report("te0", None), 0.0)
+    actions = manager.set_requirements(requirements((SMALL, 1)), 1.0)
+    assert only(actions, RequestSlot) == []
+    assert one(manager.check(30.0), ReleaseWorkerGroup).group_id == group()
+
+
+def test_registering_again_keeps_the_slots_of_the_same_process(manager: SlotManager) -> None:
+    """RM-01."""
+    (first,) = job_with_group(manager, slots=1)
+    where = location("te0")
+    held = report("te0", (JOB, first))
+    assert manager.register_task_executor(where, SMALL, held, 5.0) == []
+    assert len(manager.task_executors()) == 1
+
+
+def test_another_process_under_the_same_name_has_lost_the_slots_of_the_first(
+    manager: SlotManager,
+) -> None:
+    """RM-01."""
+    (first,) = job_with_group(manager, slots=1)
+    actions = register(manager, 0, now=5.0, pid=2)
+    assert one(actions, NotifyAllocationFailure).allocation_id == first
+    assert one(actions, RequestSlot).slot_id == slot_id("te0")
+    assert only(actions, StartTaskExecutor) == []
+    assert len(manager.task_executors()) == 1
+
+
+def test_shut_down_cancels_and_releases_everything(manager: SlotManager) -> None:
+    job_with_group(manager)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB, dedicated=True), 4.0)
+    assert manager.shut_down("the cluster shuts down") == [
+        CancelWorkerGroupRequest(2),
+        ReleaseWorkerGroup(group(), "the cluster shuts down"),
+    ]
+    assert manager.check(1000.0) == []
+
+
+def test_story_of_a_task_executor_tells_of_its_slots(manager: SlotManager) -> None:
+    job_with_group(manager, slots=1)
+    story = manager.story_of(ResourceID("te0"))
+    assert "registered from bundle 0 of g on 10.0.0.1, pid 1" in story
+    assert "slot 0 free -> requested for job 00000000" in story
+    assert "slot 0 requested -> allocated" in story

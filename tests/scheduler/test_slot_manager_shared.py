@@ -1,0 +1,272 @@
+"""SlotManager: jobs that share workers, and what reports tell of slots."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.ids import AllocationID, JobID, ResourceID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slot_manager import SlotManager
+from flinkray.scheduler.slot_manager_actions import (
+    CancelWorkerGroupRequest,
+    FreeSlot,
+    NotifyAllocationFailure,
+    ReleaseWorkerGroup,
+    RequestSlot,
+    SlotManagerAction,
+    StartTaskExecutor,
+    StartWorkerGroup,
+)
+from tests.scheduler.builders import (
+    GIB,
+    JOB,
+    LARGE,
+    OTHER_JOB,
+    SMALL,
+    allocation,
+    group,
+    id_of,
+    location,
+    one,
+    only,
+    report,
+    requirements,
+    sequence,
+    slot_id,
+)
+
+WORKER = ResourceProfile(2.0, 2 * GIB)
+
+
+@pytest.fixture
+def manager() -> SlotManager:
+    ids = iter(sequence(AllocationID))
+    return SlotManager(
+        shared_worker_profile=WORKER, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
+    )
+
+
+def start_worker(manager: SlotManager, number: int, now: float = 1.0) -> list[SlotManagerAction]:
+    """The worker of request *number* comes up in group ``g<number>`` as ``te<number>``."""
+    manager.worker_group_started(number, group(f"g{number}"), now)
+    name = f"te{number}"
+    where = location(name, 0, f"g{number}")
+    return manager.register_task_executor(where, WORKER, report(name, None, None), now)
+
+
+def confirm(manager: SlotManager, actions: list[SlotManagerAction], now: float = 2.0) -> None:
+    for asked in only(actions, RequestSlot):
+        manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, now)
+
+
+def test_two_slots_need_one_worker_and_the_third_a_second(manager: SlotManager) -> None:
+    """SM-10."""
+    assert manager.set_requirements(requirements((SMALL, 1)), 0.0) == [
+        StartWorkerGroup(1, (WORKER,), 2, None)
+    ]
+    assert manager.set_requirements(requirements((SMALL, 2)), 0.0) == []
+    third = manager.set_requirements(requirements((SMALL, 3)), 0.0)
+    assert third == [StartWorkerGroup(2, (WORKER,), 2, None)]
+
+
+def test_workers_that_are_being_started_count(manager: SlotManager) -> None:
+    """SM-10."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    assert manager.set_requirements(requirements((SMALL, 2), job_id=OTHER_JOB), 1.0) == [
+        StartWorkerGroup(2, (WORKER,), 2, None)
+    ]
+
+
+def test_request_that_is_not_needed_any_more_is_cancelled(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 4)), 0.0)
+    actions = manager.set_requirements(requirements((SMALL, 1)), 1.0)
+    assert actions == [CancelWorkerGroupRequest(2)]
+
+
+def test_new_worker_serves_what_is_missing(manager: SlotManager) -> None:
+    """SM-01."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
+    asked = only(start_worker(manager, 1), RequestSlot)
+    assert [(a.slot_id, a.job_id) for a in asked] == [
+        (slot_id("te1", 0), JOB),
+        (slot_id("te1", 1), OTHER_JOB),
+    ]
+
+
+def test_only_free_slots_of_a_new_worker_are_given(manager: SlotManager) -> None:
+    """SM-11, SM-17."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    held = report("te1", (OTHER_JOB, allocation(1)), None)
+    actions = manager.register_task_executor(location("te1", 0, "g1"), WORKER, held, 1.0)
+    assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te1", 1)]
+    assert only(actions, StartWorkerGroup) == [StartWorkerGroup(2, (WORKER,), 2, None)]
+
+
+def test_fullest_worker_is_taken_first_so_that_others_can_go(manager: SlotManager) -> None:
+    """SM-13."""
+    manager.set_requirements(requirements((SMALL, 3)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    confirm(manager, start_worker(manager, 2))
+    third = id_of(JobID, 3)
+    manager.set_requirements(requirements((SMALL, 2), job_id=OTHER_JOB), 2.0)
+    confirm(manager, start_worker(manager, 3))
+    free = [i.location.resource_id for i in manager.task_executors() if i.free_slots]
+    assert free == [ResourceID("te3")]
+    actions = manager.set_requirements(requirements((SMALL, 1), job_id=third), 3.0)
+    assert one(actions, RequestSlot).slot_id == slot_id("te3", 1)
+
+
+def test_smallest_slot_that_fits_is_taken(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    manager.recover_worker_group(group("large"), (LARGE,), 1, None, (0,), 0.0)
+    manager.recover_worker_group(group("small"), (SMALL,), 1, None, (0,), 0.0)
+    for name, profile in (("small", SMALL), ("large", LARGE)):
+        free = report(name, None, profile=profile)
+        actions = manager.register_task_executor(location(name, 0, name), profile, free, 1.0)
+        if name == "small":
+            assert one(actions, RequestSlot).slot_id == slot_id("small")
+        else:
+            assert only(actions, RequestSlot) == []
+
+
+def test_refused_slot_moves_the_request_to_another(manager: SlotManager) -> None:
+    """SM-05."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    actions = manager.slot_request_failed(asked.slot_id, asked.allocation_id, "busy", 2.0)
+    assert one(actions, RequestSlot).slot_id == slot_id("te1", 1)
+    assert manager.task_executors()[0].free_slots == 1
+
+
+def test_report_turns_a_free_slot_into_an_allocated_one(manager: SlotManager) -> None:
+    """SM-04."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    manager.report_slot_status(
+        ResourceID("te1"), report("te1", None, (OTHER_JOB, allocation(7))), 2.5
+    )
+    info = manager.task_executors()[0]
+    assert (info.number_of_slots, info.free_slots) == (2, 0)
+    assert info.jobs == (JOB, OTHER_JOB)
+
+
+def test_report_of_a_foreign_allocation_moves_the_request_in_flight(manager: SlotManager) -> None:
+    """SM-06."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    foreign = report("te1", (OTHER_JOB, allocation(7)), None)
+    actions = manager.report_slot_status(ResourceID("te1"), foreign, 2.0)
+    assert one(actions, RequestSlot).slot_id == slot_id("te1", 1)
+    manager.slot_request_failed(asked.slot_id, asked.allocation_id, "taken", 3.0)
+    assert manager.task_executors()[0].jobs == (OTHER_JOB, JOB)
+
+
+def test_slot_that_is_reported_allocated_is_not_given_to_another(manager: SlotManager) -> None:
+    """SM-08."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    manager.report_slot_status(
+        ResourceID("te1"), report("te1", None, (OTHER_JOB, allocation(7))), 2.5
+    )
+    actions = manager.set_requirements(requirements((SMALL, 2)), 3.0)
+    assert only(actions, RequestSlot) == []
+    assert len(only(actions, StartWorkerGroup)) == 1
+
+
+def test_report_that_is_older_than_the_confirmation_does_not_free_the_slot(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1), now=2.0)
+    free = report("te1", None, None)
+    assert manager.report_slot_status(ResourceID("te1"), free, 2.1) == []
+    actions = manager.report_slot_status(ResourceID("te1"), free, 12.0)
+    assert one(actions, RequestSlot).job_id == JOB
+
+
+def test_report_of_an_unknown_task_executor_is_ignored(manager: SlotManager) -> None:
+    """SM-08."""
+    assert manager.report_slot_status(ResourceID("te9"), report("te9", None), 1.0) == []
+
+
+def test_lost_worker_is_replaced_in_its_group_only_while_its_slots_are_wanted(
+    manager: SlotManager,
+) -> None:
+    """SM-09."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    actions = manager.task_executor_lost(ResourceID("te1"), "killed", 40.0)
+    assert len(only(actions, NotifyAllocationFailure)) == 2
+    assert one(actions, StartTaskExecutor).group_id == group("g1")
+    manager.set_requirements(requirements(), 41.0)
+    actions = manager.task_executor_start_failed(group("g1"), 0, "killed", 42.0)
+    assert one(actions, ReleaseWorkerGroup).group_id == group("g1")
+
+
+def test_each_job_hears_of_its_own_lost_allocations(manager: SlotManager) -> None:
+    """SM-09."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    actions = manager.task_executor_lost(ResourceID("te1"), "killed", 40.0)
+    assert [a.job_id for a in only(actions, NotifyAllocationFailure)] == [JOB, OTHER_JOB]
+
+
+def test_idle_worker_is_released_after_30_seconds_and_not_before(manager: SlotManager) -> None:
+    """SM-15."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    confirm(manager, [asked])
+    manager.set_requirements(requirements(), 3.0)
+    assert manager.slot_freed(asked.slot_id, asked.allocation_id, 100.0) == []
+    assert manager.next_check_time() == 130.0
+    assert manager.check(129.9) == []
+    assert one(manager.check(130.0), ReleaseWorkerGroup).group_id == group("g1")
+
+
+def test_idle_worker_that_is_used_again_stays(manager: SlotManager) -> None:
+    """SM-15."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    confirm(manager, [asked])
+    manager.set_requirements(requirements(), 3.0)
+    manager.slot_freed(asked.slot_id, asked.allocation_id, 4.0)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 33.0)
+    assert manager.check(500.0) != []  # the request is tried again
+    assert manager.worker_groups() == (group("g1"),)
+
+
+def test_worker_that_starts_slowly_is_not_released_while_a_job_waits_for_it(
+    manager: SlotManager,
+) -> None:
+    """SM-15."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    assert manager.check(50.0) == []
+
+
+def test_ended_job_has_its_slots_freed_on_shared_workers(manager: SlotManager) -> None:
+    """SM-18."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    asked = only(start_worker(manager, 1), RequestSlot)
+    confirm(manager, list(asked))
+    freed = only(manager.clear_requirements(JOB, True, 3.0), FreeSlot)
+    assert [f.allocation_id for f in freed] == [a.allocation_id for a in asked]
+    assert manager.task_executors()[0].free_slots == 0
+
+
+def test_slot_freed_under_another_allocation_stays(manager: SlotManager) -> None:
+    """SM-03."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    manager.slot_freed(slot_id("te1"), allocation(99), 3.0)
+    assert manager.task_executors()[0].free_slots == 1
+
+
+def test_profile_that_no_shared_slot_holds_starts_no_worker(manager: SlotManager) -> None:
+    """SM-14."""
+    assert manager.set_requirements(requirements((LARGE, 1)), 0.0) == []
+    assert manager.has_shortage

@@ -1,0 +1,210 @@
+"""DeclarativeSlotPool: which offers it takes and what it gives back."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.core.ids import ResourceID
+from flinkray.scheduler.slot_pool import (
+    DeclarativeSlotPool,
+    DeclareRequirements,
+    FreeSlot,
+    SlotsChanged,
+)
+from flinkray.scheduler.slots import SlotOffer
+from tests.scheduler.builders import (
+    JOB,
+    LARGE,
+    OTHER_JOB,
+    SMALL,
+    allocation,
+    location,
+    offer,
+    one,
+    only,
+    requirements,
+)
+
+TE = ResourceID("te")
+
+
+def pool_that_requires(number: int) -> DeclarativeSlotPool:
+    pool = DeclarativeSlotPool(JOB, idle_timeout=50.0)
+    pool.register_task_executor(location("te"), 0.0)
+    pool.set_requirements(requirements((SMALL, number)), 0.0)
+    return pool
+
+
+def accepted(pool: DeclarativeSlotPool, *offers: SlotOffer, of: str = "te") -> list[int]:
+    answer, _ = pool.offer_slots(ResourceID(of), offers, 1.0)
+    return [int.from_bytes(a.value, "big") for a in answer.accepted]
+
+
+def test_offer_of_an_unregistered_task_executor_is_refused() -> None:
+    """SP-03."""
+    assert accepted(pool_that_requires(1), offer(1), of="stranger") == []
+
+
+def test_same_offer_again_is_accepted_again_and_changes_nothing() -> None:
+    """SP-03."""
+    pool = pool_that_requires(1)
+    assert accepted(pool, offer(1)) == [1]
+    answer, actions = pool.offer_slots(TE, (offer(1),), 2.0)
+    assert answer.accepted == (allocation(1),)
+    assert actions == []
+
+
+def test_known_allocation_from_another_index_or_task_executor_is_refused() -> None:
+    """SP-03."""
+    pool = pool_that_requires(3)
+    pool.register_task_executor(location("other", bundle=1), 0.0)
+    assert accepted(pool, offer(1, index=0)) == [1]
+    assert accepted(pool, offer(1, index=1)) == []
+    assert accepted(pool, offer(1, index=0), of="other") == []
+
+
+def test_offers_beyond_the_requirements_are_refused() -> None:
+    """SP-21."""
+    pool = pool_that_requires(2)
+    assert accepted(pool, offer(1, 0), offer(2, 1), offer(3, 2)) == [1, 2]
+
+
+def test_slot_that_is_too_small_for_what_is_missing_is_refused() -> None:
+    pool = DeclarativeSlotPool(JOB)
+    pool.register_task_executor(location("te"), 0.0)
+    pool.set_requirements(requirements((LARGE, 1)), 0.0)
+    assert accepted(pool, offer(1, profile=SMALL)) == []
+    assert accepted(pool, offer(2, profile=LARGE)) == [2]
+
+
+def test_small_slot_is_refused_when_large_ones_fulfil_everything() -> None:
+    pool = DeclarativeSlotPool(JOB)
+    pool.register_task_executor(location("te"), 0.0)
+    pool.set_requirements(requirements((SMALL, 1), (LARGE, 1)), 0.0)
+    assert accepted(pool, offer(1, 0, LARGE), offer(2, 1, LARGE)) == [1, 2]
+    assert accepted(pool, offer(3, 2, SMALL)) == []
+
+
+def test_new_requirements_replace_the_old_and_the_total_is_declared() -> None:
+    """SP-21."""
+    pool = pool_that_requires(1)
+    wanted = requirements((SMALL, 5))
+    assert pool.set_requirements(wanted, 1.0) == [DeclareRequirements(wanted)]
+    assert pool.requirements == wanted
+
+
+def test_requirements_of_another_job_are_an_error() -> None:
+    with pytest.raises(ValueError, match=str(OTHER_JOB)):
+        pool_that_requires(1).set_requirements(requirements(job_id=OTHER_JOB), 0.0)
+
+
+def test_every_change_of_slots_tells_them_all() -> None:
+    pool = pool_that_requires(2)
+    _, actions = pool.offer_slots(TE, (offer(1, 0), offer(2, 1)), 1.0)
+    assert [s.allocation_id for s in one(actions, SlotsChanged).slots] == [
+        allocation(1),
+        allocation(2),
+    ]
+
+
+def test_released_task_executor_takes_its_slots_along_and_is_not_called() -> None:
+    """SP-04."""
+    pool = pool_that_requires(2)
+    pool.register_task_executor(location("other", bundle=1), 0.0)
+    accepted(pool, offer(1))
+    accepted(pool, offer(2), of="other")
+    actions = pool.release_task_executor(TE, "it died", 2.0)
+    assert only(actions, FreeSlot) == []
+    assert [s.allocation_id for s in one(actions, SlotsChanged).slots] == [allocation(2)]
+    assert accepted(pool, offer(3)) == []
+
+
+def test_task_executor_that_comes_back_as_another_process_has_lost_its_slots() -> None:
+    """JM-01."""
+    pool = pool_that_requires(1)
+    accepted(pool, offer(1))
+    assert pool.register_task_executor(location("te"), 2.0) == []
+    assert pool.slots_of(TE) != ()
+    actions = pool.register_task_executor(location("te", pid=2), 3.0)
+    assert one(actions, SlotsChanged).slots == ()
+    assert accepted(pool, offer(2)) == [2]
+
+
+def test_failed_allocation_is_freed_at_its_task_executor() -> None:
+    """SP-09."""
+    pool = pool_that_requires(2)
+    accepted(pool, offer(1, 0), offer(2, 1))
+    actions = pool.fail_allocation(allocation(1), "broken", 2.0)
+    assert one(actions, FreeSlot) == FreeSlot(location("te"), allocation(1), "broken")
+    assert len(pool.slots_of(TE)) == 1
+    assert pool.fail_allocation(allocation(1), "broken", 2.0) == []
+
+
+def test_released_slots_may_be_replaced_by_other_offers() -> None:
+    """SP-25."""
+    pool = pool_that_requires(1)
+    accepted(pool, offer(1))
+    pool.release_slots((allocation(1), allocation(9)), "of an old group", 2.0)
+    assert accepted(pool, offer(2, 1)) == [2]
+
+
+def test_slot_beyond_the_requirements_goes_after_the_idle_timeout() -> None:
+    """SP-07."""
+    pool = pool_that_requires(2)
+    accepted(pool, offer(1, 0), offer(2, 1))
+    assert pool.next_deadline() is None
+    pool.set_requirements(requirements((SMALL, 1)), 10.0)
+    assert pool.next_deadline() == 60.0
+    assert pool.release_idle_slots(59.9) == []
+    actions = pool.release_idle_slots(60.0)
+    assert one(actions, FreeSlot).allocation_id == allocation(2)
+    assert pool.next_deadline() is None
+
+
+def test_idle_slot_that_is_required_again_stays() -> None:
+    """SP-23."""
+    pool = pool_that_requires(1)
+    accepted(pool, offer(1))
+    pool.set_requirements(requirements(), 10.0)
+    pool.set_requirements(requirements((SMALL, 1)), 59.0)
+    assert pool.release_idle_slots(1000.0) == []
+
+
+def test_slot_is_forgotten_with_its_release_so_that_no_offer_of_it_counts() -> None:
+    """SP-08."""
+    pool = pool_that_requires(1)
+    accepted(pool, offer(1))
+    pool.set_requirements(requirements(), 0.0)
+    pool.release_idle_slots(100.0)
+    assert pool.slots == ()
+
+
+def test_job_that_restarts_keeps_every_offered_slot() -> None:
+    """SP-26."""
+    pool = pool_that_requires(0)
+    pool.set_job_restarting(True)
+    assert accepted(pool, offer(1, 0)) == [1]
+    pool.set_job_restarting(False)
+    assert accepted(pool, offer(2, 1)) == []
+    assert len(pool.slots) == 1
+
+
+def test_older_allocation_of_a_slot_is_gone_when_it_is_offered_under_another() -> None:
+    pool = pool_that_requires(1)
+    accepted(pool, offer(1, 0))
+    assert accepted(pool, offer(2, 0)) == [2]
+    assert [s.allocation_id for s in pool.slots] == [allocation(2)]
+
+
+def test_closing_frees_every_slot_and_gives_up_the_requirements() -> None:
+    """SP-06."""
+    pool = pool_that_requires(2)
+    accepted(pool, offer(1, 0), offer(2, 1))
+    actions = pool.close("the job ended")
+    assert [a.allocation_id for a in only(actions, FreeSlot)] == [allocation(1), allocation(2)]
+    assert one(actions, DeclareRequirements).requirements == requirements()
+    assert accepted(pool, offer(3, 2)) == []
+    assert pool.close("again") == []
+    with pytest.raises(IllegalTransitionError, match=r"after it was closed.*\n.*2 slots are req"):
+        pool.set_requirements(requirements((SMALL, 1)), 3.0)
