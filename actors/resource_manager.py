@@ -65,11 +65,18 @@ class ResourceManagerError(FlinkRayError):
 async def create_resource_manager(
     rpc_service: RpcService, arguments: ClusterArguments
 ) -> ResourceManager:
-    """Factory of the ResourceManager's process: takes over the workers that a predecessor left."""
+    """Factory of the ResourceManager's process on Ray."""
+    driver = RayResourceManagerDriver(rpc_service, arguments)
+    return await lead_resource_manager(rpc_service, arguments, driver)
+
+
+async def lead_resource_manager(
+    rpc_service: RpcService, arguments: ClusterArguments, driver: ResourceManagerDriver
+) -> ResourceManager:
+    """Wait for the leadership; then the ResourceManager of that session, which knows what exists."""
     services = ClusterServices.create(rpc_service, arguments)
     election = services.high_availability.get_resource_manager_leader_election()
     leadership = await Leadership.win(election)
-    driver = RayResourceManagerDriver(rpc_service, arguments)
     manager = ResourceManager(rpc_service, services, leadership, driver)
     await manager.recover()
     return manager

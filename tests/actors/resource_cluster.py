@@ -1,0 +1,164 @@
+"""A ResourceManager with local workers, and JobMasters that only record, for the tests here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.messages import (
+    ClusterArguments,
+    JobMasterRegistrationSuccess,
+    TaskExecutorRegistration,
+    TaskExecutorRegistrationSuccess,
+    TaskExecutorToJobMasterRegistrationSuccess,
+)
+from flinkray.core.ids import (
+    AbstractID,
+    InstanceID,
+    JobID,
+    JobMasterId,
+    LeaderSessionID,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+    WorkerGroupId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
+from flinkray.scheduler.slots import (
+    ResourceRequirement,
+    ResourceRequirements,
+    SlotOffer,
+    SlotOfferAnswer,
+    SlotReport,
+    SlotStatus,
+    WorkerLocation,
+)
+from flinkray.testing.local_workers import LocalWorkers
+from flinkray.testing.recording_endpoint import RecordingEndpoint, recording_endpoint
+
+ONE_CPU = ResourceProfile(1.0, 2**30)
+RM_TOKEN = ResourceManagerId.of(LeaderSessionID.standalone())
+RM_ADDRESS = "ResourceManager/resourcemanager"
+
+
+Id = TypeVar("Id", bound=AbstractID)
+
+
+def number(kind: type[Id], value: int) -> Id:
+    """An id of *kind* that a reader can tell from others."""
+    return kind(value.to_bytes(kind.SIZE, "big"))
+
+
+class Job:
+    """A recording JobMaster in a process of its own, which takes every slot that it is offered."""
+
+    def __init__(self, cluster: ResourceCluster, job_id: JobID, attempt: int) -> None:
+        self.cluster = cluster
+        self.job_id = job_id
+        self.job_master_id = number(
+            JobMasterId, 1000 * int.from_bytes(job_id.value, "big") + attempt
+        )
+        self.resource_id = ResourceID(f"JobMaster-{job_id}")
+        self.service = LocalRpcService(self.resource_id, cluster.network)
+        self.master: RecordingEndpoint = recording_endpoint(
+            self.service, "jobmaster", JobMasterGateway, self.job_master_id
+        )
+        self.accepted: list[SlotOffer] = []
+        success = TaskExecutorToJobMasterRegistrationSuccess(self.resource_id)
+        self.master.answer("register_task_executor", success)
+        self.master.answer("offer_slots", self._accept)
+        self.manager: ResourceManagerGateway | None = None
+
+    def _accept(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+        self.accepted += offers
+        return SlotOfferAnswer(tuple(offer.allocation_id for offer in offers))
+
+    @property
+    def address(self) -> str:
+        return self.master.address
+
+    async def register(self) -> JobMasterRegistrationSuccess:
+        self.manager = await self.service.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
+        success = await self.manager.register_job_master(
+            self.job_master_id, self.resource_id, self.address, self.job_id
+        )
+        assert isinstance(success, JobMasterRegistrationSuccess), success
+        return success
+
+    async def declare(
+        self, count: int, profile: ResourceProfile = ONE_CPU, *, dedicated: bool = True
+    ) -> None:
+        requirements = (ResourceRequirement(profile, count),) if count else ()
+        assert self.manager is not None
+        await self.manager.declare_required_resources(
+            self.job_master_id,
+            ResourceRequirements(self.job_id, self.address, requirements, dedicated),
+        )
+
+    async def has_slots(self, count: int) -> None:
+        """Return when so many slots were offered in all."""
+        offers = 1
+        while len(self.accepted) < count:
+            await self.master.wait_for("offer_slots", offers)
+            offers += 1
+
+    async def executor_of(self, index: int) -> TaskExecutorGateway:
+        """The TaskExecutor that offered the *index*-th slot."""
+        (resource_id, _) = self.master.calls_of("offer_slots")[index]
+        return await self.service.connect(f"{resource_id}/taskexecutor", TaskExecutorGateway)
+
+
+class ResourceCluster:
+    """Starts what a test asks for on one network."""
+
+    def __init__(
+        self, storage: Path, *nodes: ResourceProfile, configuration: dict[str, str] | None = None
+    ) -> None:
+        self.network = LocalNetwork(restart_delay=1.5)
+        self.workers = LocalWorkers(self.network, *nodes)
+        self.arguments = ClusterArguments("test", configuration or {}, str(storage))
+        self.service = LocalRpcService("client", self.network)
+
+    async def start_resource_manager(self) -> ResourceManagerGateway:
+        await self.service.spawn(
+            EndpointSpec(
+                kind="ResourceManager",
+                name="ResourceManager",
+                factory="flinkray.testing.local_workers:create_local_resource_manager",
+                arguments=self.arguments,
+                detached=True,
+                max_restarts=-1,
+            )
+        )
+        return await self.resource_manager()
+
+    async def resource_manager(self) -> ResourceManagerGateway:
+        return await self.service.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
+
+    def job(self, value: int, attempt: int = 0) -> Job:
+        return Job(self, number(JobID, value), attempt)
+
+
+class Worker:
+    """A recording TaskExecutor in a process of its own, with free slots of one CPU."""
+
+    def __init__(self, cluster: ResourceCluster, name: str, slots: int = 1) -> None:
+        self.resource_id = ResourceID(name)
+        self.service = LocalRpcService(name, cluster.network)
+        self.executor = recording_endpoint(self.service, "taskexecutor", TaskExecutorGateway)
+        self.location = WorkerLocation(
+            self.resource_id, self.executor.address, "node-0", "127.0.0.1", 1, WorkerGroupId("g"), 0
+        )
+        self.registration = TaskExecutorRegistration(self.location, ONE_CPU.times(slots), slots)
+        self.report = SlotReport(
+            tuple(SlotStatus(SlotID(self.resource_id, i), ONE_CPU) for i in range(slots))
+        )
+
+    async def register(self, manager: ResourceManagerGateway) -> InstanceID:
+        """Register and send the first report."""
+        success = await manager.register_task_executor(self.registration)
+        assert isinstance(success, TaskExecutorRegistrationSuccess), success
+        await manager.send_slot_report(self.resource_id, success.instance_id, self.report)
+        return success.instance_id

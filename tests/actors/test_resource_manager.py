@@ -1,0 +1,231 @@
+"""Registrations, heartbeats and the overview of a ResourceManager; all others only record."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.gateways import ResourceManagerGateway
+from flinkray.actors.messages import TaskExecutorRegistrationSuccess
+from flinkray.core.errors import FencingTokenError, JobNotFoundError, UnknownTaskExecutorError
+from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
+from flinkray.rpc import RegistrationFailure
+from flinkray.scheduler.slots import SlotReport, SlotStatus
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import (
+    ONE_CPU,
+    RM_ADDRESS,
+    RM_TOKEN,
+    ResourceCluster,
+    Worker,
+    number,
+)
+
+
+@on_virtual_time
+async def test_registering_again_gives_another_instance_id_and_one_worker(tmp_path: Path) -> None:
+    """RM-01"""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker")
+    first = await worker.register(manager)
+    second = await worker.register(manager)
+    assert first != second
+    overview = await manager.request_resource_overview()
+    assert [w.location.resource_id for w in overview.task_executors] == ["worker"]
+    with pytest.raises(UnknownTaskExecutorError, match="worker is not registered"):
+        await manager.send_slot_report(worker.resource_id, first, worker.report)
+
+
+@on_virtual_time
+async def test_a_registration_that_was_overtaken_does_not_evict_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RM-02"""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    service = cluster.network.services["ResourceManager"]
+    connect, first_may_connect, is_first = service.connect, asyncio.Event(), True
+
+    async def connect_slowly_at_first(*arguments):
+        nonlocal is_first
+        was_first, is_first = is_first, False
+        if was_first:
+            await first_may_connect.wait()
+        return await connect(*arguments)
+
+    monkeypatch.setattr(service, "connect", connect_slowly_at_first)
+    worker = Worker(cluster, "worker")
+    delayed = asyncio.create_task(manager.register_task_executor(worker.registration))
+    await asyncio.sleep(0.001)
+    instance_id = await worker.register(manager)
+    first_may_connect.set()
+    assert isinstance(await delayed, RegistrationFailure)
+    await manager.send_slot_report(worker.resource_id, instance_id, worker.report)
+    overview = await manager.request_resource_overview()
+    assert [w.number_of_slots for w in overview.task_executors] == [1]
+
+
+@on_virtual_time
+async def test_a_worker_that_disconnects_is_gone_from_the_overview_with_its_slots(
+    tmp_path: Path,
+) -> None:
+    """RM-03"""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker", slots=10)
+    await worker.register(manager)
+    assert (await manager.request_resource_overview()).slots_total == 10
+    await manager.disconnect_task_executor(worker.resource_id, "it stops")
+    overview = await manager.request_resource_overview()
+    assert overview.task_executors == ()
+    assert overview.slots_total == 0
+
+
+@on_virtual_time
+async def test_a_worker_that_dies_is_gone_from_the_overview(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker")
+    await worker.register(manager)
+    cluster.network.crash("worker")
+    await asyncio.sleep(0.1)
+    assert (await manager.request_resource_overview()).task_executors == ()
+
+
+@on_virtual_time
+async def test_a_wrong_fencing_token_is_refused(tmp_path: Path) -> None:
+    """RM-04"""
+    cluster = ResourceCluster(tmp_path)
+    await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker")
+    stale = await worker.service.connect(
+        RM_ADDRESS, ResourceManagerGateway, number(ResourceManagerId, 7)
+    )
+    with pytest.raises(FencingTokenError):
+        await stale.register_task_executor(worker.registration)
+
+
+@on_virtual_time
+async def test_who_cannot_be_connected_to_is_refused_for_now(tmp_path: Path) -> None:
+    """RM-04"""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker")
+    cluster.network.crash("worker")
+    answer = await manager.register_task_executor(worker.registration)
+    assert isinstance(answer, RegistrationFailure)
+    assert worker.location.address in answer.reason
+    job = cluster.job(1)
+    cluster.network.crash(job.resource_id)
+    answer = await manager.register_job_master(
+        job.job_master_id, job.resource_id, job.address, job.job_id
+    )
+    assert isinstance(answer, RegistrationFailure)
+    assert job.address in answer.reason
+
+
+@on_virtual_time
+async def test_a_worker_has_no_slots_before_its_first_report(tmp_path: Path) -> None:
+    """RM-12"""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker", slots=2)
+    success = await manager.register_task_executor(worker.registration)
+    assert isinstance(success, TaskExecutorRegistrationSuccess)
+    [info] = (await manager.request_resource_overview()).task_executors
+    assert info.location == worker.location
+    assert (info.number_of_slots, info.free_slots) == (0, 0)
+    await manager.send_slot_report(worker.resource_id, success.instance_id, worker.report)
+    [info] = (await manager.request_resource_overview()).task_executors
+    assert (info.number_of_slots, info.free_slots) == (2, 2)
+
+
+@on_virtual_time
+async def test_silent_peers_are_told_that_they_are_disconnected(tmp_path: Path) -> None:
+    """RM-07"""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker, job = Worker(cluster, "worker"), cluster.job(1)
+    await worker.register(manager)
+    await job.register()
+    (reason,) = await worker.executor.wait_for("disconnect_resource_manager")
+    assert "no heartbeat from it for 50 s" in reason
+    token, reason = await job.master.wait_for("disconnect_resource_manager")
+    assert token == RM_TOKEN
+    assert "no heartbeat" in reason
+    assert 50 <= cluster.service.clock.monotonic() < 60
+    assert (await manager.request_resource_overview()).task_executors == ()
+    with pytest.raises(JobNotFoundError):
+        await job.declare(1)
+
+
+@on_virtual_time
+async def test_peers_that_answer_heartbeats_stay_registered(tmp_path: Path) -> None:
+    """HB-03"""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker, job = Worker(cluster, "worker"), cluster.job(1)
+    await worker.register(manager)
+    await job.register()
+    worker.executor.answer(
+        "heartbeat_from_resource_manager",
+        lambda _: manager.heartbeat_from_task_executor(worker.resource_id, worker.report),
+    )
+    job.master.answer(
+        "heartbeat_from_resource_manager",
+        lambda _: manager.heartbeat_from_job_master(job.resource_id),
+    )
+    await asyncio.sleep(200)
+    assert worker.executor.calls_of("disconnect_resource_manager") == []
+    assert job.master.calls_of("disconnect_resource_manager") == []
+    await job.declare(0)
+
+
+@on_virtual_time
+async def test_requirements_of_an_unregistered_or_past_job_master_are_refused(
+    tmp_path: Path,
+) -> None:
+    cluster = ResourceCluster(tmp_path)
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(0)
+    job.job_master_id = number(JobMasterId, 5)
+    with pytest.raises(JobNotFoundError, match="is not registered"):
+        await job.declare(1)
+
+
+@on_virtual_time
+async def test_a_lost_worker_fails_the_allocations_of_its_jobs_with_the_cause(
+    tmp_path: Path,
+) -> None:
+    """SM-09"""
+    cluster = ResourceCluster(tmp_path, ONE_CPU)
+    manager = await cluster.start_resource_manager()
+    job, other = cluster.job(1), cluster.job(2)
+    await job.register()
+    await other.register()
+    await job.declare(0)
+    await other.declare(0)
+    await asyncio.sleep(0.1)
+    worker = Worker(cluster, "worker", slots=3)
+    owners = (job.job_id, job.job_id, other.job_id)
+    worker.report = SlotReport(
+        tuple(
+            SlotStatus(slot.slot_id, slot.profile, owner, number(AllocationID, i))
+            for i, (slot, owner) in enumerate(zip(worker.report.slots, owners, strict=True))
+        )
+    )
+    await worker.register(manager)
+    await manager.disconnect_task_executor(ResourceID("worker"), "its disk is full")
+    await other.master.wait_for("fail_slot")
+    failures = job.master.calls_of("fail_slot") + other.master.calls_of("fail_slot")
+    assert [(who, int.from_bytes(slot.value, "big")) for who, slot, _ in failures] == [
+        ("worker", 0),
+        ("worker", 1),
+        ("worker", 2),
+    ]
+    assert all("its disk is full" in cause for _, _, cause in failures)
