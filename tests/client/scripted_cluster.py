@@ -71,12 +71,18 @@ class World:
         """End a job; from the test's thread."""
 
         async def end() -> None:
-            details = self.jobs[job_id]
-            self.jobs[job_id] = replace(details, status=status, end_time=12.5)
-            result = JobResult(job_id, details.name, status, 2.5, **more)  # type: ignore[arg-type]
-            self.results[job_id].set_result(result)
+            self.end_on_loop(job_id, status, **more)
 
         self.loop.run(end())
+
+    def end_on_loop(
+        self, job_id: JobID, status: JobStatus = JobStatus.FINISHED, **more: str | int | None
+    ) -> None:
+        """End a job; from a hook."""
+        details = self.jobs[job_id]
+        self.jobs[job_id] = replace(details, status=status, end_time=12.5)
+        result = JobResult(job_id, details.name, status, 2.5, **more)  # type: ignore[arg-type]
+        self.results[job_id].set_result(result)
 
 
 _worlds: dict[str, World] = {}

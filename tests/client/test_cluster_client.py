@@ -123,21 +123,12 @@ def test_waiting_for_a_result_survives_the_dispatcher(world: World, client: Clus
         if next(deaths, None) is not None:
             world.network.crash("Dispatcher")
             await asyncio.get_running_loop().create_future()
-        details = world.jobs[handle.job_id]
-        world.loop.start(_end_later(world, details))
+        world.end_on_loop(handle.job_id)
 
     handle = client.submit(job_graph())
     world.on_result_request = die_three_times
     assert handle.result(timeout=30).job_id == handle.job_id
     assert world.dispatchers == 4
-
-
-async def _end_later(world: World, details: JobDetails) -> None:
-    from flinkray.scheduler.job_info import JobResult
-
-    world.results[details.job_id].set_result(
-        JobResult(details.job_id, details.name, JobStatus.FINISHED, 1.0)
-    )
 
 
 class ToldRetriever(LeaderRetrievalService):

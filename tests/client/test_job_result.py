@@ -1,0 +1,61 @@
+"""Reading what a job returned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flinkray.client.job_result import JobExecutionResult
+from flinkray.core.errors import JobStateError
+from flinkray.core.ids import JobID
+from flinkray.scheduler.job_info import JobResult
+from flinkray.scheduler.states import JobStatus
+
+JOB = JobID(b"a job of a test.")
+TABLE = pa.table({"carrier": ["AA", "UA", "B6"], "delay": [1.5, None, -3.0]})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """As Spark writes it: part files, a marker, checksums."""
+    path = tmp_path / "data"
+    path.mkdir()
+    pq.write_table(TABLE.slice(0, 2), path / "part-00000.snappy.parquet")
+    pq.write_table(TABLE.slice(2), path / "part-00001.snappy.parquet")
+    (path / "_SUCCESS").touch()
+    (path / ".part-00000.snappy.parquet.crc").write_bytes(b"crc")
+    return path
+
+
+def result_at(location: str | None, num_rows: int | None = None) -> JobExecutionResult:
+    return JobExecutionResult(
+        JobResult(JOB, "flights", JobStatus.FINISHED, 2.0, None, None, location, num_rows)
+    )
+
+
+@pytest.mark.parametrize("as_uri", [False, True])
+def test_rows_are_read_from_a_path_and_from_a_uri(directory: Path, as_uri: bool) -> None:
+    result = result_at(directory.as_uri() if as_uri else str(directory), 3)
+    assert result.has_data
+    assert result.num_rows == 3
+    assert result.schema == TABLE.schema
+    assert result.to_arrow() == TABLE
+    assert result.to_pandas()["carrier"].tolist() == ["AA", "UA", "B6"]
+
+
+def test_batches_hold_at_most_the_wanted_rows(directory: Path) -> None:
+    batches = list(result_at(str(directory)).to_batches(batch_size=1))
+    assert [batch.num_rows for batch in batches] == [1, 1, 1]
+    assert pa.Table.from_batches(batches) == TABLE
+
+
+def test_job_that_returned_nothing_has_no_rows_and_says_so() -> None:
+    result = result_at(None)
+    assert not result.has_data
+    assert result.num_rows is None
+    for read in (result.to_arrow, result.to_pandas, result.to_batches, lambda: result.schema):
+        with pytest.raises(JobStateError, match=f"job {JOB}: returned no DataFrame"):
+            read()
