@@ -62,7 +62,7 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
     arguments: dict[str, object] = {
         "include_dashboard": True,
         "log_to_driver": False,
-        "logging_level": logging.WARNING,
+        "logging_level": logging.ERROR,  # its warnings explain Ray, not the job
         **options,
     }
     context = ray.init(address="local", namespace=namespace, **arguments)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,7 +113,9 @@ def _is_users_own(module: ModuleType) -> bool:
     return not any(folder in path.parents for folder in _installation_folders())
 
 
+@lru_cache(maxsize=1)
 def _installation_folders() -> tuple[Path, ...]:
+    """Kept, because every loaded module is held against them: a second saved per function."""
     paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     paths.update(site.getsitepackages())
     if site.ENABLE_USER_SITE:
