@@ -253,6 +253,7 @@ class RayRpcService(BaseRpcService):
         handle = await self._create_actor(spec)
         if not spec.detached:
             self._children[spec.name] = handle
+            self.create_task(self._tend(spec.name, handle))
         try:
             started, outcome = codec.decode(await _result(handle.ready.remote()))
             if started:
@@ -292,11 +293,22 @@ class RayRpcService(BaseRpcService):
             await self._bury(spec.name)
             await asyncio.sleep(_NAME_FREED_POLL)
 
-    async def _bury(self, process_name: str) -> None:
-        """Free the name of a dead actor.
+    async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
+        """Give the name of a child free when it is dead: Ray waits for the owner to do so."""
+        while True:
+            try:
+                await _result(handle.park.remote())
+            except ray.exceptions.ActorDiedError:
+                if self._children.get(process_name) is handle:
+                    del self._children[process_name]
+                await self._ray(ray.kill, handle)
+                return
+            except ray.exceptions.RayError:
+                pass  # Ray restarts it, or does not reach it now
+            await asyncio.sleep(_NAME_FREED_POLL)
 
-        Ray keeps the name of one that is not detached until its owner drops the last handle.
-        """
+    async def _bury(self, process_name: str) -> None:
+        """Free the name of an actor that died a moment ago."""
 
         def ask() -> tuple[ActorHandle[Any], Any]:
             handle = ray.get_actor(process_name, self.namespace)
