@@ -78,7 +78,9 @@ class World:
     def end_on_loop(
         self, job_id: JobID, status: JobStatus = JobStatus.FINISHED, **more: str | int | None
     ) -> None:
-        """End a job; from a hook."""
+        """End a job, once; from a hook."""
+        if self.results[job_id].done():
+            return
         details = self.jobs[job_id]
         self.jobs[job_id] = replace(details, status=status, end_time=12.5)
         result = JobResult(job_id, details.name, status, 2.5, **more)  # type: ignore[arg-type]
