@@ -54,6 +54,7 @@ def allocation(number: int) -> AllocationID:
 JOB = id_of(JobID, 1)
 OTHER_JOB = id_of(JobID, 2)
 VERTEX = id_of(JobVertexID, 1)
+NO_RESTART = NoRestart()
 
 
 def sequence(kind: type[Id]) -> Iterable[Id]:
@@ -119,7 +120,7 @@ def spark_vertex(
 
 
 def spark_job(
-    *vertices: JobVertex, restart_strategy: RestartStrategy | None = NoRestart()
+    *vertices: JobVertex, restart_strategy: RestartStrategy | None = NO_RESTART
 ) -> JobGraph:
     return JobGraph(JOB, "a job", vertices or (spark_vertex(),), restart_strategy)
 

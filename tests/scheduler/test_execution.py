@@ -1,0 +1,135 @@
+"""Execution attempts and job status: states, times, stories."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
+from flinkray.scheduler.execution import Execution
+from flinkray.scheduler.execution_graph import ExecutionGraph
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.job_status_machine import JobStatusMachine
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from tests.scheduler.builders import VERTEX, allocated_slot, spark_job
+
+ATTEMPT = ExecutionAttemptID(ExecutionVertexID(VERTEX, 0), 0)
+FAILURE = Failure("it broke")
+
+
+def execution_in(state: ExecutionState) -> Execution:
+    execution = Execution(ATTEMPT, "stage (1/2)", 0.0)
+    if state is ExecutionState.CREATED:
+        return execution
+    execution.schedule(1.0)
+    if state is ExecutionState.SCHEDULED:
+        return execution
+    execution.deploy(allocated_slot(1), 2.0)
+    if state is ExecutionState.DEPLOYING:
+        return execution
+    execution.run(3.0)
+    if state is ExecutionState.CANCELING:
+        execution.begin_cancel(4.0)
+    return execution
+
+
+def test_states_keep_the_time_when_they_were_entered() -> None:
+    """EX-01."""
+    execution = execution_in(ExecutionState.RUNNING)
+    execution.finish(4.0)
+    assert execution.entered == {
+        ExecutionState.CREATED: 0.0,
+        ExecutionState.SCHEDULED: 1.0,
+        ExecutionState.DEPLOYING: 2.0,
+        ExecutionState.RUNNING: 3.0,
+        ExecutionState.FINISHED: 4.0,
+    }
+
+
+def test_deploying_twice_is_an_error_that_tells_the_story() -> None:
+    """EX-01."""
+    execution = execution_in(ExecutionState.DEPLOYING)
+    with pytest.raises(IllegalTransitionError) as caught:
+        execution.deploy(allocated_slot(2), 3.0)
+    assert "cannot go from DEPLOYING to DEPLOYING" in str(caught.value)
+    assert "2.000 s: SCHEDULED -> DEPLOYING: in te0-g bundle 0 on 10.0.0.1" in str(caught.value)
+    assert execution.slot == allocated_slot(1)
+
+
+@pytest.mark.parametrize("state", [ExecutionState.CREATED, ExecutionState.SCHEDULED])
+def test_cancel_before_deployment_is_done_at_once(state: ExecutionState) -> None:
+    """EX-03."""
+    execution = execution_in(state)
+    assert not execution.begin_cancel(5.0)
+    assert execution.state is ExecutionState.CANCELED
+    assert execution.entered[ExecutionState.CANCELING] == 5.0
+    assert execution.failure is None
+
+
+@pytest.mark.parametrize("state", [ExecutionState.DEPLOYING, ExecutionState.RUNNING])
+def test_cancel_after_deployment_waits_for_the_task_executor(state: ExecutionState) -> None:
+    """EX-04."""
+    execution = execution_in(state)
+    assert execution.begin_cancel(5.0)
+    assert not execution.begin_cancel(6.0)
+    assert execution.state is ExecutionState.CANCELING
+
+
+def test_failure_while_canceling_ends_as_canceled() -> None:
+    """EX-05."""
+    execution = execution_in(ExecutionState.CANCELING)
+    assert not execution.end(FAILURE, 6.0)
+    assert execution.state is ExecutionState.CANCELED
+    assert execution.failure is None
+
+
+def test_deploying_what_was_canceled_is_an_error() -> None:
+    """EX-05."""
+    execution = execution_in(ExecutionState.SCHEDULED)
+    execution.begin_cancel(5.0)
+    with pytest.raises(IllegalTransitionError, match="from CANCELED to DEPLOYING"):
+        execution.deploy(allocated_slot(1), 6.0)
+
+
+def test_failure_is_kept_and_later_ones_change_nothing() -> None:
+    """EX-02."""
+    execution = execution_in(ExecutionState.DEPLOYING)
+    assert execution.end(FAILURE, 6.0)
+    assert not execution.end(Failure("again"), 7.0)
+    assert execution.failure is FAILURE
+    assert execution.entered[ExecutionState.FAILED] == 6.0
+
+
+def test_new_attempt_needs_the_end_of_the_current_one() -> None:
+    """EX-16."""
+    subtask = ExecutionGraph(spark_job(), 0.0).vertices[0].subtasks[0]
+    with pytest.raises(IllegalTransitionError, match="it has not ended"):
+        subtask.reset_for_new_execution(1.0)
+    subtask.current.begin_cancel(1.0)
+    attempt = subtask.reset_for_new_execution(2.0)
+    assert attempt.attempt_id.attempt_number == 1
+    assert attempt.state is ExecutionState.CREATED
+
+
+def test_only_current_attempts_are_found() -> None:
+    """EX-11."""
+    graph = ExecutionGraph(spark_job(), 0.0)
+    subtask = graph.vertices[0].subtasks[1]
+    old = subtask.current
+    assert graph.find(old.attempt_id) is old
+    old.begin_cancel(1.0)
+    subtask.reset_for_new_execution(2.0)
+    assert graph.find(old.attempt_id) is None
+    beyond = ExecutionAttemptID(ExecutionVertexID(VERTEX, 9), 0)
+    assert graph.find(beyond) is None
+
+
+def test_job_status_refuses_a_way_back_and_tells_its_story() -> None:
+    status = JobStatusMachine("job j", 0.0)
+    status.enter(JobStatus.CREATED, 1.0)
+    status.enter(JobStatus.RUNNING, 2.0)
+    status.enter(JobStatus.FINISHED, 3.0)
+    with pytest.raises(
+        IllegalTransitionError, match=r"(?s)job j cannot .*2\.000 s: CREATED -> RUN"
+    ):
+        status.enter(JobStatus.RUNNING, 4.0)

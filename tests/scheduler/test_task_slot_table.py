@@ -1,0 +1,265 @@
+"""TaskSlotTable: slots of a TaskExecutor."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError, SlotAllocationError
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    JobID,
+    ResourceID,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slots import SlotStatus
+from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotDifference, TaskSlotTable
+from tests.scheduler.builders import (
+    GIB,
+    JOB,
+    LARGE,
+    OTHER_JOB,
+    SMALL,
+    VERTEX,
+    allocation,
+    one,
+    only,
+    slot_id,
+)
+
+A, B, C = allocation(1), allocation(2), allocation(3)
+
+
+def attempt(number: int) -> ExecutionAttemptID:
+    return ExecutionAttemptID(ExecutionVertexID(VERTEX, number), 0)
+
+
+@pytest.fixture
+def table() -> TaskSlotTable:
+    """Two slots of SMALL."""
+    return TaskSlotTable(ResourceID("te"), ResourceProfile(2.0, 2 * GIB), 2, slot_timeout=10.0)
+
+
+def test_slot_is_allocated_and_the_same_request_again_is_fine(table: TaskSlotTable) -> None:
+    """TM-19."""
+    assert table.allocate_slot(0, JOB, A, SMALL, 0.0) == slot_id("te", 0)
+    assert table.allocate_slot(0, JOB, A, SMALL, 1.0) == slot_id("te", 0)
+    assert table.allocations_of(JOB) == (A,)
+
+
+@pytest.mark.parametrize(
+    ("index", "job_id", "number", "profile", "why"),
+    [
+        (1, JOB, A, SMALL, "the allocation has slot 0 of job"),
+        (0, OTHER_JOB, B, SMALL, "the slot is that of job 00000000, allocation 00000000"),
+        (1, JOB, B, LARGE, "4 CPU, 4g memory is more than the 1 CPU, 1g memory there is"),
+        (2, JOB, B, SMALL, "it has 2 slots, from 0"),
+        (-1, JOB, B, LARGE, "is more than the 1 CPU, 1g memory there is"),
+    ],
+)
+def test_impossible_allocation_is_refused_and_says_why(
+    table: TaskSlotTable,
+    index: int,
+    job_id: JobID,
+    number: AllocationID,
+    profile: ResourceProfile,
+    why: str,
+) -> None:
+    """TM-19."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    with pytest.raises(SlotAllocationError, match=f"te cannot give slot {index} .*{why}"):
+        table.allocate_slot(index, job_id, number, profile, 0.0)
+    assert table.allocations_of(JOB) == (A,)
+
+
+def test_dynamic_slot_takes_its_profile_and_is_reported_until_it_is_freed(
+    table: TaskSlotTable,
+) -> None:
+    """TM-19, TM-22."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    half = ResourceProfile(0.5, GIB // 2)
+    assert table.allocate_slot(-1, OTHER_JOB, B, half, 0.0) == slot_id("te", 2)
+    assert table.report().slots == (
+        SlotStatus(slot_id("te", 0), SMALL, JOB, A),
+        SlotStatus(slot_id("te", 1), SMALL),
+        SlotStatus(slot_id("te", 2), half, OTHER_JOB, B),
+    )
+    with pytest.raises(SlotAllocationError, match="dynamic slots have left no more than 0.5 CPU"):
+        table.allocate_slot(1, JOB, C, SMALL, 0.0)
+    table.free_slot(B, "done")
+    table.slot_cleaned(B)
+    assert [s.slot_id.slot_index for s in table.report().slots] == [0, 1]
+    table.allocate_slot(1, JOB, C, SMALL, 0.0)
+
+
+def test_slot_with_tasks_is_free_only_when_they_have_ended_and_it_is_clean(
+    table: TaskSlotTable,
+) -> None:
+    """TM-19, TM-21."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.add_task(attempt(0), A)
+    table.add_task(attempt(1), A)
+    assert table.free_slot(A, "not wanted") == [
+        EndTask(attempt(0), "not wanted"),
+        EndTask(attempt(1), "not wanted"),
+    ]
+    assert table.free_slot(A, "again") == []
+    assert table.remove_task(attempt(0)) == []
+    assert table.is_being_freed(A)
+    assert table.remove_task(attempt(1)) == [CleanSlot(slot_id("te"), JOB, A, "not wanted")]
+    with pytest.raises(SlotAllocationError, match="it is being freed"):
+        table.allocate_slot(0, OTHER_JOB, B, SMALL, 0.0)
+    assert table.slot_cleaned(A) == slot_id("te")
+    assert table.slot_cleaned(A) is None
+    table.allocate_slot(0, OTHER_JOB, B, SMALL, 0.0)
+
+
+def test_slot_in_use_cannot_be_taken_for_clean(table: TaskSlotTable) -> None:
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    with pytest.raises(IllegalTransitionError, match="slot 0 allocated to job"):
+        table.slot_cleaned(A)
+
+
+def test_slot_that_no_job_uses_times_out(table: TaskSlotTable) -> None:
+    """TM-21."""
+    table.allocate_slot(0, JOB, A, SMALL, 5.0)
+    assert table.next_deadline() == 15.0
+    assert table.free_timed_out_slots(14.9) == []
+    assert one(table.free_timed_out_slots(15.0), CleanSlot).allocation_id == A
+    assert table.next_deadline() is None
+
+
+def test_active_slot_does_not_time_out_until_its_master_is_gone(table: TaskSlotTable) -> None:
+    """TM-21."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    assert table.mark_slot_active(A)
+    assert table.free_timed_out_slots(100.0) == []
+    assert table.mark_slot_inactive(A, 200.0)
+    assert one(table.free_timed_out_slots(210.0), CleanSlot).allocation_id == A
+
+
+def test_unknown_slot_can_be_neither_activated_nor_deactivated(table: TaskSlotTable) -> None:
+    assert not table.mark_slot_active(A)
+    assert not table.mark_slot_inactive(A, 0.0)
+
+
+def test_offer_covers_the_slots_of_its_job_that_are_not_active(table: TaskSlotTable) -> None:
+    """TM-09."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    table.mark_slot_active(A)
+    offering = table.offer_slots(JOB)
+    assert offering is not None
+    assert [(o.allocation_id, o.slot_index) for o in offering.offers] == [(B, 1)]
+    assert table.offer_slots(OTHER_JOB) is None
+
+
+def test_accepted_slot_is_active_and_the_other_is_freed(table: TaskSlotTable) -> None:
+    """TM-10."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    offering = table.offer_slots(JOB)
+    assert offering is not None
+    actions = table.offer_answered(offering, (A,), 1.0)
+    assert [a.allocation_id for a in only(actions, CleanSlot)] == [B]
+    assert table.next_deadline() is None
+    with pytest.raises(SlotAllocationError, match="is being freed"):
+        table.add_task(attempt(0), B)
+
+
+def test_task_that_came_before_the_answer_keeps_its_slot(table: TaskSlotTable) -> None:
+    """TM-11."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    offering = table.offer_slots(JOB)
+    assert offering is not None
+    table.add_task(attempt(0), A)
+    actions = table.offer_answered(offering, (), 1.0)
+    assert [a.allocation_id for a in only(actions, CleanSlot)] == [B]
+    assert table.tasks_of(A) == (attempt(0),)
+
+
+def test_answer_to_an_outdated_offer_is_ignored(table: TaskSlotTable) -> None:
+    """TM-12."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    old, new = table.offer_slots(JOB), table.offer_slots(JOB)
+    assert old is not None
+    assert new is not None
+    assert table.offer_answered(old, (), 1.0) == []
+    assert table.offer_answered(old, (A,), 1.0) == []
+    assert table.next_deadline() == 10.0, "an outdated acceptance activates nothing"
+    assert one(table.offer_answered(new, (), 2.0), CleanSlot).allocation_id == A
+
+
+def test_offers_of_one_job_do_not_outdate_those_of_another(table: TaskSlotTable) -> None:
+    """TM-12."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, OTHER_JOB, B, SMALL, 0.0)
+    first = table.offer_slots(JOB)
+    table.offer_slots(OTHER_JOB)
+    assert first is not None
+    table.offer_answered(first, (A,), 1.0)
+    assert [o.number for o in (first, table.offer_slots(OTHER_JOB)) if o is not None] == [1, 2]
+    assert table.offer_slots(JOB) is None
+
+
+def test_task_needs_a_slot_and_runs_once(table: TaskSlotTable) -> None:
+    """TM-10."""
+    with pytest.raises(SlotAllocationError, match="is not there"):
+        table.add_task(attempt(0), A)
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.add_task(attempt(0), A)
+    with pytest.raises(SlotAllocationError, match="is in te already"):
+        table.add_task(attempt(0), A)
+    assert table.remove_task(attempt(0)) == []
+    assert table.remove_task(attempt(0)) == []
+
+
+def test_views_of_table_and_job_master_are_compared(table: TaskSlotTable) -> None:
+    """TM-16."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    table.mark_slot_active(A)
+    table.mark_slot_active(B)
+    assert table.compare_with_job_master(JOB, (B, C)) == SlotDifference((C,), (A,))
+    assert table.compare_with_job_master(JOB, (A, B)) == SlotDifference((), ())
+
+
+def test_slot_that_is_still_being_offered_is_no_difference(table: TaskSlotTable) -> None:
+    """TM-16, JM-08."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    assert table.compare_with_job_master(JOB, ()) == SlotDifference((), ())
+
+
+def test_all_slots_of_a_job_are_freed_and_no_others(table: TaskSlotTable) -> None:
+    """TM-17."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, OTHER_JOB, B, SMALL, 0.0)
+    actions = table.free_slots_of_job(JOB, "its master is not the right one")
+    assert [a.allocation_id for a in only(actions, CleanSlot)] == [A]
+    table.slot_cleaned(A)
+    assert table.jobs() == (OTHER_JOB,)
+
+
+def test_closed_table_is_empty_when_all_tasks_have_ended_and_takes_no_more(
+    table: TaskSlotTable,
+) -> None:
+    """TM-18, TM-21."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.add_task(attempt(0), A)
+    assert table.close("it stops") == [EndTask(attempt(0), "it stops")]
+    assert not table.is_empty
+    with pytest.raises(SlotAllocationError, match="it is shutting down"):
+        table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    one(table.remove_task(attempt(0)), CleanSlot)
+    table.slot_cleaned(A)
+    assert table.is_empty
+
+
+def test_thirds_of_a_worker_can_all_be_allocated() -> None:
+    table = TaskSlotTable(ResourceID("te"), ResourceProfile(2.0, GIB, {"GPU": 1.0}), 3)
+    profile = table.report().slots[0].profile
+    for index in range(3):
+        table.allocate_slot(index, JOB, allocation(index), profile, 0.0)
+    assert len(table.allocations_of(JOB)) == 3
