@@ -19,6 +19,7 @@ from flinkray.core.errors import (
     ProcessExistsError,
     RecipientUnreachableError,
     RpcConnectionError,
+    RpcError,
 )
 from flinkray.rpc import codec, handshake
 from flinkray.rpc.base_service import BaseRpcService
@@ -43,6 +44,9 @@ NAME_FREED_TIMEOUT = 10.0
 """Seconds that a spawn waits for a dying process of the same name."""
 
 _NAME_FREED_POLL = 0.02
+
+_CALLS_END_TIMEOUT = 5.0
+"""Seconds that a closing service waits for its calls to Ray."""
 
 
 class RayRpcService(BaseRpcService):
@@ -331,9 +335,9 @@ class RayRpcService(BaseRpcService):
             return False
         try:
             connection = await self._connection(process_name)
-        except RpcConnectionError:
+            return await connection.ping(self.ask_timeout)
+        except RpcError:
             return False
-        return not connection.is_lost
 
     async def kill(self, process_name: str) -> None:
         self._children.pop(process_name, None)
@@ -383,7 +387,11 @@ class RayRpcService(BaseRpcService):
             server.close()
         await self._ray(self._directory.remove, self.process_name, self.incarnation)
         await super()._release()
-        self._ray_executor.shutdown(wait=False)
+        # calls of cancelled tasks may still be under way, and one that outlived ray.shutdown would
+        # make Ray end this process; but a head that is gone must not hold the end up for minutes
+        self._ray_executor.shutdown(wait=False, cancel_futures=True)
+        drained = self.loop.run_in_executor(None, self._ray_executor.shutdown)
+        await asyncio.wait([drained], timeout=_CALLS_END_TIMEOUT)
 
     async def _ray(self, fn: Callable[..., T], *args: object) -> T:
         """Run a call of Ray's that may block, off the loop."""
