@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import posixpath
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ _MASTERS = (
     ("Dispatcher", "flinkray.actors.dispatcher:create_dispatcher"),
 )
 """The Dispatcher last: where it is, the cluster is complete."""
+
+_ENDING_TIMEOUT = 10.0
+"""Seconds that processes have to end after they said they would."""
+_POLL = 0.05
 
 
 @dataclass(frozen=True)
@@ -79,20 +84,29 @@ async def start_cluster(
 
 async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
     """Shut the cluster down, then end what is left of exactly this cluster.  Idempotent."""
-    with contextlib.suppress(RpcError):  # dead or deaf: what it leaves is ended below
-        dispatcher = await rpc_service.connect(
-            DISPATCHER_ADDRESS, DispatcherGateway, DispatcherId.of(LeaderSessionID.standalone())
-        )
-        await dispatcher.shut_down_cluster()
-    for name, _ in reversed(_MASTERS):
-        await rpc_service.stop(name)
-    namespace = ray_runtime.cluster_namespace(cluster_id)
-    left = [
-        name
-        for name in await rpc_service.run_blocking(ray_runtime.actors_of, namespace)
-        if name != rpc_service.process_name
-    ]
+    ending = 0.0
+    if await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
+        with contextlib.suppress(RpcError):  # dead or deaf: what it leaves is ended below
+            dispatcher = await rpc_service.connect(
+                DISPATCHER_ADDRESS, DispatcherGateway, DispatcherId.of(LeaderSessionID.standalone())
+            )
+            await dispatcher.shut_down_cluster()
+            ending = _ENDING_TIMEOUT
+    left = await _actors_left(rpc_service, cluster_id, ending)
     for name in left:
         await rpc_service.kill(name)
     groups = await rpc_service.run_blocking(ray_runtime.remove_placement_groups, cluster_id)
-    return ClusterEnd(tuple(left), tuple(groups))
+    await _actors_left(rpc_service, cluster_id, _ENDING_TIMEOUT)
+    return ClusterEnd(left, tuple(groups))
+
+
+async def _actors_left(rpc_service: RpcService, cluster_id: str, timeout: float) -> tuple[str, ...]:
+    """Names of the cluster's actors: none, as soon as there are none, or those that are there after
+    *timeout* seconds.  (Ray lists an actor that ends for a moment more.)"""
+    namespace = ray_runtime.cluster_namespace(cluster_id)
+    deadline = rpc_service.clock.monotonic() + timeout
+    while True:
+        names = await rpc_service.run_blocking(ray_runtime.actors_of, namespace)
+        if not names or rpc_service.clock.monotonic() >= deadline:
+            return tuple(names)
+        await asyncio.sleep(_POLL)

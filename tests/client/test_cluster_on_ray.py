@@ -1,0 +1,145 @@
+"""Starting, finding and ending clusters on a real Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import ray
+from ray.util import list_named_actors, placement_group, placement_group_table
+from ray.util.placement_group import remove_placement_group
+
+import flinkray
+from flinkray.client import ray_runtime
+from flinkray.client.cli import execute
+from flinkray.client.ray_runtime import ClusterNotFoundError
+
+pytestmark = pytest.mark.ray
+
+Output = Callable[[], tuple[str, str]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    """The session's Ray, where there is one."""
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            num_cpus=4,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    yield
+    if is_ours:
+        ray.shutdown()
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> Output:
+    def read() -> tuple[str, str]:
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return read
+
+
+def actors_of(namespace: str) -> set[str]:
+    return {
+        actor["name"]
+        for actor in list_named_actors(all_namespaces=True)
+        if actor["namespace"] == namespace
+    }
+
+
+def test_connecting_where_no_cluster_runs_says_how_to_start_one() -> None:
+    with pytest.raises(ClusterNotFoundError, match="flinkray cluster up --cluster-id nowhere"):
+        flinkray.connect("auto", cluster_id="nowhere")
+    assert ray.is_initialized()
+
+
+def test_cluster_is_started_once_looked_at_and_ended_without_a_trace(
+    output: Output, tmp_path: object
+) -> None:
+    named = ["--cluster-id", "up-and-down"]
+    assert execute(["cluster", "status", *named]) == 3
+    assert "no flinkray cluster 'up-and-down' runs in this Ray" in output()[1]
+
+    up = ["cluster", "up", *named, "-D", f"storage.dir={tmp_path}"]
+    assert execute(up) == 0
+    out, _ = output()
+    assert "cluster 'up-and-down' is up: started ResourceManager and Dispatcher" in out
+    assert "ray list actors --filter ray_namespace=flinkray-up-and-down" in out
+    assert actors_of("flinkray-up-and-down") == {"Dispatcher", "ResourceManager"}
+    assert execute(up) == 0
+    assert "is running already" in output()[0]
+
+    assert execute(["cluster", "status", *named]) == 0
+    assert "jobs        0 running, 0 ended" in output()[0]
+    assert execute(["list", *named]) == 0
+    assert output()[0] == "no jobs\n"
+    with pytest.raises(ClusterNotFoundError, match="'up-and-down'"):
+        flinkray.connect("auto", cluster_id="another")
+
+    for answer in ("is down", "was not running"):
+        assert execute(["cluster", "down", *named]) == 0
+        out, err = output()
+        assert out == f"cluster 'up-and-down' {answer}\n"
+        assert err == ""
+        assert actors_of("flinkray-up-and-down") == set()
+
+
+def test_cluster_started_by_a_client_ends_with_it_and_ray_goes_on() -> None:
+    with flinkray.connect(cluster_id="embedded") as client:
+        assert client.list_jobs() == ()
+        assert actors_of("flinkray-embedded") == {"Dispatcher", "ResourceManager"}
+        with flinkray.connect("auto", cluster_id="embedded") as other:
+            assert other.cluster_overview().jobs == ()
+        assert client.list_jobs() == ()  # the other one did not start it, and does not end it
+    assert actors_of("flinkray-embedded") == set()
+    assert ray.is_initialized()
+
+
+@ray.remote(num_cpus=0)
+class Straggler:
+    """Stands for what a crash may leave."""
+
+    def ping(self) -> None: ...
+
+
+def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Output) -> None:
+    ours, theirs = "flinkray-left", "flinkray-left-2"
+    job = "0123456789abcdef" * 2
+    names = [f"{ours}-{job}-0", f"{ours}-shared-1", f"{theirs}-shared-0", "flinkray-left-over"]
+    stragglers = [
+        Straggler.options(name="JobMaster-1", namespace=space, lifetime="detached").remote()
+        for space in (ours, theirs)
+    ]
+    ray.get([straggler.ping.remote() for straggler in stragglers])
+    groups = [placement_group([{"CPU": 0.1}], name=name, lifetime="detached") for name in names]
+    try:
+        assert all(group.wait(30) for group in groups)
+        assert execute(["cluster", "down", "--cluster-id", "left"]) == 0
+        out, err = output()
+        assert out == "cluster 'left' was not running\n"
+        assert sorted(err.splitlines()) == sorted(
+            f"was left and ended: {name}" for name in ("JobMaster-1", *names[:2])
+        )
+        assert actors_of(ours) == set()
+        assert actors_of(theirs) == {"JobMaster-1"}
+        alive = {
+            entry["name"]
+            for entry in placement_group_table().values()
+            if entry["state"] != "REMOVED"
+        }
+        assert alive & set(names) == set(names[2:])
+    finally:
+        for straggler in stragglers:
+            ray.kill(straggler)
+        for group in groups:
+            remove_placement_group(group)
+
+
+def test_head_node_is_one_of_rays_nodes() -> None:
+    assert ray_runtime.head_node_id() in {node["NodeID"] for node in ray.nodes()}
