@@ -20,13 +20,20 @@ from flinkray.spark.environment import SparkEnvironment
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.jvm import DriverJvm, SparkStartError, quiet_gateway_logging
-from flinkray.spark.processes import attempt_name, marker_environment, remove_scratch, stage_name
-from flinkray.spark.ray_cluster import RayContext
+from flinkray.spark.processes import (
+    attempt_name,
+    end_leftovers,
+    marker_environment,
+    remove_scratch,
+    stage_name,
+)
+from flinkray.spark.ray_cluster import RayContext, ray_executor_actors
 from flinkray.spark.session import StageProperties, stage_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_EXECUTORS_END = 5.0
 _RESOURCE_PREFIX = "spark.ray.raydp_spark_master.actor.resource."
 
 
@@ -102,6 +109,7 @@ class SparkApplication:
             self._timed("ray", self._gateway.jvm.io.ray.api.Ray.init)
             master_url = self._timed("app_master", self._create_app_master)
             self.session = self._timed("session", self._open_session, master_url)
+            self._application_id = self._ask_application_id(self.session)
         except (Py4JError, OSError) as error:
             if not self.jvm.is_alive:
                 raise SparkStartError(
@@ -110,7 +118,6 @@ class SparkApplication:
             raise SparkStartError(
                 f"Spark did not start: {error}; log: {self.jvm.log_file}"
             ) from error
-        self._application_id = self.session.sparkContext.applicationId
         return self.session
 
     def is_context_stopped(self) -> bool:
@@ -135,25 +142,31 @@ class SparkApplication:
         )
 
     def close(self, grace: float = 4.0) -> None:
-        """Cancel Spark's jobs, stop the session, end the JVM, remove the scratch directory.
+        """Cancel Spark's jobs, stop the session, end the JVM and what is left, remove its files.
 
         Bounded: Spark gets *grace* seconds to stop by itself, then its JVM is killed; Ray ends app
-        master and executors when the JVM is gone.
+        master and executors when the JVM is gone.  Returns when Ray has seen them end.
         """
         if self.session is not None and self.jvm.is_alive:
             stopper = threading.Thread(target=self._stop_session, name="spark-stop", daemon=True)
             stopper.start()
             stopper.join(grace)
         self.jvm.end()
-        self._remove_working_directories()
+        self._await_executors_end()
+        end_leftovers(self._stage.job_id, attempt_name(self._stage))
         remove_scratch(self._ray.session_directory, self._stage.job_id, attempt_name(self._stage))
-
-    def _remove_working_directories(self) -> None:
-        """Those of the executors on this node, which RayDP leaves behind."""
-        if self._application_id:
+        if self._application_id:  # the executors' working directories, which RayDP leaves behind
             shutil.rmtree(
                 Path(self._ray.session_directory, self._application_id), ignore_errors=True
             )
+
+    def _await_executors_end(self) -> None:
+        """The group may then be removed: none of its bundles is in use by a starting executor."""
+        deadline = time.monotonic() + _EXECUTORS_END
+        while time.monotonic() < deadline:
+            if all(actor.is_dead for actor in ray_executor_actors(self.namespace).values()):
+                return
+            time.sleep(0.05)
 
     def _stop_session(self) -> None:
         from py4j.protocol import Py4JError
@@ -188,6 +201,17 @@ class SparkApplication:
         for key, value in self._properties.spark.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
+
+    def _ask_application_id(self, session: SparkSession) -> str:
+        """RayDP's own, which it keeps to itself; SparkContext.applicationId is another."""
+        backend = session.sparkContext._jsc.sc().schedulerBackend()
+        [field] = [  # Scala's compiler prefixes the name
+            field
+            for field in backend.getClass().getDeclaredFields()
+            if field.getName().endswith("appId")
+        ]
+        field.setAccessible(True)
+        return str(field.get(backend).get())
 
     def _restarted_executors(self) -> Mapping[str, str]:
         return dict(self._utilities.getRestartedExecutors(self._app_master))

@@ -18,6 +18,7 @@ from flinkray.spark.gateway import SparkStageDescriptor
 
 JOB_VARIABLE = "FLINKRAY_JOB_ID"
 ATTEMPT_VARIABLE = "FLINKRAY_SPARK_ATTEMPT"
+_RAY_WORKER = "io.ray.runtime.runner.worker.DefaultWorker"
 _JOB_OPTION = "-Dflinkray.job.id="
 _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
 
@@ -78,18 +79,27 @@ def end_processes(
     return list(alive)
 
 
-def end_leftovers(job_id: JobID, attempt: str | None = None, grace: float = 2.0) -> int:
+def end_leftovers(
+    job_id: JobID, attempt: str | None = None, grace: float = 2.0, patience: float = 10.0
+) -> int:
     """Find and end a job's processes on this node, with what they fork meanwhile.
+
+    Executors and app masters are ended by Ray itself when their driver's JVM is gone; they get
+    *patience* seconds for that.  One that is still starting must not be killed: the raylet would
+    count it as starting for another minute, and start no other worker in its place.
 
     Returns:
         How many were found.
     """
-    count = 0
+    processes = leftover_processes(job_id, attempt)
+    count = len(processes)
+    workers = [process for process in processes if _is_ray_worker(process)]
+    end_processes([process for process in processes if process not in workers], grace)
+    psutil.wait_procs(workers, timeout=patience)
     for _ in range(3):
         processes = leftover_processes(job_id, attempt)
         if not processes:
             break
-        count += len(processes)
         end_processes(processes, grace)
     return count
 
@@ -112,6 +122,14 @@ def _is_marked(process: psutil.Process, job_id: JobID, attempt: str | None) -> b
     if f"{_JOB_OPTION}{job_id}" not in arguments:
         return False
     return attempt is None or f"{_ATTEMPT_OPTION}{attempt}" in arguments
+
+
+def _is_ray_worker(process: psutil.Process) -> bool:
+    """A JVM that Ray has started, or the shell that is about to become one."""
+    try:
+        return any(_RAY_WORKER in argument for argument in process.cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 def _signal(processes: Iterable[psutil.Process], method: str) -> None:

@@ -52,6 +52,8 @@ class ExecutorActor:
     placement_group: str
     bundle_index: int
     is_alive: bool
+    is_dead: bool
+    """For good: Ray will not restart it."""
 
 
 def ray_executor_actors(namespace: str) -> dict[str, ExecutorActor]:
@@ -75,6 +77,7 @@ def ray_executor_actors(namespace: str) -> dict[str, ExecutorActor]:
                 placement_group=data.placement_group_id.hex(),
                 bundle_index=bundle_index(data.required_resources),
                 is_alive=data.state == ActorTableData.ActorState.ALIVE,
+                is_dead=data.state == ActorTableData.ActorState.DEAD,
             )
     return actors
 

@@ -131,9 +131,9 @@ def stage_properties(
         driver_command=_driver_command(stage, environment, ray, user, class_path),
         app_master_options=_app_master_options(stage, environment),
         app_master_resources={
-            # Holds the app master on the node of the driver and of bundle 0, where the job's
-            # resources are; as each actor in a bundle does, it takes 1/1000 of this resource.
-            f"bundle_group_0_{stage.worker_group.value}": 0.001
+            # Keeps the app master on the driver's node.  (Never take a resource of the placement
+            # group itself for that: the raylet aborts when the group is removed meanwhile.)
+            f"node:{ray.node_ip}": 0.001
         },
         class_path=class_path,
         python=user.get("spark.pyspark.python", python),
@@ -177,10 +177,10 @@ def split_memory(profile: ResourceProfile, overhead: str | None = None) -> tuple
         beside = _overhead_size(overhead)
     heap = total - beside
     if heap < MINIMUM_HEAP:
-        least = MINIMUM_HEAP + beside if overhead is not None else MINIMUM_HEAP * 4 / 3
+        least = MINIMUM_HEAP + beside if overhead is not None else MINIMUM_HEAP * 4 // 3
         raise ConfigurationError(
             f"a slot of {profile} is too small for a Spark executor: its memory must be at least "
-            f"{format_memory_size(math.ceil(least / MIB) * MIB)} "
+            f"{format_memory_size(least // MIB * MIB)} "
             f"({format_memory_size(MINIMUM_HEAP)} of heap, the rest for the JVM and Python workers)"
         )
     return heap, beside

@@ -26,7 +26,6 @@ from flinkray.spark.gateway import (
     SparkStageDescriptor,
 )
 from flinkray.spark.jvm import SparkStartError
-from flinkray.spark.processes import attempt_name, end_leftovers
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.result import (
     store_result,
@@ -106,7 +105,6 @@ class SparkStage:
             application = self._application
         if application is not None:
             application.close()
-        end_leftovers(self._stage.job_id, attempt_name(self._stage))
 
     # --- the stage's thread -------------------------------------------------------------------
 

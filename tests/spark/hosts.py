@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -19,7 +23,13 @@ from flinkray.spark.gateway import (
     SparkResult,
     SparkStageDescriptor,
 )
-from flinkray.spark.ray_cluster import current_ray_context
+from flinkray.spark.processes import (
+    attempt_name,
+    end_leftovers,
+    leftover_processes,
+    stage_name,
+)
+from flinkray.spark.ray_cluster import current_ray_context, ray_executor_actors
 from flinkray.spark.stage import SparkStage
 from flinkray.spark.user_code import dump_function
 
@@ -73,41 +83,144 @@ class StageHost:
     def start(self) -> None:
         self._stage.start()
 
-    def outcome(self, timeout: float = 120.0) -> SparkResult | SparkFailure:
+    def outcome(self, timeout: float) -> SparkResult | SparkFailure:
         outcome: SparkResult | SparkFailure = self._listener.wait(
             lambda seen: seen.outcomes and seen.outcomes[0], timeout
         )
         return outcome
 
-    def executors(self, history: int = 1, timeout: float = 90.0) -> list[Any]:
-        """The reported lists of executors, once there are *history* complete ones."""
+    def outcomes_so_far(self) -> list[SparkResult | SparkFailure]:
+        return self._listener.outcomes
+
+    def history(self, complete: int, timeout: float) -> list[tuple[SparkExecutorInfo, ...]]:
+        """The reported lists of executors, once *complete* of them are complete."""
         count = self._stage._stage.parallelism
 
-        def complete(seen: RecordingListener) -> list[Any] | None:
+        def enough(seen: RecordingListener) -> list[Any] | None:
             lists = [e for e in seen.executors if len(e) == count]
-            return seen.executors if len(lists) >= history else None
+            return seen.executors if len(lists) >= complete else None
 
-        found: list[Any] = self._listener.wait(complete, timeout)
+        found: list[Any] = self._listener.wait(enough, timeout)
         return found
 
     def progresses(self) -> list[SparkProgress]:
         return self._listener.progresses
 
-    def has_jvm(self) -> bool:
-        return self._stage._application is not None
+    def wait_for_active_tasks(self, timeout: float) -> None:
+        def active(seen: RecordingListener) -> bool:
+            return any(s.active_tasks for p in seen.progresses for s in p.active_stages)
+
+        self._listener.wait(active, timeout)
 
     def jvm_pid(self) -> int:
         assert self._stage._application is not None
         return self._stage._application.jvm.pid
 
     def pid(self) -> int:
-        return ray.get_runtime_context().get_node_id() and __import__("os").getpid()
+        return os.getpid()
+
+    def session_directory(self) -> str:
+        return current_ray_context().session_directory
 
     def timings(self) -> dict[str, float]:
         return self._stage.timings
 
     def stop(self) -> None:
         self._stage.stop()
+
+
+class HostedStage:
+    """A stage that runs in a host; questions about it, answered here."""
+
+    def __init__(self, stage: SparkStageDescriptor, group: PlacementGroup) -> None:
+        self.job_id = stage.job_id
+        self.namespace = f"flinkray-{stage_name(stage.job_id, attempt_name(stage))}"
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        self.actor: Any = StageHost.options(scheduling_strategy=strategy).remote(stage)
+        self._session_directory = ray.get(self.actor.session_directory.remote())
+        self.host_pid_known: int = ray.get(self.actor.pid.remote())
+        ray.get(self.actor.start.remote())
+
+    def outcome(self, timeout: float = 120.0) -> SparkResult | SparkFailure:
+        outcome: SparkResult | SparkFailure = ray.get(self.actor.outcome.remote(timeout))
+        return outcome
+
+    def history(self, complete: int, timeout: float = 90.0) -> list[tuple[SparkExecutorInfo, ...]]:
+        history: list[tuple[SparkExecutorInfo, ...]] = ray.get(
+            self.actor.history.remote(complete, timeout)
+        )
+        return history
+
+    def executors(self) -> tuple[SparkExecutorInfo, ...]:
+        """The first complete list."""
+        return self.history(complete=1)[-1]
+
+    def progresses(self) -> list[SparkProgress]:
+        progresses: list[SparkProgress] = ray.get(self.actor.progresses.remote())
+        return progresses
+
+    def wait_for_active_tasks(self, timeout: float = 120.0) -> None:
+        ray.get(self.actor.wait_for_active_tasks.remote(timeout))
+
+    def jvm_pid(self) -> int:
+        pid: int = ray.get(self.actor.jvm_pid.remote())
+        return pid
+
+    def host_pid(self) -> int:
+        return self.host_pid_known
+
+    def app_master_pid(self) -> int:
+        executors = {actor.pid for actor in ray_executor_actors(self.namespace).values()}
+        [pid] = [
+            process.pid
+            for process in leftover_processes(self.job_id)
+            if process.name() == "java" and process.pid not in executors | {self.jvm_pid()}
+        ]
+        return pid
+
+    def files_left(self) -> list[Path]:
+        """What the stage keeps on disk while it runs, in the Ray session's directory."""
+        session = Path(self._session_directory)
+        return [*session.glob(f"spark-{self.job_id}*"), *session.glob("app-*")]
+
+    def stop(self) -> None:
+        ray.get(self.actor.stop.remote())
+
+
+class Launcher:
+    """Starts stages; at the end, stops them and ends what they left."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stages: list[HostedStage] = []
+
+    def start(
+        self,
+        group: PlacementGroup,
+        function: Callable[[Any], Any],
+        configuration: dict[str, str] | None = None,
+    ) -> HostedStage:
+        location = self._directory / f"result-{len(self._stages)}"
+        stage = HostedStage(descriptor(group, function, str(location), 0, configuration), group)
+        self._stages.append(stage)
+        return stage
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for stage in self._stages:
+            ray.kill(stage.actor)
+            wait_until(lambda stage=stage: not psutil.pid_exists(stage.host_pid_known))  # type: ignore[misc]
+            end_leftovers(stage.job_id, grace=0.5)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
+    """For what other processes do and nobody reports."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout} s"
+        threading.Event().wait(0.02)
 
 
 def descriptor(
@@ -131,12 +244,3 @@ def descriptor(
         configuration=configuration or {},
         result_location=result_location,
     )
-
-
-def host(stage: SparkStageDescriptor, group: PlacementGroup) -> Any:
-    """Start a stage in bundle 0 of its group."""
-    actor = StageHost.options(
-        scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-    ).remote(stage)
-    ray.get(actor.start.remote())
-    return actor

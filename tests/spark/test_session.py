@@ -1,0 +1,193 @@
+"""The properties of a stage, which are a pure function."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.spark.environment import JavaInstallation, SparkEnvironment
+from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.ray_cluster import RayContext
+from flinkray.spark.session import MIB, StageProperties, split_memory, stage_properties
+
+ENVIRONMENT = SparkEnvironment(
+    java=JavaInstallation(Path("/java"), "17.0.9", "PATH"),
+    spark_home=Path("/spark"),
+    raydp_jars=(Path("/raydp/raydp-agent.jar"), Path("/raydp/raydp.jar")),
+    raydp_agent=Path("/raydp/raydp-agent.jar"),
+    ray_jars=(Path("/ray/ray_dist.jar"),),
+)
+RAY = RayContext("10.0.0.1:6379", "10.0.0.2", "/ray/session", "/ray/session/logs")
+GROUP = "ab" * 18
+
+
+def properties(
+    configuration: dict[str, str] | None = None,
+    profile: ResourceProfile | None = None,
+    attempt: int = 3,
+) -> StageProperties:
+    stage = SparkStageDescriptor(
+        job_id=JobID(bytes(16)),
+        job_name="flights",
+        vertex_id=JobVertexID(bytes([1] * 16)),
+        attempt_number=attempt,
+        listener_address="JobMaster-0/jobmaster",
+        job_master_id=JobMasterId(bytes([2] * 16)),
+        worker_group=WorkerGroupId(GROUP),
+        parallelism=3,
+        slot_profile=profile or ResourceProfile(2.0, 4096 * MIB, {"GPU": 0.5}),
+        code=b"",
+        configuration=configuration or {},
+        result_location="/results",
+    )
+    return stage_properties(stage, ENVIRONMENT, RAY, "/python")
+
+
+def test_an_executor_takes_cores_and_resources_of_its_slot_and_heap_beside_its_overhead() -> None:
+    spark = properties().spark
+
+    assert spark["spark.executor.instances"] == "3"
+    assert spark["spark.executor.cores"] == "2"
+    assert spark["spark.ray.raydp_spark_executor.actor.resource.cpu"] == "2"
+    assert spark["spark.ray.raydp_spark_executor.actor.resource.GPU"] == "0.5"
+    assert spark["spark.executor.memory"] == "3687m"
+    assert spark["spark.executor.memoryOverhead"] == "409m"
+
+
+def test_a_slot_of_less_than_a_core_runs_one_task_at_a_time() -> None:
+    spark = properties(profile=ResourceProfile(0.5, 1024 * MIB)).spark
+
+    assert spark["spark.executor.cores"] == "1"
+    assert spark["spark.ray.raydp_spark_executor.actor.resource.cpu"] == "0.5"
+
+
+def test_the_app_master_is_told_the_placement_group_and_as_many_bundles_as_slots() -> None:
+    options = properties().app_master_options
+
+    assert f"-Dspark.ray.placement_group={GROUP}" in options
+    assert "-Dspark.ray.bundle_indexes=0,1,2" in options
+
+
+def test_each_attempt_has_a_ray_namespace_of_its_own() -> None:
+    def namespace(attempt: int) -> str:
+        [option] = [
+            option
+            for option in properties(attempt=attempt).driver_command
+            if option.startswith("-Dray.job.namespace=")
+        ]
+        return option
+
+    assert namespace(0) != namespace(1)
+
+
+def test_every_jvm_carries_the_mark_of_job_and_attempt() -> None:
+    stage = properties()
+    marks = {
+        f"-Dflinkray.job.id={'0' * 32}",
+        "-Dflinkray.spark.attempt=01010101-02020202-3",
+    }
+
+    assert marks <= set(stage.driver_command)
+    assert marks <= set(stage.app_master_options)
+    assert marks <= set(shlex.split(stage.spark["spark.executor.extraJavaOptions"]))
+    assert stage.spark["spark.executorEnv.FLINKRAY_JOB_ID"] == "0" * 32
+    assert f"-Dray.job.runtime-env.env-vars.FLINKRAY_JOB_ID={'0' * 32}" in stage.driver_command
+
+
+def test_java_17_gets_its_module_options_in_all_three_kinds_of_jvm() -> None:
+    stage = properties()
+    option = "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"
+
+    assert option in stage.driver_command
+    assert option in stage.app_master_options
+    assert option in stage.spark["spark.executor.extraJavaOptions"].split()
+
+
+def test_the_users_properties_override_defaults_and_extend_options() -> None:
+    stage = properties(
+        {
+            "spark.ui.enabled": "true",
+            "spark.sql.shuffle.partitions": "7",
+            "spark.executor.extraJavaOptions": "-Dmine=1",
+            "spark.driver.memory": "2048",
+            "spark.driver.extraJavaOptions": "-Dmine=2",
+            "spark.jars": "/mine/a.jar,/mine/b.jar",
+            "spark.pyspark.python": "/mine/python",
+        }
+    )
+
+    assert stage.spark["spark.ui.enabled"] == "true"
+    assert stage.spark["spark.sql.shuffle.partitions"] == "7"
+    assert "-Dmine=1" in stage.spark["spark.executor.extraJavaOptions"].split()
+    assert "-Xmx2048m" in stage.driver_command
+    assert "-Dmine=2" in stage.driver_command
+    assert stage.class_path.endswith("/ray/ray_dist.jar:/mine/a.jar:/mine/b.jar")
+    assert stage.python == "/mine/python"
+
+
+def test_the_users_overhead_decides_how_the_slots_memory_is_split() -> None:
+    spark = properties({"spark.executor.memoryOverhead": "1g"}).spark
+
+    assert spark["spark.executor.memory"] == "3072m"
+    assert spark["spark.executor.memoryOverhead"] == "1024m"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.master",
+        "spark.executor.instances",
+        "spark.executor.memory",
+        "spark.executor.cores",
+        "spark.dynamicAllocation.enabled",
+        "spark.shuffle.service.enabled",
+        "spark.ray.placement_group",
+        "spark.ray.raydp_spark_executor.actor.resource.cpu",
+        "spark.jars.packages",
+    ],
+)
+def test_a_property_that_the_job_decides_is_refused_by_name(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")):
+        properties({key: "1"})
+
+
+def test_a_key_that_is_no_spark_property_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="executor_memory is no Spark property"):
+        properties({"executor_memory": "1g"})
+
+
+def test_env_java_home_is_no_spark_property_and_goes_through() -> None:
+    assert "env.java.home" not in properties({"env.java.home": "/java"}).spark
+
+
+@pytest.mark.parametrize(
+    ("total", "heap", "overhead"),
+    [(683, 513, 170), (1024, 768, 256), (2048, 1664, 384), (10240, 9216, 1024)],
+)
+def test_heap_and_overhead_make_up_the_slots_memory(total: int, heap: int, overhead: int) -> None:
+    profile = ResourceProfile(1.0, total * MIB)
+
+    assert split_memory(profile) == (heap * MIB, overhead * MIB)
+    assert heap + overhead == total
+
+
+@pytest.mark.parametrize("memory", [0, 100 * MIB, 681 * MIB])
+def test_a_slot_too_small_for_an_executor_is_refused_with_the_least_size(memory: int) -> None:
+    with pytest.raises(ConfigurationError, match="at least 682m"):
+        split_memory(ResourceProfile(1.0, memory))
+
+
+def test_the_least_size_is_accepted() -> None:
+    heap, _ = split_memory(ResourceProfile(1.0, 682 * MIB))
+
+    assert heap >= 512 * MIB
+
+
+def test_an_overhead_that_is_no_size_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"spark\.executor\.memoryOverhead.*much"):
+        split_memory(ResourceProfile(1.0, 2048 * MIB), "much")

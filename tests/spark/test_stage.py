@@ -1,0 +1,283 @@
+"""Spark stages on real Ray and Spark: where executors run, what comes back, what stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from flinkray.spark.gateway import SparkFailure, SparkResult
+from flinkray.spark.processes import end_leftovers, leftover_processes
+from flinkray.spark.ray_cluster import ray_executor_actors
+from tests.spark.hosts import Launcher, wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.spark]
+
+Groups = Callable[[int], PlacementGroup]
+
+ROWS = 1000
+
+
+@pytest.fixture
+def launcher(ray_cluster: None, tmp_path: Path) -> Iterator[Launcher]:
+    with Launcher(tmp_path) as launcher:
+        yield launcher
+
+
+def squares(spark: Any) -> Any:
+    """A query with a shuffle and Python workers."""
+    from pyspark.sql import functions
+
+    square = functions.udf(lambda value: value * value, "long")
+    numbers = spark.range(0, ROWS, 1, 4).withColumn("square", square("id"))
+    return numbers.groupBy((functions.col("id") % 10).alias("digit")).agg(
+        functions.sum("square").alias("total")
+    )
+
+
+EXPECTED_SQUARES = {
+    digit: sum(value * value for value in range(ROWS) if value % 10 == digit) for digit in range(10)
+}
+
+
+def slow_squares(spark: Any) -> Any:
+    """As :func:`squares`, but each task takes long enough to be killed in its midst."""
+    import time
+
+    from pyspark.sql import functions
+
+    def slow(value: int) -> int:
+        time.sleep(0.01)
+        return value * value
+
+    square = functions.udf(slow, "long")
+    numbers = spark.range(0, ROWS, 1, 4).withColumn("square", square("id"))
+    return numbers.groupBy((functions.col("id") % 10).alias("digit")).agg(
+        functions.sum("square").alias("total")
+    )
+
+
+def read_totals(result: SparkResult) -> dict[int, int]:
+    assert result.location is not None
+    table = pq.read_table(result.location)
+    assert table.num_rows == result.num_rows
+    return dict(zip(table["digit"].to_pylist(), table["total"].to_pylist(), strict=True))
+
+
+def test_two_stages_at_once_have_their_executors_in_their_own_bundles_and_leave_nothing(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    groups = worker_group(2), worker_group(2)
+    stages = [launcher.start(group, squares) for group in groups]
+
+    for stage, group in zip(stages, groups, strict=True):
+        registered = stage.executors()
+        assert [e.bundle_index for e in registered] == [0, 1]
+        assert [e.subtask_index for e in registered] == [0, 1]
+        actors = ray_executor_actors(stage.namespace)
+        assert {
+            (a.placement_group, a.bundle_index, a.actor_id, a.pid) for a in actors.values()
+        } == {(group.id.hex(), e.bundle_index, e.actor_id, e.pid) for e in registered}
+        assert all("java" in psutil.Process(e.pid).name() for e in registered)
+
+    for stage in stages:
+        result = stage.outcome()
+        assert isinstance(result, SparkResult), result
+        assert read_totals(result) == EXPECTED_SQUARES
+        progress = stage.progresses()[-1]
+        assert progress.completed_tasks >= 4
+        assert progress.failed_tasks == 0
+
+    for stage in stages:
+        stage.stop()
+        assert leftover_processes(stage.job_id) == []
+        assert all(a.is_dead for a in ray_executor_actors(stage.namespace).values())
+    assert stages[0].files_left() == stages[1].files_left() == []
+
+
+def raises(spark: Any) -> Any:
+    spark.range(3).count()
+    raise KeyError("no such carrier")
+
+
+def raises_in_worker(spark: Any) -> Any:
+    from pyspark.sql import functions
+
+    def broken(value: int) -> int:
+        raise ValueError(f"cannot digest {value}")
+
+    return spark.range(7, 8).select(functions.udf(broken, "long")("id").alias("x"))
+
+
+def leaves(spark: Any) -> Any:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("function", "error_type", "text"),
+    [
+        (raises, "KeyError", "no such carrier"),
+        (raises_in_worker, "PythonException", "ValueError: cannot digest 7"),
+        (leaves, "SystemExit", "SystemExit: 3"),
+    ],
+)
+def test_an_error_of_the_users_function_is_reported_with_its_own_traceback(
+    launcher: Launcher,
+    worker_group: Groups,
+    function: Callable[[Any], Any],
+    error_type: str,
+    text: str,
+) -> None:
+    failure = launcher.start(worker_group(1), function).outcome()
+
+    assert isinstance(failure, SparkFailure)
+    assert failure.is_user_error
+    assert not failure.suppress_restarts
+    assert failure.error_type == error_type
+    assert text in failure.text
+    assert "\n" not in failure.text
+    frames = [line for line in failure.traceback.splitlines() if line.startswith("  File")]
+    if function is not raises_in_worker:
+        assert frames[0].endswith(f"in {function.__name__}")
+    assert "flinkray/spark/stage.py" not in failure.traceback
+
+
+def test_a_function_that_returns_no_dataframe_fails_with_what_it_returned_and_may_return(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    failure = launcher.start(worker_group(1), lambda spark: spark.range(3).collect()).outcome()
+
+    assert isinstance(failure, SparkFailure)
+    assert failure.is_user_error
+    assert failure.suppress_restarts
+    assert "returned a list ([Row(id=0), Row(id=1), Row(id=2)])" in failure.text
+    assert "DataFrame" in failure.text
+    assert "None" in failure.text
+
+
+def test_a_killed_executor_comes_back_in_its_bundle_and_the_result_is_right(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(2), slow_squares)
+    before = stage.executors()
+    stage.wait_for_active_tasks()
+
+    os.kill(before[1].pid, signal.SIGKILL)
+    lost_and_back = stage.history(complete=2)
+    result = stage.outcome()
+
+    assert isinstance(result, SparkResult), result
+    assert read_totals(result) == EXPECTED_SQUARES
+    assert [e.bundle_index for e in lost_and_back[-2]] == [0]
+    after = lost_and_back[-1]
+    assert [e.bundle_index for e in after] == [0, 1]
+    assert after[0] == before[0]
+    assert after[1].actor_id == before[1].actor_id
+    assert after[1].pid != before[1].pid
+    assert after[1].executor_id != before[1].executor_id
+
+
+def test_a_killed_driver_jvm_fails_the_stage_at_once_by_name(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(1), slow_squares)
+    stage.wait_for_active_tasks()
+
+    os.kill(stage.jvm_pid(), signal.SIGKILL)
+    failure = stage.outcome(timeout=5)
+
+    assert isinstance(failure, SparkFailure)
+    assert not failure.is_user_error
+    assert "killed by SIGKILL" in failure.text
+    assert "JVM" in failure.text
+
+
+def test_a_killed_app_master_fails_the_stage_by_name(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(1), slow_squares)
+    stage.wait_for_active_tasks()
+
+    os.kill(stage.app_master_pid(), signal.SIGKILL)
+    failure = stage.outcome(timeout=15)
+
+    assert isinstance(failure, SparkFailure)
+    assert not failure.is_user_error
+    assert "app master" in failure.text
+
+
+def test_a_killed_driver_process_leaves_nothing_that_its_marker_does_not_find(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(2), slow_squares)
+    executors = stage.executors()
+    stage.wait_for_active_tasks()
+    marked = leftover_processes(stage.job_id)
+    names = [" ".join(process.cmdline()) for process in marked]
+    assert {e.pid for e in executors} <= {process.pid for process in marked}
+    assert any("pyspark.daemon" in name for name in names)
+    assert any("PythonGatewayServer" in name for name in names)
+
+    os.kill(stage.host_pid(), signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(stage.host_pid_known))
+    end_leftovers(stage.job_id, grace=0.5)
+
+    assert leftover_processes(stage.job_id) == []
+    assert psutil.wait_procs(marked, timeout=0)[1] == []
+    wait_until(lambda: not any(a.is_alive for a in ray_executor_actors(stage.namespace).values()))
+    assert leftover_processes(stage.job_id) == []
+
+
+def test_a_stop_while_the_jvm_starts_leaves_nothing(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(1), squares)
+    wait_until(lambda: leftover_processes(stage.job_id) != [])
+
+    stage.stop()
+
+    assert leftover_processes(stage.job_id) == []
+    assert stage.files_left() == []
+    assert ray.get(stage.actor.outcomes_so_far.remote()) == []
+
+
+def test_a_stop_while_executors_start_leaves_nothing(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(1), squares)
+    wait_until(lambda: len(ray_executor_actors(stage.namespace)) == 1)
+
+    stage.stop()
+
+    wait_until(lambda: not any(a.is_alive for a in ray_executor_actors(stage.namespace).values()))
+    end_leftovers(stage.job_id)
+    assert stage.files_left() == []
+    assert ray.get(stage.actor.outcomes_so_far.remote()) == []
+
+
+def stubborn(spark: Any) -> None:
+    """Goes on whatever happens to its queries."""
+    while True:
+        with suppress(Exception):
+            spark.range(0, 10**12, 1, 2).selectExpr("sum(hash(id))").collect()
+
+
+def test_a_stop_ends_spark_although_the_users_function_ignores_it(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(1), stubborn)
+    stage.wait_for_active_tasks()
+
+    stage.stop()
+
+    assert leftover_processes(stage.job_id) == []
+    assert ray.get(stage.actor.outcomes_so_far.remote()) == []
