@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import (
+    HandshakeError,
     RecipientUnreachableError,
     RpcConnectionError,
     RpcError,
@@ -23,7 +24,7 @@ from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.dispatch import ServerConnection, exports_of
 from flinkray.rpc.endpoint import RpcEndpoint
-from flinkray.rpc.envelope import MAX_FRAME_SIZE
+from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.proxy import Binding, make_proxy
 from flinkray.rpc.service import RpcService
@@ -116,7 +117,7 @@ class BaseRpcService(RpcService):
         if known is endpoint:
             del self._endpoints[endpoint.endpoint_id], self._by_number[number]
             for peer in self._peers:
-                peer.endpoint_terminated(number, "the endpoint has terminated")
+                peer.endpoint_terminated(number, ENDED)
 
     def find_endpoint(self, endpoint_id: str) -> tuple[int, RpcEndpoint | None]:
         """For connections: number and endpoint."""
@@ -131,7 +132,7 @@ class BaseRpcService(RpcService):
             raise TypeError(f"{type(endpoint).__name__} does not implement {gateway.__name__}")
         number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
         if known is not endpoint:
-            raise RecipientUnreachableError(f"{endpoint.address}: the endpoint has terminated")
+            raise RecipientUnreachableError(f"{endpoint.address}: {ENDED}")
         token = getattr(endpoint, "fencing_token", None)
         binding = Binding(self._loopback(), number, endpoint.address, token, self.ask_timeout)
         return make_proxy(gateway, binding)
@@ -161,7 +162,9 @@ class BaseRpcService(RpcService):
                 # the process may have been replaced while its old connection was taken for good
                 connection = await self._connection(process)
                 number = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
-        except (RecipientUnreachableError, RpcTimeoutError) as error:
+        except HandshakeError:
+            raise
+        except (RpcConnectionError, RecipientUnreachableError, RpcTimeoutError) as error:
             raise RpcConnectionError(f"cannot connect to {address}: {error}") from error
         return connection, number
 

@@ -16,7 +16,7 @@ from flinkray.core.errors import (
 )
 from flinkray.rpc import codec
 from flinkray.rpc.deadlines import Deadlines
-from flinkray.rpc.envelope import MAX_FRAME_SIZE, Envelope, Kind, pack, unpack
+from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE, Envelope, Kind, pack, unpack
 from flinkray.rpc.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -85,9 +85,12 @@ class ClientConnection:
         """Have the process close its endpoints and end; returns when it is about to end."""
         await self._request(Kind.STOP, self.process_name, _NONE, None)
 
-    async def ping(self, timeout: float) -> None:
-        """Return when the process has answered."""
-        await self._request(Kind.PING, self.process_name, _NONE, timeout)
+    async def ping(self, timeout: float) -> bool:
+        """Return when the process has answered: whether an endpoint lives there.
+
+        None does while the process starts or ends.
+        """
+        return bool(await self._request(Kind.PING, self.process_name, _NONE, timeout))
 
     async def ask(
         self,
@@ -187,6 +190,8 @@ class ClientConnection:
         if envelope.kind is Kind.RESULT:
             future.set_result(value)
         elif envelope.kind is Kind.ERROR and isinstance(value, Exception):
+            if isinstance(value, RecipientUnreachableError) and value.args == (ENDED,):
+                value = RecipientUnreachableError(f"{what}: {ENDED}")
             future.set_exception(value)
         else:
             self._refuse(f"unexpected {envelope.kind.name}")

@@ -23,7 +23,7 @@ from flinkray.core.message import type_name
 from flinkray.rpc import codec
 from flinkray.rpc.connection import trace_context
 from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
-from flinkray.rpc.envelope import MAX_FRAME_SIZE, REQUESTS, Envelope, Kind, pack, unpack
+from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE, REQUESTS, Envelope, Kind, pack, unpack
 from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.rpc.transport import Transport
@@ -111,7 +111,8 @@ class ServerConnection:
                     lambda: self._reply(envelope, Kind.RESULT, codec.encode(None))
                 )
             elif envelope.kind is Kind.PING:
-                self._reply(envelope, Kind.RESULT, codec.encode(None))
+                lives = bool(self._service.endpoints())
+                self._reply(envelope, Kind.RESULT, codec.encode(lives))
             else:
                 self._call(envelope)
         except RpcError as error:
@@ -155,15 +156,11 @@ class ServerConnection:
     def _call(self, envelope: Envelope) -> None:
         endpoint = self._service.endpoint_by_number(envelope.target)
         if endpoint is None:
-            raise RecipientUnreachableError(
-                f"{self._service.process_name}: {envelope.method}: the endpoint has terminated"
-            )
+            raise RecipientUnreachableError(ENDED)
         address = endpoint.address
         mailbox = endpoint.mailbox
         if mailbox.state is EndpointState.TERMINATED:
-            raise RecipientUnreachableError(
-                f"{address}: {envelope.method}: the endpoint has terminated"
-            )
+            raise RecipientUnreachableError(ENDED)
         if mailbox.state is EndpointState.CREATED:
             raise EndpointNotStartedError(
                 f"{address}: {envelope.method}: the endpoint is not started yet"
@@ -212,12 +209,7 @@ class ServerConnection:
             self._refuse(envelope, error)
         finally:
             if not replied:  # not begun or cancelled, because the endpoint has terminated
-                self._refuse(
-                    envelope,
-                    RecipientUnreachableError(
-                        f"{endpoint.address}: {method.full_name}: the endpoint has terminated"
-                    ),
-                )
+                self._refuse(envelope, RecipientUnreachableError(ENDED))
 
     def _answer(self, envelope: Envelope, what: str, result: object) -> None:
         try:

@@ -28,12 +28,15 @@ class Kind(IntEnum):
     STOP = 4
     """Ask the process to stop; answered when it is about to end."""
     PING = 5
-    """Answered at once."""
+    """Answered at once: whether an endpoint lives in the process."""
     RESULT = 6
     ERROR = 7
     TERMINATED = 8
     """Endpoint number ``target`` has terminated; the payload is the reason."""
 
+
+ENDED = "the endpoint has terminated"
+"""Why an endpoint does not answer; the caller's side adds which call it was."""
 
 REQUESTS = frozenset({Kind.RESOLVE, Kind.ASK, Kind.TELL, Kind.STOP, Kind.PING})
 
