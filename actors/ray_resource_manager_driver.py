@@ -83,10 +83,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     async def describe_placement(self, group: WorkerGroupId) -> str:
         table = await self._table(group)
         stats = table.get("stats", {})
-        return (
-            f"Ray says of placement group {table.get('name', group)}: "
-            f"{table.get('state', 'unknown')}, {stats.get('scheduling_state', 'unknown')}"
-        )
+        state, detail = table.get("state", "unknown"), stats.get("scheduling_state", "unknown")
+        return f"placement group {table.get('name', group)} is {state} ({detail})"
 
     async def release_worker_group(self, group: WorkerGroupId) -> None:
         clock = self._rpc_service.clock

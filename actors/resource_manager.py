@@ -73,7 +73,7 @@ async def create_resource_manager(
 async def lead_resource_manager(
     rpc_service: RpcService, arguments: ClusterArguments, driver: ResourceManagerDriver
 ) -> ResourceManager:
-    """Wait for the leadership; then the ResourceManager of that session, which knows what exists."""
+    """Wait for the leadership; then the ResourceManager of that session, knowing what exists."""
     services = ClusterServices.create(rpc_service, arguments)
     election = services.high_availability.get_resource_manager_leader_election()
     leadership = await Leadership.win(election)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 
 from flinkray.actors.resource_manager_driver import ResourceManagerDriver
 from flinkray.actors.worker_launcher import WorkerLauncher
 from flinkray.core.ids import JobID
-from flinkray.rpc import RpcEndpoint
+from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.scheduler.slot_manager import SlotManager
 from flinkray.scheduler.slots import ResourceShortage
 
@@ -16,6 +17,8 @@ Shortages = tuple[ResourceShortage, ...]
 
 REFRESH_INTERVAL = 1.0
 """Seconds between two looks while slots are missing (Ray itself tries to place about as often)."""
+SHORTEST_INTERVAL = 0.1
+"""Seconds between two looks while much happens."""
 
 
 class ShortageReporter:
@@ -43,6 +46,9 @@ class ShortageReporter:
         self._delay = delay
         self._is_looking = False
         self._changed = False
+        """Whether something happened since the last look began."""
+        self._next_look: TimerHandle | None = None
+        self._last_look = -inf
         self._short_since: dict[JobID, float] = {}
         self._told: dict[JobID, Shortages] = {}
 
@@ -50,8 +56,13 @@ class ShortageReporter:
         """To be called after every event of the SlotManager."""
         self._changed = True
         if not self._is_looking and (self._slot_manager.has_shortage or self._short_since):
-            self._is_looking = True
-            self._endpoint.run_async(self._look)
+            now = self._endpoint.clock.monotonic()
+            self._look_after(max(0.0, self._last_look + SHORTEST_INTERVAL - now))
+
+    def _look_after(self, delay: float) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._next_look = self._endpoint.schedule_run_async(delay, self._look)
 
     def forget(self, job_id: JobID) -> None:
         """The job's master is gone; a new one has been told nothing."""
@@ -59,13 +70,13 @@ class ShortageReporter:
         self._told.pop(job_id, None)
 
     async def _look(self) -> None:
-        self._changed = False
+        self._is_looking, self._changed, self._next_look = True, False, None
         cluster = replace(
             await self._driver.cluster_resources(),
             pending_groups=await self._launcher.pending_groups(),
             groups=await self._launcher.groups_placed_anew(),
         )
-        now = self._endpoint.clock.monotonic()
+        now = self._last_look = self._endpoint.clock.monotonic()
         next_look = REFRESH_INTERVAL
         for job_id in tuple(self._jobs()):
             shortages = self._slot_manager.shortages(job_id, now, cluster)
@@ -81,9 +92,8 @@ class ShortageReporter:
                     self._notify(job_id, shortages)
             else:
                 next_look = min(next_look, due - now)
+        self._is_looking = False
         if self._short_since:
-            self._endpoint.schedule_run_async(next_look, self._look)
-        else:
-            self._is_looking = False
-            if self._changed:  # while this look was under way
-                self.slots_changed()
+            self._look_after(next_look)
+        if self._changed:
+            self.slots_changed()

@@ -159,6 +159,7 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
+        self._check_requirements()  # who gives a slot back may have declared so a moment before
         self._carry_out(self._slot_manager.slot_freed(slot_id, allocation_id, self._now()))
 
     def task_executor_lost(self, resource_id: ResourceID, cause: str) -> None:

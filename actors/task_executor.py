@@ -126,6 +126,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._registration_timer: TimerHandle | None = None
         self._slot_timer: TimerHandle | None = None
 
+    @property
+    def location(self) -> WorkerLocation:
+        return self._location
+
     # --- life cycle -------------------------------------------------------------------------------
 
     async def on_start(self) -> None:

@@ -28,6 +28,12 @@ with all that is in it."""
 TASK_EXECUTOR_ENDPOINT = "taskexecutor"
 
 
+class TaskExecutorStartError(FlinkRayError):
+    """A TaskExecutor could not be started, or did not get as far as registering."""
+
+    retryable = True
+
+
 class WorkerEvents(ABC):
     """Is told how the launcher's work went; called on the main thread."""
 
@@ -150,7 +156,8 @@ class WorkerLauncher:
         if started is not None:
             for start in started.starts.values():
                 start.give_up()
-            self._release(group_id, started.group.job_id)
+        if group_id not in self._releases:
+            self._release(group_id, started.group.job_id if started is not None else None)
 
     def _release(self, group_id: WorkerGroupId, job_id: JobID | None) -> None:
         task = self._endpoint.create_task(
@@ -231,9 +238,7 @@ class WorkerLauncher:
             if present is not None:
                 log.info("%s is replaced", present)
                 await self._driver.kill_task_executor(present)
-            start.resource_id = await self._driver.start_task_executor(
-                started.group, bundle_index, action.number_of_slots
-            )
+            start.resource_id = await self._spawn(started.group, action)
         except WorkerGroupLostError as error:
             if self._groups.pop(group_id, None) is not None:
                 self._events.worker_group_lost(group_id, str(error))
@@ -251,6 +256,14 @@ class WorkerLauncher:
                 self._events.task_executor_start_failed(group_id, bundle_index, reason)
 
         start.watch = self._endpoint.watch(f"{start.resource_id}/{TASK_EXECUTOR_ENDPOINT}", ended)
+
+    async def _spawn(self, group: WorkerGroup, action: StartTaskExecutor) -> ResourceID:
+        try:
+            return await self._driver.start_task_executor(
+                group, action.bundle_index, action.number_of_slots
+            )
+        except Exception as error:  # whatever the new process raised while it started
+            raise TaskExecutorStartError(f"{type(error).__name__}: {error}") from error
 
     def task_executor_registered(self, group_id: WorkerGroupId, bundle_index: int) -> None:
         """From now on the ResourceManager itself watches it."""

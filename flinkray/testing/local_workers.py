@@ -44,7 +44,7 @@ class _Group:
     nodes: tuple[LocalNode, ...] | None = None
     """Of each bundle; None: not placed."""
     placed: asyncio.Event = field(default_factory=asyncio.Event)
-    is_removed: bool = False
+    removed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class LocalWorkers:
@@ -64,6 +64,8 @@ class LocalWorkers:
         self.starts: list[ResourceID] = []
         self.refusal: str | None = None
         """Set: no group can be created, for this reason."""
+        self.start_delay = 0.0
+        """Seconds that a TaskExecutor takes to start."""
         self.factory = LOCAL_TASK_EXECUTOR
         """Of the TaskExecutors' processes."""
         self._of_network[network] = self
@@ -112,9 +114,13 @@ class LocalWorkers:
         if record.nodes is not None:
             for node, bundle in zip(record.nodes, record.group.bundles, strict=True):
                 node.used = node.used - bundle
-        record.is_removed = True
+        record.removed.set()
         record.placed.set()
         self.place()
+
+    async def removed(self, group_id: WorkerGroupId) -> None:
+        """Return when a group that exists is removed."""
+        await self.groups[group_id].removed.wait()
 
     def occupied(self, group_id: WorkerGroupId) -> dict[int, ResourceID]:
         prefix = f"TaskExecutor-{group_id}-"
@@ -154,7 +160,7 @@ class LocalResourceManagerDriver(ResourceManagerDriver):
         record = self._workers.groups.get(group)
         if record is not None:
             await record.placed.wait()
-        if record is None or record.is_removed:
+        if record is None or record.removed.is_set():
             raise WorkerGroupLostError(f"group {group} was removed")
 
     async def describe_placement(self, group: WorkerGroupId) -> str:
@@ -171,6 +177,7 @@ class LocalResourceManagerDriver(ResourceManagerDriver):
             f"TaskExecutor-{group.group_id}-{bundle_index}-{len(workers.starts)}"
         )
         node = workers.node_of(group.group_id, bundle_index)
+        await asyncio.sleep(workers.start_delay)
         workers.starts.append(resource_id)
         await self._rpc_service.spawn(
             EndpointSpec(

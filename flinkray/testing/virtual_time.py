@@ -7,12 +7,17 @@ import functools
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from math import inf
 from typing import Any, TypeVar
 
 from typing_extensions import ParamSpec
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+LIMIT = 3600.0
+"""Virtual seconds after which a program is taken to wait for something that never comes."""
 
 
 class NothingWillHappenError(RuntimeError):
@@ -39,14 +44,15 @@ class _Selector(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Time begins at 0 and passes only when all tasks wait.
 
-    Work in threads takes no virtual time.  Sockets are served when they are ready, but the loop does
-    not wait for them: what talks to the outside belongs on a real loop.
+    Work in threads takes no virtual time.  Sockets are served when they are ready, but the loop
+    does not wait for them: what talks to the outside belongs on a real loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = LIMIT) -> None:
         selector = _Selector()
         selector.loop = self
         self._now = 0.0
+        self.limit = limit
         self.blocking_calls = 0
         super().__init__(selector)
 
@@ -56,6 +62,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._now += seconds
+        if self._now > self.limit:
+            raise NothingWillHappenError(f"nothing has come of waiting until {self._now:g} s")
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
@@ -69,16 +77,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.blocking_calls -= 1
 
 
-def run_on_virtual_time(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on a loop of its own, whose tasks are cancelled at the end."""
-    loop = VirtualTimeLoop()
+def run_on_virtual_time(main: Coroutine[Any, Any, T], limit: float = LIMIT) -> T:
+    """``asyncio.run`` on a loop of its own.  *limit* in virtual seconds."""
+    loop = VirtualTimeLoop(limit)
     try:
         return loop.run_until_complete(main)
     finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        loop.limit = inf
+        while tasks := asyncio.all_tasks(loop):  # the end of one may be the beginning of another
+            for task in tasks:
+                task.cancel()
             loop.run_until_complete(asyncio.wait(tasks))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

@@ -23,6 +23,8 @@ from tests.actors.resource_cluster import (
     number,
 )
 
+NO_IDLE_RELEASE = {"resourcemanager.taskmanager-timeout": "1 h"}
+
 
 @on_virtual_time
 async def test_registering_again_gives_another_instance_id_and_one_worker(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ async def test_a_worker_has_no_slots_before_its_first_report(tmp_path: Path) -> 
 @on_virtual_time
 async def test_silent_peers_are_told_that_they_are_disconnected(tmp_path: Path) -> None:
     """RM-07"""
-    cluster = ResourceCluster(tmp_path)
+    cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
     worker, job = Worker(cluster, "worker"), cluster.job(1)
     await worker.register(manager)
@@ -165,7 +167,7 @@ async def test_silent_peers_are_told_that_they_are_disconnected(tmp_path: Path) 
 @on_virtual_time
 async def test_peers_that_answer_heartbeats_stay_registered(tmp_path: Path) -> None:
     """HB-03"""
-    cluster = ResourceCluster(tmp_path)
+    cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
     worker, job = Worker(cluster, "worker"), cluster.job(1)
     await worker.register(manager)

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flinkray.core.errors import FlinkRayError
 from flinkray.core.resources import ResourceProfile
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import ONE_CPU, ResourceCluster
+from tests.actors.resource_cluster import ONE_CPU, Job, ResourceCluster
 
-TWO_CPUS = ResourceProfile(2.0, 4 * 2**30)
+TWO_CPUS = ONE_CPU.times(2)
+FOUR_CPUS = ONE_CPU.times(4)
+
+
+async def running_job(cluster: ResourceCluster, value: int, slots: int, attempt: int = 0) -> Job:
+    job = cluster.job(value, attempt)
+    await job.register()
+    await job.declare(slots)
+    await job.has_slots(slots)
+    return job
+
+
+def used(cluster: ResourceCluster) -> list[ResourceProfile]:
+    return [node.used for node in cluster.workers.nodes]
+
+
+NOTHING = ResourceProfile(0.0)
+
+
+# --- groups and slots -----------------------------------------------------------------------------
 
 
 @on_virtual_time
-async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path):
+async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path: Path) -> None:
+    """TM-09"""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
-    await cluster.start_resource_manager()
-    job = cluster.job(1)
-    await job.register()
-    await job.declare(2)
-    await job.has_slots(2)
+    manager = await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
     [group] = cluster.workers.created_groups
     assert group.job_id == job.job_id
     assert group.bundles == (ONE_CPU, ONE_CPU)
@@ -24,3 +47,347 @@ async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path):
     assert sorted(location.bundle_index for location in locations) == [0, 1]
     assert {location.worker_group for location in locations} == {group.group_id}
     assert len(cluster.workers.starts) == 2
+    overview = await manager.request_resource_overview()
+    assert (overview.slots_total, overview.slots_available) == (2, 0)
+    assert overview.cluster_available == NOTHING
+
+
+@on_virtual_time
+async def test_declarations_within_50_ms_are_looked_at_once(tmp_path: Path) -> None:
+    """SM-16"""
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS)
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    for count in (1, 2, 3):
+        await job.declare(count)
+    await job.has_slots(3)
+    assert [len(group.bundles) for group in cluster.workers.created_groups] == [3]
+
+
+@on_virtual_time
+async def test_two_jobs_have_groups_of_their_own_and_only_the_ended_one_loses_it(
+    tmp_path: Path,
+) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    manager = await cluster.start_resource_manager()
+    first, second = await running_job(cluster, 1, 1), await running_job(cluster, 2, 1)
+    await manager.release_job(first.job_id, "FINISHED")
+    assert used(cluster) == [ONE_CPU]
+    [worker] = (await manager.request_resource_overview()).task_executors
+    assert worker.jobs == (second.job_id,)
+
+
+@on_virtual_time
+async def test_releasing_an_ended_job_answers_when_its_resources_are_back(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    manager = await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    await manager.release_job(job.job_id, "CANCELED")
+    assert used(cluster) == [NOTHING]
+    assert not [name for name in cluster.network.services if name.startswith("TaskExecutor")]
+    await manager.release_job(job.job_id, "again")
+    assert (await manager.request_resource_overview()).task_executors == ()
+
+
+@on_virtual_time
+async def test_a_job_released_while_its_group_waits_for_room_leaves_nothing(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    manager = await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(3)
+    await asyncio.sleep(1)
+    assert len(cluster.workers.groups) == 1
+    await manager.release_job(job.job_id, "CANCELED")
+    assert cluster.workers.groups == {}
+    cluster.workers.add_node(FOUR_CPUS)
+    await asyncio.sleep(1)
+    assert cluster.workers.starts == []
+
+
+@on_virtual_time
+async def test_jobs_without_spark_share_workers_which_are_released_when_idle(
+    tmp_path: Path,
+) -> None:
+    """SM-15"""
+    configuration = {"taskmanager.numberOfTaskSlots": "2", "taskmanager.cpu.cores": "2"}
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=configuration)
+    manager = await cluster.start_resource_manager()
+    half = ResourceProfile(1.0, 2**29)
+    jobs = [cluster.job(1), cluster.job(2)]
+    for job in jobs:
+        await job.register()
+        await job.declare(1, half, dedicated=False)
+        await job.has_slots(1)
+    [group] = cluster.workers.created_groups
+    assert group.job_id is None
+    for job in jobs:
+        await job.declare(0, dedicated=False)
+        executor = await job.executor_of(0)
+        await executor.free_slot(job.accepted[0].allocation_id, "the job has ended")
+    freed_at = cluster.service.clock.monotonic()
+    await asyncio.sleep(0.1)
+    assert (await manager.request_resource_overview()).slots_available == 2
+    await cluster.workers.removed(group.group_id)
+    assert 30 <= cluster.service.clock.monotonic() - freed_at < 32
+    assert used(cluster) == [NOTHING]
+
+
+# --- deaths ---------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_killed_task_executor_is_replaced_in_the_same_bundle(tmp_path: Path) -> None:
+    """SM-09"""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    victim, _ = job.master.calls_of("offer_slots")[1]
+    lost = job.accepted[1].allocation_id
+    bundle = int(victim.split("-")[2])
+    cluster.network.crash(victim)
+    assert (await job.master.wait_for("fail_slot"))[:2] == (victim, lost)
+    await job.has_slots(3)
+    replacement, _ = job.master.calls_of("offer_slots")[2]
+    assert replacement != victim
+    assert int(replacement.split("-")[2]) == bundle
+    assert len(cluster.workers.created_groups) == 1
+    assert len(cluster.workers.starts) == 3
+
+
+@on_virtual_time
+async def test_a_task_executor_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    works, cluster.workers.factory = cluster.workers.factory, "flinkray.no_such_module:nothing"
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(1)
+    await asyncio.sleep(5)
+    assert len(cluster.workers.starts) > 1
+    assert job.accepted == []
+    cluster.workers.factory = works
+    await job.has_slots(1)
+
+
+@on_virtual_time
+async def test_a_group_that_cannot_be_created_is_tried_again(tmp_path: Path) -> None:
+    """SM-02"""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    cluster.workers.refusal = "the provider is out of order"
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(1)
+    await asyncio.sleep(5)
+    cluster.workers.refusal = None
+    await job.has_slots(1)
+    assert len(cluster.workers.created_groups) == 1
+
+
+@on_virtual_time
+async def test_a_group_that_somebody_removed_is_started_anew(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    [first] = cluster.workers.created_groups
+    cluster.workers.remove(first.group_id)
+    await job.has_slots(4)
+    assert len(cluster.workers.created_groups) == 2
+    assert used(cluster) == [TWO_CPUS]
+
+
+@on_virtual_time
+async def test_the_next_master_of_a_job_gets_the_slots_of_its_predecessor(tmp_path: Path) -> None:
+    """TM-15"""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    first = await running_job(cluster, 1, 2)
+    cluster.network.crash(first.resource_id)
+    second = await running_job(cluster, 1, 2, attempt=1)
+    assert second.job_master_id != first.job_master_id
+    assert len(cluster.workers.created_groups) == 1
+    assert len(cluster.workers.starts) == 2
+    old = {offer.allocation_id for offer in first.accepted}
+    assert not old & {offer.allocation_id for offer in second.accepted}
+
+
+@on_virtual_time
+async def test_the_workers_of_a_job_that_gets_no_other_master_are_released_when_idle(
+    tmp_path: Path,
+) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    cluster.network.crash(job.resource_id)
+    died_at = cluster.service.clock.monotonic()
+    await cluster.workers.removed(cluster.workers.created_groups[0].group_id)
+    assert 30 <= cluster.service.clock.monotonic() - died_at < 32
+    assert used(cluster) == [NOTHING]
+
+
+@on_virtual_time
+async def test_a_restarted_resource_manager_takes_over_and_starts_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    """HA-29"""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    cluster.network.crash("ResourceManager")
+    await asyncio.sleep(5)
+    await job.register()
+    await job.declare(2)
+    await asyncio.sleep(40)
+    assert len(job.accepted) == 2, "no slot was offered again"
+    assert len(cluster.workers.created_groups) == 1
+    assert len(cluster.workers.starts) == 2
+    manager = await cluster.resource_manager()
+    overview = await manager.request_resource_overview()
+    assert (overview.slots_total, overview.slots_available) == (2, 0)
+    await manager.release_job(job.job_id, "FINISHED")
+    assert used(cluster) == [NOTHING]
+
+
+@on_virtual_time
+async def test_a_resource_manager_that_dies_while_workers_start_leaves_none_behind(
+    tmp_path: Path,
+) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    cluster.workers.start_delay = 3.0
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(2)
+    await asyncio.sleep(2)
+    assert len(cluster.workers.created_groups) == 1
+    assert job.accepted == []
+    cluster.network.crash("ResourceManager")
+    await asyncio.sleep(5)
+    await job.register()
+    await job.declare(2)
+    await job.has_slots(2)
+    assert len(cluster.workers.created_groups) == 1
+    processes = [name for name in cluster.network.services if name.startswith("TaskExecutor")]
+    assert len(processes) == 2
+    await (await cluster.resource_manager()).release_job(job.job_id, "FINISHED")
+    assert used(cluster) == [NOTHING]
+
+
+@on_virtual_time
+async def test_workers_that_nobody_claims_after_a_restart_are_released(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    cluster.network.crash("ResourceManager")
+    cluster.network.crash(job.resource_id)
+    await cluster.workers.removed(cluster.workers.created_groups[0].group_id)
+    assert used(cluster) == [NOTHING]
+    assert cluster.service.clock.monotonic() < 60
+
+
+@on_virtual_time
+async def test_shutting_down_ends_every_worker_and_the_resource_manager(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS)
+    manager = await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    waiting = cluster.job(2)
+    await waiting.register()
+    await waiting.declare(3)
+    await asyncio.sleep(1)
+    await manager.shut_down()
+    assert cluster.workers.groups == {}
+    assert used(cluster) == [NOTHING]
+    await asyncio.sleep(0.1)
+    assert set(cluster.network.services) == {"client", job.resource_id, waiting.resource_id}
+    with pytest.raises(FlinkRayError):
+        await manager.request_resource_overview()
+
+
+# --- why am I pending -----------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_slot_larger_than_any_node_is_reported_at_once(tmp_path: Path) -> None:
+    """SM-14"""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(2, ResourceProfile(8.0, 2**30))
+    (shortages,) = await job.master.wait_for("notify_not_enough_resources")
+    assert cluster.service.clock.monotonic() < 0.2
+    [shortage] = shortages
+    assert shortage.unfulfillable
+    assert shortage.missing == 2
+    assert shortage.profile == ResourceProfile(8.0, 2**30)
+    assert shortage.largest_node == TWO_CPUS
+    assert "8 CPU" in shortage.reason
+
+
+@on_virtual_time
+async def test_too_many_slots_are_reported_after_the_delay_and_withdrawn_when_they_come(
+    tmp_path: Path,
+) -> None:
+    """SP-28"""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    manager = await cluster.start_resource_manager()
+    first, job = await running_job(cluster, 1, 1), cluster.job(2)
+    await job.register()
+    declared_at = cluster.service.clock.monotonic()
+    await job.declare(2)
+    (shortages,) = await job.master.wait_for("notify_not_enough_resources")
+    assert 2.0 <= cluster.service.clock.monotonic() - declared_at < 2.5
+    [shortage] = shortages
+    assert not shortage.unfulfillable
+    assert shortage.missing == 2
+    assert shortage.cluster_total == TWO_CPUS
+    assert shortage.cluster_available == ONE_CPU
+    assert "no room" in shortage.reason, "the provider's own words are part of the answer"
+    await manager.release_job(first.job_id, "FINISHED")
+    await job.has_slots(2)
+    told = job.master.calls_of("notify_not_enough_resources")
+    while told[-1] != ((),):
+        told.append(await job.master.wait_for("notify_not_enough_resources", len(told) + 1))
+
+
+@on_virtual_time
+async def test_more_slots_than_the_cluster_can_hold_are_reported_at_once(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(3)
+    (shortages,) = await job.master.wait_for("notify_not_enough_resources")
+    assert cluster.service.clock.monotonic() < 0.2
+    assert shortages[0].unfulfillable
+    assert shortages[0].missing == 3
+
+
+@on_virtual_time
+async def test_a_shortage_is_told_again_only_when_it_changes(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    manager = await cluster.start_resource_manager()
+    first = await running_job(cluster, 1, 1)
+    second = await running_job(cluster, 2, 1)
+    job = cluster.job(3)
+    await job.register()
+    await job.declare(2)
+    await asyncio.sleep(4)
+    [(shortages,)] = job.master.calls_of("notify_not_enough_resources")
+    assert shortages[0].cluster_available == NOTHING
+    await manager.release_job(first.job_id, "FINISHED")
+    (shortages,) = await job.master.wait_for("notify_not_enough_resources", 2)
+    assert shortages[0].cluster_available == ONE_CPU
+    await manager.release_job(second.job_id, "FINISHED")
+    await job.has_slots(2)
+
+
+@on_virtual_time
+async def test_a_job_whose_slots_come_in_time_is_told_nothing(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 2)
+    await asyncio.sleep(30)
+    assert job.master.calls_of("notify_not_enough_resources") == []
