@@ -18,8 +18,8 @@ from flinkray.spark.gateway import (
     SparkStageDescriptor,
     SparkStageListenerGateway,
 )
-from flinkray.spark.ray_cluster import RayContext, current_ray_context
-from flinkray.spark.stage import SparkStage
+from flinkray.spark.ray_cluster import current_ray_context
+from flinkray.spark.stage import SparkStage, StageListener, StageRun
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ Report = Callable[[SparkStageListenerGateway], Coroutine[Any, Any, None]]
 
 def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
     """Factory for :meth:`RpcService.spawn`; the process must be connected to Ray."""
-    return SparkDriver(rpc_service, stage, current_ray_context())
+    ray = current_ray_context()
+    return SparkDriver(rpc_service, stage, lambda listener: SparkStage(stage, ray, listener))
 
 
 class SparkDriver(RpcEndpoint, SparkDriverGateway):
@@ -41,11 +42,14 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway):
     """
 
     def __init__(
-        self, rpc_service: RpcService, stage: SparkStageDescriptor, ray: RayContext
+        self,
+        rpc_service: RpcService,
+        stage: SparkStageDescriptor,
+        create_run: Callable[[StageListener], StageRun],
     ) -> None:
         super().__init__(rpc_service, ENDPOINT_ID)
         self._stage = stage
-        self._spark = SparkStage(stage, ray, self)
+        self._run = create_run(self)
         self._reports: asyncio.Queue[tuple[Report, bool]] = asyncio.Queue()
         self._stopped: asyncio.Task[None] | None = None
 
@@ -55,7 +59,7 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway):
             self._stage.listener_address, SparkStageListenerGateway, self._stage.job_master_id
         )
         self.create_task(self._send_reports(listener), name="reports to the JobMaster")
-        self._spark.start()
+        self._run.start()
 
     async def on_stop(self) -> None:
         await self._stop_spark()
@@ -66,7 +70,7 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway):
 
     async def _stop_spark(self) -> None:
         if self._stopped is None:
-            self._stopped = asyncio.ensure_future(self.rpc_service.run_blocking(self._spark.stop))
+            self._stopped = asyncio.ensure_future(self.rpc_service.run_blocking(self._run.stop))
         await asyncio.shield(self._stopped)
 
     def _on_job_master_lost(self, reason: str) -> None:

@@ -58,6 +58,16 @@ class StageListener(Protocol):
     def failed(self, failure: SparkFailure) -> None: ...
 
 
+class StageRun(Protocol):
+    """What a driver needs of the stage that it hosts."""
+
+    def start(self) -> None:
+        """Returns at once."""
+
+    def stop(self) -> None:
+        """Blocks until nothing of the stage is left; idempotent."""
+
+
 class SparkStage:
     """Runs a stage in threads of its own; :meth:`start` returns at once, :meth:`stop` blocks.
 

@@ -1,0 +1,236 @@
+"""The SparkDriver endpoint: what it tells the JobMaster, and when it ends.  No Spark here."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from flinkray.core.errors import RpcConnectionError
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService, RpcService
+from flinkray.spark.driver import SparkDriver
+from flinkray.spark.gateway import (
+    SparkDriverGateway,
+    SparkExecutorInfo,
+    SparkFailure,
+    SparkProgress,
+    SparkResult,
+    SparkStageDescriptor,
+    SparkStageListenerGateway,
+)
+from flinkray.spark.stage import StageListener
+
+VERTEX = JobVertexID(bytes(16))
+LEADER = JobMasterId(bytes([1] * 16))
+RESULT = SparkResult("/results", 3, "{}")
+FAILURE = SparkFailure("ValueError", "ValueError: no", "Traceback", is_user_error=True)
+EXECUTOR = SparkExecutorInfo(0, "0", "actor", "node", 7, 0)
+
+
+class TestingJobMaster(FencedRpcEndpoint[JobMasterId], SparkStageListenerGateway):
+    """Keeps what it is told."""
+
+    __test__ = False
+
+    def __init__(self, rpc_service: RpcService, token: JobMasterId = LEADER) -> None:
+        super().__init__(rpc_service, "jobmaster", token)
+        self.told: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
+
+    async def spark_executors_changed(
+        self,
+        vertex_id: JobVertexID,
+        attempt_number: int,
+        registered: tuple[SparkExecutorInfo, ...],
+    ) -> None:
+        self.told.put_nowait(("executors", vertex_id, attempt_number, registered))
+
+    async def spark_progress(
+        self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress
+    ) -> None:
+        self.told.put_nowait(("progress", vertex_id, attempt_number, progress))
+
+    async def spark_stage_finished(
+        self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult
+    ) -> None:
+        self.told.put_nowait(("finished", vertex_id, attempt_number, result))
+
+    async def spark_stage_failed(
+        self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure
+    ) -> None:
+        self.told.put_nowait(("failed", vertex_id, attempt_number, failure))
+
+
+class TestingStage:
+    """A stage whose events are the test's."""
+
+    __test__ = False
+
+    def __init__(self, listener: StageListener) -> None:
+        self.listener = listener
+        self.is_started = False
+        self.stops = 0
+        self.may_stop = threading.Event()
+        self.may_stop.set()
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def stop(self) -> None:
+        assert self.may_stop.wait(10)
+        self.stops += 1
+
+    def tell(self, report: Callable[[StageListener], None]) -> None:
+        """In a thread of its own, as a stage does."""
+        thread = threading.Thread(target=report, args=(self.listener,))
+        thread.start()
+        thread.join()
+
+
+class Scene:
+    """A JobMaster and a Spark driver, each in a process of its own."""
+
+    def __init__(self) -> None:
+        self._network = LocalNetwork()
+        self.job_master_service = LocalRpcService("JobMaster-1", self._network)
+        self.driver_service = LocalRpcService("SparkDriver-1", self._network)
+        self.client = LocalRpcService("client", self._network)
+        self.job_master = TestingJobMaster(self.job_master_service)
+        self.stage: TestingStage
+        self.driver = self.new_driver(LEADER)
+
+    def new_driver(self, leader: JobMasterId) -> SparkDriver:
+        stage = SparkStageDescriptor(
+            job_id=JobID(bytes(16)),
+            job_name="test",
+            vertex_id=VERTEX,
+            attempt_number=2,
+            listener_address="JobMaster-1/jobmaster",
+            job_master_id=leader,
+            worker_group=WorkerGroupId("00"),
+            parallelism=1,
+            slot_profile=ResourceProfile(1.0, 2**30),
+            code=b"",
+            configuration={},
+            result_location="/results",
+        )
+
+        def create_run(listener: StageListener) -> TestingStage:
+            self.stage = TestingStage(listener)
+            return self.stage
+
+        return SparkDriver(self.driver_service, stage, create_run)
+
+    async def start(self) -> None:
+        self.job_master.start()
+        self.driver.start()
+        await self.connect()
+
+    async def connect(self) -> SparkDriverGateway:
+        return await self.client.connect("SparkDriver-1/sparkdriver", SparkDriverGateway)
+
+    async def close(self) -> None:
+        for service in (self.client, self.driver_service, self.job_master_service):
+            await service.close()
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    scene = Scene()
+    yield scene
+    await scene.close()
+
+
+async def test_a_stages_events_reach_the_job_master_in_order(scene: Scene) -> None:
+    await scene.start()
+    progress = SparkProgress(completed_tasks=1)
+
+    scene.stage.tell(lambda listener: listener.executors_changed((EXECUTOR,)))
+    scene.stage.tell(lambda listener: listener.progress(progress))
+    scene.stage.tell(lambda listener: listener.finished(RESULT))
+
+    assert [await scene.job_master.told.get() for _ in range(3)] == [
+        ("executors", VERTEX, 2, (EXECUTOR,)),
+        ("progress", VERTEX, 2, progress),
+        ("finished", VERTEX, 2, RESULT),
+    ]
+
+
+async def test_after_a_result_the_driver_stays_until_it_is_stopped(scene: Scene) -> None:
+    await scene.start()
+    scene.stage.tell(lambda listener: listener.finished(RESULT))
+    await scene.job_master.told.get()
+    assert scene.driver.is_running
+    assert scene.stage.stops == 0
+
+    await (await scene.connect()).stop()
+    await scene.driver.terminated
+
+    assert scene.stage.stops == 1
+
+
+async def test_after_a_failure_is_told_the_driver_ends_itself_and_its_stage(scene: Scene) -> None:
+    await scene.start()
+
+    scene.stage.tell(lambda listener: listener.failed(FAILURE))
+    await scene.driver.terminated
+
+    assert scene.job_master.told.get_nowait() == ("failed", VERTEX, 2, FAILURE)
+    assert scene.stage.stops == 1
+
+
+async def test_the_driver_ends_itself_and_its_stage_when_the_job_master_is_gone(
+    scene: Scene,
+) -> None:
+    await scene.start()
+
+    await scene.job_master_service.close()
+    await scene.driver.terminated
+
+    assert scene.stage.stops == 1
+
+
+async def test_the_driver_answers_while_its_stage_stops_and_stops_it_once(scene: Scene) -> None:
+    await scene.start()
+    scene.stage.may_stop.clear()
+    gateway = await scene.connect()
+
+    stops = [asyncio.ensure_future(gateway.stop()) for _ in range(2)]
+    scene.stage.tell(lambda listener: listener.progress(SparkProgress(failed_tasks=1)))
+    assert (await scene.job_master.told.get())[0] == "progress"
+    assert not any(stop.done() for stop in stops)
+    scene.stage.may_stop.set()
+    await asyncio.gather(*stops)
+    await scene.driver.terminated
+
+    assert scene.stage.stops == 1
+
+
+async def test_a_driver_of_a_past_leader_session_ends_itself(scene: Scene) -> None:
+    """Fencing: what a job's earlier JobMaster started reaches no later one."""
+    scene.driver.close()
+    await scene.driver.terminated
+    past = scene.new_driver(JobMasterId(bytes([9] * 16)))
+    scene.job_master.start()
+    past.start()
+    await scene.connect()
+
+    scene.stage.tell(lambda listener: listener.finished(RESULT))
+    await past.terminated
+
+    assert scene.job_master.told.empty()
+    assert scene.stage.stops == 1
+
+
+async def test_a_driver_without_its_job_master_does_not_start_spark(scene: Scene) -> None:
+    await scene.job_master_service.close()
+
+    scene.driver.start()
+    with pytest.raises(RpcConnectionError):
+        await scene.driver.terminated
+
+    assert not scene.stage.is_started

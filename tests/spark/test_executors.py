@@ -1,0 +1,65 @@
+"""Spark's executors are joined with their Ray actors, through loss and return."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.spark.executors import join_executors
+from flinkray.spark.ray_cluster import ExecutorActor, bundle_index
+
+
+def actor(number: int, bundle: int, pid: int = 100, is_alive: bool = True) -> ExecutorActor:
+    return ExecutorActor(
+        name=f"raydp-executor-{number}",
+        actor_id=f"actor{number}",
+        node_id="node",
+        pid=pid + number,
+        placement_group="group",
+        bundle_index=bundle,
+        is_alive=is_alive,
+        is_dead=False,
+    )
+
+
+def by_name(*actors: ExecutorActor) -> dict[str, ExecutorActor]:
+    return {actor.name: actor for actor in actors}
+
+
+def test_executors_come_in_the_order_of_their_bundles() -> None:
+    found = join_executors(["0", "1"], {}, by_name(actor(0, 1), actor(1, 0)))
+
+    assert [(e.executor_id, e.bundle_index, e.subtask_index, e.pid) for e in found] == [
+        ("1", 0, 0, 101),
+        ("0", 1, 1, 100),
+    ]
+
+
+def test_a_restarted_executor_is_its_first_names_actor_also_after_several_restarts() -> None:
+    found = join_executors(["0", "5"], {"3": "1", "5": "3"}, by_name(actor(0, 0), actor(1, 1, 200)))
+
+    assert [(e.executor_id, e.actor_id, e.pid) for e in found] == [
+        ("0", "actor0", 100),
+        ("5", "actor1", 201),
+    ]
+
+
+def test_one_whose_actor_ray_does_not_report_alive_is_left_out() -> None:
+    found = join_executors(["0", "1"], {}, by_name(actor(0, 0), actor(1, 1, is_alive=False)))
+
+    assert [e.executor_id for e in found] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "bundle"),
+    [
+        (["CPU_group_0ab3", "CPU_group_12_0ab3"], 12),
+        (["memory_group_0_0ab3"], 0),
+        (["CPU", "memory"], -1),
+        (["CPU_group_0ab3"], -1),
+        ([], -1),
+    ],
+)
+def test_the_bundle_is_read_from_the_resources_that_an_actor_takes(
+    resources: list[str], bundle: int
+) -> None:
+    assert bundle_index(resources) == bundle

@@ -1,0 +1,88 @@
+"""Failures as the JobMaster and people read them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flinkray.core.errors import UnsupportedEnvironmentError
+from flinkray.spark.result import (
+    NO_RESULT,
+    InvalidStageResultError,
+    one_line,
+    store_result,
+    system_failure,
+    user_failure,
+)
+
+
+def test_nothing_returned_is_no_result() -> None:
+    assert store_result(None, "/nowhere") == NO_RESULT
+
+
+@pytest.mark.parametrize("returned", [[1, 2], 7, "text", SimpleNamespace()])
+def test_what_is_no_dataframe_is_refused_with_what_is_accepted(returned: Any) -> None:
+    with pytest.raises(InvalidStageResultError) as caught:
+        store_result(returned, "/nowhere")
+
+    assert type(returned).__name__ in str(caught.value)
+    assert "pyspark.sql.DataFrame" in str(caught.value)
+    assert "None" in str(caught.value)
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    with pytest.raises(InvalidStageResultError) as caught:
+        store_result(list(range(1000)), "/nowhere")
+
+    assert len(str(caught.value)) < 400
+
+
+def raised(error: BaseException) -> BaseException:
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+def test_a_users_error_may_be_worth_a_restart_and_shows_its_traceback() -> None:
+    failure = user_failure(raised(ZeroDivisionError("division by zero")))
+
+    assert (failure.error_type, failure.text) == (
+        "ZeroDivisionError",
+        "ZeroDivisionError: division by zero",
+    )
+    assert failure.is_user_error
+    assert not failure.suppress_restarts
+    assert "in raised" in failure.traceback
+
+
+def test_a_wrong_result_is_final_and_shows_no_frames_of_the_framework() -> None:
+    failure = user_failure(raised(InvalidStageResultError("the function returned 7")))
+
+    assert failure.suppress_restarts
+    assert failure.text == "the function returned 7"
+    assert "File" not in failure.traceback
+
+
+def test_an_unfit_machine_is_no_user_error_but_final() -> None:
+    failure = system_failure("x", "no Java", UnsupportedEnvironmentError("no Java"))
+
+    assert failure.suppress_restarts
+    assert not failure.is_user_error
+
+
+def test_of_a_worker_error_the_line_is_that_of_the_users_exception() -> None:
+    class PythonException(Exception):  # noqa: N818 - PySpark's name
+        pass
+
+    error = PythonException(
+        "\n  An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "pipeline.py", line 3, in f\nValueError: bad carrier\n'
+    )
+
+    assert one_line(error) == "ValueError: bad carrier"
+
+
+def test_an_error_without_text_is_named_by_its_type() -> None:
+    assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
