@@ -60,7 +60,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         self._rpc_service = rpc_service
         self._cluster = cluster
         self._random_bytes = random_bytes
-        self._prefix = f"flinkray-{cluster.cluster_id}-"
+        self._namespace = f"flinkray-{cluster.cluster_id}"
+        self._prefix = f"{self._namespace}-"
         self._next_number = 0
 
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
@@ -135,9 +136,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         await self._rpc_service.kill(resource_id)
 
     async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
-        names = await self._rpc_service.run_blocking(list_named_actors)
+        actors = await self._rpc_service.run_blocking(_named_actors)
+        names = sorted(a["name"] for a in actors if a["namespace"] == self._namespace)
         pattern = re.compile(rf"TaskExecutor-\d+-(\d+)-{group.value[:8]}[0-9a-f]{{4}}")
-        matches = (pattern.fullmatch(name) for name in sorted(names))
+        matches = (pattern.fullmatch(name) for name in names)
         return {int(match[1]): ResourceID(match[0]) for match in matches if match is not None}
 
     async def cluster_resources(self) -> ClusterResources:
@@ -191,6 +193,13 @@ def _table_of(group_id: str) -> dict[str, Any]:
     """Empty when Ray has forgotten the group."""
     table: dict[str, Any] = placement_group_table(_placement_group(group_id))
     return table
+
+
+def _named_actors() -> list[dict[str, str]]:
+    """Those that live or are being started, of all namespaces: a process that Ray started for
+    another one's namespace does not know it as its own."""
+    actors: list[dict[str, str]] = list_named_actors(all_namespaces=True)
+    return actors
 
 
 def _remove(group_id: str) -> None:

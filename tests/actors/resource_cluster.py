@@ -25,7 +25,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
+from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
 from flinkray.scheduler.slots import (
     ResourceRequirement,
     ResourceRequirements,
@@ -54,14 +54,12 @@ def number(kind: type[Id], value: int) -> Id:
 class Job:
     """A recording JobMaster in a process of its own, which takes every slot that it is offered."""
 
-    def __init__(self, cluster: ResourceCluster, job_id: JobID, attempt: int) -> None:
-        self.cluster = cluster
+    def __init__(self, service: RpcService, job_id: JobID, attempt: int = 0) -> None:
         self.job_id = job_id
-        self.job_master_id = number(
-            JobMasterId, 1000 * int.from_bytes(job_id.value, "big") + attempt
-        )
-        self.resource_id = ResourceID(f"JobMaster-{job_id}")
-        self.service = LocalRpcService(self.resource_id, cluster.network)
+        first = 1000 * int.from_bytes(job_id.value, "big") % 2**120
+        self.job_master_id = number(JobMasterId, first + attempt)
+        self.resource_id = ResourceID(service.process_name)
+        self.service = service
         self.master: RecordingEndpoint = recording_endpoint(
             self.service, "jobmaster", JobMasterGateway, self.job_master_id
         )
@@ -138,7 +136,8 @@ class ResourceCluster:
         return await self.service.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
 
     def job(self, value: int, attempt: int = 0) -> Job:
-        return Job(self, number(JobID, value), attempt)
+        job_id = number(JobID, value)
+        return Job(LocalRpcService(f"JobMaster-{job_id}", self.network), job_id, attempt)
 
 
 class Worker:
