@@ -3,7 +3,7 @@
 RayDP's ``init_spark`` starts a Python master actor, a gateway JVM and then the driver's JVM.  Here
 the driver's JVM is itself the Ray driver: it creates RayDP's app master (an actor whose options
 decide in which bundles executors start) and opens the session at it.  See
-docs/design/0300-spark-hosting.md.
+docs/design/0005-spark-hosting.md.
 """
 
 from __future__ import annotations
