@@ -16,7 +16,7 @@ from flinkray.scheduler.job_info import (
     JobOverview,
     VertexInfo,
 )
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.states import ExecutionState, JobStatus
 
 
 def to_json(value: object) -> str:
@@ -123,9 +123,10 @@ def progress_text(details: JobDetails) -> str:
         parts.append(f"waiting for slots: {details.pending_reason}")
     for vertex in details.vertices:
         running = sum(e.state is ExecutionState.RUNNING for e in vertex.executions)
+        if details.status is JobStatus.RUNNING and details.pending_reason is None:
+            parts.append(f"{running}/{vertex.parallelism} executors")
         if not running:
             continue
-        parts.append(f"{running}/{vertex.parallelism} executors")
         parts += [
             f"stage {stage.stage_id}: {stage.completed_tasks}/{stage.num_tasks} tasks"
             for stage in vertex.active_stages
