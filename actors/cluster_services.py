@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
 from flinkray.actors.messages import ClusterArguments
@@ -17,6 +17,7 @@ from flinkray.ha import (
     LeaderRetrievalListener,
     LeaderRetrievalService,
     StandaloneHaServices,
+    absolute_location,
     open_directory,
 )
 from flinkray.rpc import RpcEndpoint, RpcService
@@ -33,6 +34,8 @@ class ClusterServices:
 
     @classmethod
     def create(cls, rpc_service: RpcService, arguments: ClusterArguments) -> ClusterServices:
+        # what is passed on to other nodes and to users must not depend on where it is read
+        arguments = replace(arguments, storage_dir=absolute_location(arguments.storage_dir))
         storage = open_directory(arguments.storage_dir)
         return cls(
             rpc_service,

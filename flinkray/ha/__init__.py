@@ -1,6 +1,11 @@
 """Leader election and retrieval, and the stores of what must outlive a leader."""
 
-from flinkray.ha.directory import Directory, MemoryDirectory, open_directory
+from flinkray.ha.directory import (
+    Directory,
+    MemoryDirectory,
+    absolute_location,
+    open_directory,
+)
 from flinkray.ha.embedded import EmbeddedHaServices
 from flinkray.ha.leadership import (
     LeaderContender,
@@ -39,5 +44,6 @@ __all__ = [
     "Recovered",
     "StandaloneHaServices",
     "StoreError",
+    "absolute_location",
     "open_directory",
 ]

@@ -136,6 +136,14 @@ class LocalDirectory(Directory):
             os.close(descriptor)
 
 
+def absolute_location(location: str) -> str:
+    """The same for every process of this machine and user: ``~`` and relative paths are resolved
+    here; a URI stays as it is."""
+    if urlsplit(location).scheme:
+        return location
+    return str(Path(location).expanduser().absolute())
+
+
 def open_directory(location: str) -> Directory:
     """The directory at a path (``~`` is expanded) or URI.
 
@@ -144,7 +152,7 @@ def open_directory(location: str) -> Directory:
     """
     scheme = urlsplit(location).scheme
     if not scheme:
-        return LocalDirectory(Path(location).expanduser().absolute())
+        return LocalDirectory(Path(absolute_location(location)))
     if scheme == "file":
         return LocalDirectory(Path(urlsplit(location).path))
     from flinkray.ha.arrow_directory import ArrowDirectory  # pyarrow takes its time to load

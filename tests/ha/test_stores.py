@@ -20,6 +20,7 @@ from flinkray.ha import (
     MemoryDirectory,
     StandaloneHaServices,
     StoreError,
+    absolute_location,
     open_directory,
 )
 from flinkray.ha.arrow_directory import ArrowDirectory
@@ -321,6 +322,8 @@ async def test_write_that_was_interrupted_is_not_seen(tmp_path: Path, executor: 
 def test_locations_are_paths_or_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert open_directory("~/flinkray").location("a") == str(tmp_path / "flinkray" / "a")
+    assert absolute_location("~/flinkray") == str(tmp_path / "flinkray")
+    assert absolute_location("s3://bucket/~/flinkray") == "s3://bucket/~/flinkray"
     assert open_directory(tmp_path.as_uri()).location() == str(tmp_path)
     with pytest.raises(ValueError, match="gopher"):
         open_directory("gopher://hole/flinkray")
