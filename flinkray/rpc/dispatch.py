@@ -159,7 +159,7 @@ class ServerConnection:
             raise RecipientUnreachableError(ENDED)
         address = endpoint.address
         mailbox = endpoint.mailbox
-        if mailbox.state is EndpointState.TERMINATED:
+        if mailbox.refuses_calls:
             raise RecipientUnreachableError(ENDED)
         if mailbox.state is EndpointState.CREATED:
             raise EndpointNotStartedError(
@@ -191,7 +191,7 @@ class ServerConnection:
     ) -> None:
         replied = False
         try:
-            if endpoint.mailbox.state is EndpointState.TERMINATED:
+            if endpoint.mailbox.refuses_calls:
                 return
             trace_context.set(envelope.trace)
             handler = getattr(endpoint, method.name)

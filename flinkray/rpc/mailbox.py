@@ -65,6 +65,7 @@ class Mailbox:
         self._start_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self._refuses = False
         self.started: asyncio.Future[None] = self._loop.create_future()
         """Completes when ``on_start`` is done; cancelled when it never will be."""
         self.terminated: asyncio.Future[None] = self._loop.create_future()
@@ -72,6 +73,11 @@ class Mailbox:
     @property
     def state(self) -> EndpointState:
         return self._state
+
+    @property
+    def refuses_calls(self) -> bool:
+        """Terminated, or stopping without having got through ``on_start``."""
+        return self._refuses or self._state is EndpointState.TERMINATED
 
     @property
     def is_running(self) -> bool:
@@ -135,8 +141,7 @@ class Mailbox:
             if self._start_task is not None and not self._start_task.done() and run_on_stop:
                 self._start_task.cancel()
                 await asyncio.wait({self._start_task})
-            if not run_on_stop:
-                self._state = EndpointState.TERMINATED
+            self._refuses = not self.started.done()
             self._run_waiting()
             if run_on_stop:
                 await self._endpoint.on_stop()

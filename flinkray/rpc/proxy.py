@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -16,6 +18,18 @@ from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 G = TypeVar("G", bound=RpcGateway)
 
 _BINDING = "_flinkray_binding"
+
+_timeout_override: ContextVar[float | None] = ContextVar("ask_timeout", default=None)
+
+
+@contextmanager
+def asks_within(seconds: float) -> Iterator[None]:
+    """Asks made inside, and in tasks started inside, wait this long whatever their methods say."""
+    token = _timeout_override.set(seconds)
+    try:
+        yield
+    finally:
+        _timeout_override.reset(token)
 
 
 class Binding:
@@ -50,7 +64,9 @@ class Binding:
             return await self.connection.tell(
                 what, self.number, method.name, self.token_bytes, payload
             )
-        timeout = self.ask_timeout if method.timeout is None else method.timeout[0]
+        timeout = _timeout_override.get()
+        if timeout is None:
+            timeout = self.ask_timeout if method.timeout is None else method.timeout[0]
         return await self.connection.ask(
             what, self.number, method.name, self.token_bytes, payload, timeout
         )

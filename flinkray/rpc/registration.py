@@ -19,6 +19,7 @@ from flinkray.core.ids import FencingToken
 from flinkray.core.message import message
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.proxy import asks_within
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,8 @@ class RetryingRegistration(Generic[G, S]):
             assert gateway is not None
             registering = self._register(gateway)
             try:
-                response = await asyncio.wait_for(registering, timeout)
+                with asks_within(timeout):
+                    response = await asyncio.wait_for(registering, timeout)
             except (TimeoutError, asyncio.TimeoutError):
                 logger.debug(
                     "%s at %s did not answer the registration within %.1f s",

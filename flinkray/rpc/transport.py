@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -49,6 +50,8 @@ class MemoryTransport(Transport):
         self._loop = loop
         self._receiver: FrameReceiver | None = None
         self._peer: MemoryTransport | None = None
+        # what arrives must not run in the context of who sent it
+        self._context = contextvars.Context()
 
     @classmethod
     def pair(cls, loop: asyncio.AbstractEventLoop) -> tuple[MemoryTransport, MemoryTransport]:
@@ -62,7 +65,8 @@ class MemoryTransport(Transport):
 
     def send(self, frame: bytes) -> None:
         if self._peer is not None:
-            self._loop.call_soon(self._peer._arrived, frame)
+            peer = self._peer
+            self._loop.call_soon(peer._arrived, frame, context=peer._context)
 
     @property
     def is_congested(self) -> bool:

@@ -1,0 +1,191 @@
+"""What may travel and what may not."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.core.errors import FencingTokenError, RemoteError, RpcSerializationError
+from flinkray.core.ids import AllocationID, JobID, JobMasterId, ResourceID
+from flinkray.core.message import message, register
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import codec
+from flinkray.rpc.envelope import Envelope, Kind, pack, unpack
+
+
+@register
+class Colour(Enum):
+    """An enum that may travel."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@message
+class Nested:
+    """A message that holds others."""
+
+    job: JobID
+    colour: Colour
+    inner: tuple[Nested, ...] = ()
+    table: dict[str, Any] | None = None
+
+
+class UnregisteredError(Exception):
+    """Not one of flinkray's."""
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.sampled_from(Colour)
+    | st.binary(min_size=16, max_size=16).map(JobID)
+    | st.binary(min_size=16, max_size=16).map(AllocationID)
+    | st.text().map(ResourceID)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text(), inner, max_size=4)
+        | st.builds(
+            Nested,
+            st.just(JobID(bytes(16))),
+            st.sampled_from(Colour),
+            st.just(()),
+            st.dictionaries(st.text(), inner, max_size=3),
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_what_may_travel_arrives_as_it_was(value: object) -> None:
+    assert codec.decode(codec.encode(value)) == value
+
+
+@given(values)
+def test_types_arrive_too(value: object) -> None:
+    assert type(codec.decode(codec.encode(value))) is type(value)
+
+
+def test_messages_of_other_packages_arrive_as_they_were() -> None:
+    profile = ResourceProfile(1.5, 2**40, {"GPU": 0.5})
+    nested = Nested(JobID(b"j" * 16), Colour.BLUE, (Nested(JobID(bytes(16)), Colour.RED),))
+    assert codec.decode(codec.encode((profile, nested))) == (profile, nested)
+
+
+def test_lists_arrive_as_tuples() -> None:
+    assert codec.decode(codec.encode([1, [2]])) == (1, (2,))
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (object(), "object"),
+        ({1: 2}, "keys must be str"),
+        ({1, 2}, "set"),
+        (2**64, "64 bits"),
+        (("deep", {"x": [b"", lambda: None]}), "function"),
+        (Nested(JobID(bytes(16)), object()), "object"),  # type: ignore[arg-type]
+        (Nested, "type"),
+        ("\ud800", "surrogates"),
+    ],
+)
+def test_anything_else_is_refused_by_name(value: object, named: str) -> None:
+    with pytest.raises(RpcSerializationError, match=named):
+        codec.encode(value)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_at_all_do_more_than_raise(data: bytes) -> None:
+    try:
+        codec.decode(data)
+    except RpcSerializationError:
+        return
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {0: ["flinkray.nowhere:Nothing", 1]},
+        {0: [f"{__name__}:Nested", 1]},
+        {0: ["flinkray.core.ids:JobID", b""]},
+        {0: 7},
+        {0: []},
+        {1: ["builtins:SystemExit"]},
+        {5: 1},
+        {0: 1, 1: 2},
+        {b"x": 1},
+        msgpack.ExtType(1, b"flinkray.core.ids:JobID\0short"),
+        msgpack.ExtType(1, b"no separator"),
+        msgpack.ExtType(3, f"{__name__}:Colour\0GREEN".encode()),
+        msgpack.ExtType(9, b"flinkray.core.ids:JobID\0" + bytes(16)),
+        msgpack.ExtType(2, b"flinkray.core.ids:JobID\0" + bytes(16)),
+    ],
+)
+def test_wire_forms_that_make_no_sense_are_refused(wire: object) -> None:
+    with pytest.raises(RpcSerializationError):
+        codec.decode(msgpack.packb(wire))
+
+
+def test_no_exception_that_ends_a_process_can_be_sent_in() -> None:
+    error = codec.decode(msgpack.packb({1: ["builtins:SystemExit", [1], "nowhere"]}))
+    assert isinstance(error, RemoteError)
+
+
+def test_errors_arrive_with_their_arguments_and_traceback() -> None:
+    original = FencingTokenError("jm", "M.m", JobMasterId(bytes(16)), None)
+    try:
+        raise original
+    except FencingTokenError as raised:
+        error = codec.decode(codec.encode_error(raised))
+    assert type(error) is FencingTokenError
+    assert error.args == original.args
+    assert "test_errors_arrive" in (error.remote_traceback or "")
+    # passed on by a second process, the first one's story is still told
+    again = codec.decode(codec.encode_error(error))
+    assert "test_errors_arrive" in (codec.remote_traceback(again) or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (UnregisteredError("x", 1), "UnregisteredError: ('x', 1)"),
+        (ValueError(object), "ValueError: <class 'object'>"),
+    ],
+)
+def test_errors_that_cannot_travel_arrive_under_their_name(error: Exception, text: str) -> None:
+    arrived = codec.decode(codec.encode_error(error))
+    assert type(arrived) is RemoteError
+    assert str(arrived) == text
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_at_all_pass_for_an_envelope(data: bytes) -> None:
+    with pytest.raises(RpcSerializationError):
+        unpack(data)
+
+
+def test_an_envelope_arrives_as_it_was_and_of_no_other_version() -> None:
+    envelope = Envelope(Kind.ASK, "a#1", 3, b"args", 4, "method", b"token", 1.5, {"id": "x"})
+    frame = pack(envelope)
+    assert unpack(frame) == envelope
+    parts = msgpack.unpackb(frame)
+    with pytest.raises(RpcSerializationError, match="version"):
+        unpack(msgpack.packb([2, *parts[1:]]))
+    for index in range(1, len(parts)):
+        damaged = [*parts]
+        damaged[index] = [1]
+        with pytest.raises(RpcSerializationError):
+            unpack(msgpack.packb(damaged))

@@ -1,0 +1,191 @@
+"""What happens on a socket before and between envelopes."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import msgpack
+import pytest
+
+from flinkray.core.errors import HandshakeError, RpcConnectionError
+from flinkray.rpc import handshake
+from flinkray.rpc.frames import FrameStream
+
+SECRET = b"s" * 32
+
+
+@dataclass
+class Recorder:
+    """A receiver that keeps what it gets."""
+
+    frames: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
+    lost: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    def frame_received(self, frame: bytes) -> None:
+        self.frames.put_nowait(frame)
+
+    def connection_lost(self, reason: str) -> None:
+        self.lost.put_nowait(reason)
+
+
+@dataclass
+class Server:
+    """One process that listens."""
+
+    port: int
+    outcomes: asyncio.Queue[str | HandshakeError | RpcConnectionError]
+    recorder: Recorder
+    streams: list[FrameStream]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[None]] = []
+    here = Server(0, asyncio.Queue(), Recorder(), [])
+
+    async def welcome(stream: FrameStream) -> None:
+        try:
+            identity = await handshake.receive(stream, SECRET, "server", "1")
+        except (HandshakeError, RpcConnectionError) as error:
+            here.outcomes.put_nowait(error)
+            stream.close()
+            return
+        stream.attach(here.recorder)
+        here.outcomes.put_nowait(identity)
+
+    def accept() -> FrameStream:
+        stream = FrameStream(max_frame_size=100_000)
+        here.streams.append(stream)
+        tasks.append(loop.create_task(welcome(stream)))
+        return stream
+
+    listener = await loop.create_server(accept, "127.0.0.1", 0)
+    here.port = listener.sockets[0].getsockname()[1]
+    yield here
+    listener.close()
+    for stream in here.streams:
+        stream.close()
+    await asyncio.gather(*tasks)
+    await listener.wait_closed()
+
+
+async def connect(server: Server) -> FrameStream:
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_connection(
+        lambda: FrameStream(max_frame_size=100_000), "127.0.0.1", server.port
+    )
+    return stream
+
+
+async def introduced(server: Server) -> tuple[FrameStream, Recorder]:
+    stream, recorder = await connect(server), Recorder()
+    await handshake.introduce(stream, SECRET, "client#1", "server", "1")
+    stream.attach(recorder)
+    assert await server.outcomes.get() == "client#1"
+    return stream, recorder
+
+
+async def test_frames_of_all_sizes_arrive_whole_and_in_order(server: Server) -> None:
+    stream, recorder = await introduced(server)
+    frames = [bytes([n % 256]) * (n * n * 4) for n in range(150)]
+    for frame in frames:
+        stream.send(frame)
+    assert [await server.recorder.frames.get() for _ in frames] == frames
+    server.streams[0].send(b"back")
+    assert await recorder.frames.get() == b"back"
+    stream.close()
+    assert "closed by the other side" in await server.recorder.lost.get()
+    assert await recorder.lost.get()
+
+
+async def test_what_was_sent_before_closing_still_arrives(server: Server) -> None:
+    stream, _ = await introduced(server)
+    stream.send(b"last words")
+    stream.close()
+    assert await server.recorder.frames.get() == b"last words"
+
+
+async def test_another_secret_is_found_out_on_the_clients_side_first(server: Server) -> None:
+    stream = await connect(server)
+    with pytest.raises(HandshakeError, match="server does not know the cluster's secret"):
+        await handshake.introduce(stream, b"x" * 32, "client#1", "server", "1")
+    stream.close()
+    assert isinstance(await server.outcomes.get(), RpcConnectionError)
+
+
+async def test_a_client_that_cannot_prove_the_secret_is_refused(server: Server) -> None:
+    stream = await connect(server)
+    stream.send(msgpack.packb(("flinkray", 1, bytes(32), "client#1", "server", "1")))
+    assert msgpack.unpackb(await stream.receive())[0] == "challenge"
+    stream.send(msgpack.packb(("proof", bytes(32))))
+    assert msgpack.unpackb(await stream.receive())[:2] == ["refused", "secret"]
+    assert isinstance(await server.outcomes.get(), HandshakeError)
+    with pytest.raises(RpcConnectionError, match="closed by the other side"):
+        await stream.receive()
+    stream.close()
+
+
+async def test_another_protocol_version_is_refused_by_its_number(
+    server: Server,
+) -> None:
+    """RPC-33"""
+    stream = await connect(server)
+    stream.send(msgpack.packb(("flinkray", 99, bytes(32), "client#1", "server", "1")))
+    refused = msgpack.unpackb(await stream.receive())
+    assert refused[:2] == ["refused", "protocol"]
+    assert "99" in refused[2]
+    stream.close()
+
+
+@pytest.mark.parametrize(("process", "incarnation"), [("other", "1"), ("server", "2")])
+async def test_whoever_looks_for_another_process_or_incarnation_is_told(
+    server: Server, process: str, incarnation: str
+) -> None:
+    stream = await connect(server)
+    with pytest.raises(RpcConnectionError, match="this is server, incarnation 1") as caught:
+        await handshake.introduce(stream, SECRET, "client#1", process, incarnation)
+    assert not isinstance(caught.value, HandshakeError)
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 2**31), struct.pack(">I", 3) + b"\xc1\xc1\xc1"],
+)
+async def test_whoever_does_not_speak_the_protocol_is_cut_off(server: Server, data: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(data)
+    outcome = await server.outcomes.get()
+    assert isinstance(outcome, RpcConnectionError)
+    writer.close()
+    # a refusal at most, then the end
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1000)
+    assert server.recorder.frames.empty()
+
+
+async def test_a_frame_above_the_limit_ends_the_connection(server: Server) -> None:
+    stream, recorder = await introduced(server)
+    stream.send(bytes(100_001))
+    assert "limit is 100000" in await server.recorder.lost.get()
+    await recorder.lost.get()
+    assert server.recorder.frames.empty()
+
+
+async def test_a_sender_that_outruns_its_peer_waits(server: Server) -> None:
+    stream, _ = await introduced(server)
+    sent = 0
+    while not stream.is_congested:
+        stream.send(bytes(50_000))
+        sent += 1
+        if sent % 10 == 0:
+            await asyncio.sleep(0)
+    await stream.drain()
+    assert not stream.is_congested
+    for _ in range(sent):
+        assert len(await server.recorder.frames.get()) == 50_000
+    stream.close()
