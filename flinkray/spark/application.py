@@ -27,12 +27,13 @@ from flinkray.spark.processes import (
     remove_scratch,
     stage_name,
 )
-from flinkray.spark.ray_cluster import RayContext, ray_executor_actors
+from flinkray.spark.ray_cluster import RayContext, ray_actors, ray_executor_actors
 from flinkray.spark.session import StageProperties, stage_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_APP_MASTER = "app-master"
 _EXECUTORS_END = 5.0
 _RESOURCE_PREFIX = "spark.ray.raydp_spark_master.actor.resource."
 
@@ -120,6 +121,10 @@ class SparkApplication:
             ) from error
         return self.session
 
+    def is_app_master_lost(self) -> bool:
+        master = ray_actors(self.namespace).get(_APP_MASTER)
+        return master is not None and master.is_dead
+
     def is_context_stopped(self) -> bool:
         """Whether Spark has shut itself down, as it does when the app master dies."""
         from py4j.protocol import Py4JError
@@ -127,7 +132,7 @@ class SparkApplication:
         assert self.session is not None
         java_context = self.session.sparkContext._jsc
         try:
-            # PySpark drops its reference when the function stops the session itself.
+            # PySpark drops its reference when the function stops the session.
             return java_context is None or bool(java_context.sc().isStopped())
         except (Py4JError, OSError):
             return True
@@ -190,7 +195,7 @@ class SparkApplication:
             resources[_RESOURCE_PREFIX + name] = amount
         class_path = jvm.java.lang.System.getProperty("java.class.path")
         self._app_master = self._utilities.createAppMaster(
-            class_path, "app-master", options, resources
+            class_path, _APP_MASTER, options, resources
         )
         return str(self._utilities.getMasterUrl(self._app_master))
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flinkray.spark.gateway import SparkExecutorInfo, SparkProgress, SparkStageProgress
-from flinkray.spark.ray_cluster import ACTOR_NAME_PREFIX, ExecutorActor, ray_executor_actors
+from flinkray.spark.ray_cluster import ACTOR_NAME_PREFIX, ActorInfo, ray_executor_actors
 
 
 def join_executors(
-    active: Iterable[str], restarted: Mapping[str, str], actors: Mapping[str, ExecutorActor]
+    active: Iterable[str], restarted: Mapping[str, str], actors: Mapping[str, ActorInfo]
 ) -> tuple[SparkExecutorInfo, ...]:
     """The executors registered with Spark, in order of their bundles.
 

@@ -42,8 +42,8 @@ def current_ray_context() -> RayContext:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutorActor:
-    """An executor's Ray actor: its name stays when Ray restarts it, its pid does not."""
+class ActorInfo:
+    """An actor: its name and id stay when Ray restarts it, its pid does not."""
 
     name: str
     actor_id: str
@@ -56,8 +56,17 @@ class ExecutorActor:
     """For good: Ray will not restart it."""
 
 
-def ray_executor_actors(namespace: str) -> dict[str, ExecutorActor]:
-    """RayDP's executor actors of a Ray namespace, by name.
+def ray_executor_actors(namespace: str) -> dict[str, ActorInfo]:
+    """RayDP's executor actors of a Ray namespace, by name."""
+    return {
+        name: actor
+        for name, actor in ray_actors(namespace).items()
+        if name.startswith(ACTOR_NAME_PREFIX)
+    }
+
+
+def ray_actors(namespace: str) -> dict[str, ActorInfo]:
+    """The named actors of a Ray namespace, by name.
 
     Asks the GCS directly (2 ms): Ray's public state API needs a dashboard, which not every
     cluster has.  Blocking; this process must be connected to Ray.
@@ -68,8 +77,8 @@ def ray_executor_actors(namespace: str) -> dict[str, ExecutorActor]:
     actors = {}
     for row in state._connect_and_get_accessor().get_actor_table(None, None):
         data = ActorTableData.FromString(row)
-        if data.ray_namespace == namespace and data.name.startswith(ACTOR_NAME_PREFIX):
-            actors[data.name] = ExecutorActor(
+        if data.ray_namespace == namespace and data.name:
+            actors[data.name] = ActorInfo(
                 name=data.name,
                 actor_id=data.actor_id.hex(),
                 node_id=data.node_id.hex(),

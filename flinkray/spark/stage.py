@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.spark.application import SparkApplication
@@ -32,7 +32,7 @@ from flinkray.spark.result import (
     system_failure,
     user_failure,
 )
-from flinkray.spark.user_code import UserCodeError, load_function
+from flinkray.spark.user_code import SparkFunction, UserCodeError, load_function
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,22 +119,32 @@ class SparkStage:
     # --- the stage's thread -------------------------------------------------------------------
 
     def _run(self) -> None:
-        begin = time.monotonic()
         outcome = _Outcome()
         with outcome:
-            application = self._launch()
-            if application is None:
-                return
-            session = application.open()
-            self.timings.update(application.timings)
-            self._watch_executors(application)
-            self._await_executors(application)
-            self.timings["executors"] = time.monotonic() - begin - sum(self.timings.values())
-            self._run_user_code(session)
-        if outcome.error is not None:
+            self._run_to_the_end()
+        if outcome.error is None:
+            return
+        if isinstance(outcome.error, FlinkRayError) or not self._is_spark_gone():
             self._fail(_failure_of(outcome.error))
+        else:
+            self._fail(self._spark_gone(outcome.error))
+
+    def _run_to_the_end(self) -> None:
+        application = self._launch()
+        if application is None:
+            return
+        function = load_function(self._stage.code)  # while the JVM starts
+        session = application.open()
+        self.timings.update(application.timings)
+        self._watch_executors(application)
+        begin = time.monotonic()
+        self._await_executors(application)
+        self.timings["executors"] = time.monotonic() - begin
+        if not self._stopping.is_set():
+            self._run_user_code(function, session)
 
     def _launch(self) -> SparkApplication | None:
+        """None: the stage was stopped before it began."""
         java_home = self._stage.configuration.get(JAVA_HOME_OPTION)
         environment = check_environment(java_home)
         with self._lock:
@@ -158,13 +168,10 @@ class SparkStage:
                 f"{self._ray.logs_directory}, the driver's is {application.jvm.log_file}"
             )
 
-    def _run_user_code(self, session: SparkSession) -> None:
-        if self._stopping.is_set():
-            return
-        function = load_function(self._stage.code)
+    def _run_user_code(self, function: SparkFunction, session: SparkSession) -> None:
         outcome = _Outcome()
         with outcome:
-            returned = _call(function, session)
+            returned = function(session)
             result = store_result(returned, self._stage.result_location)
         if outcome.error is None:
             self._finish(result)
@@ -180,7 +187,9 @@ class SparkStage:
             return True
         # A killed JVM closes its sockets before it can be waited for.
         application.jvm.wait_briefly()
-        return not application.jvm.is_alive or application.is_context_stopped()
+        if not application.jvm.is_alive:
+            return True
+        return application.is_context_stopped() and application.is_app_master_lost()
 
     def _spark_gone(self, error: BaseException | None) -> SparkFailure:
         assert self._application is not None
@@ -190,8 +199,7 @@ class SparkStage:
             return system_failure("SparkDriverJvmLost", text)
         return system_failure(
             "SparkContextStopped",
-            "the SparkContext was shut down: RayDP's app master was lost, or the function stopped "
-            f"the session itself; log: {jvm.log_file}",
+            f"Spark has shut down because RayDP's app master was lost; log: {jvm.log_file}",
             error,
         )
 
@@ -204,10 +212,13 @@ class SparkStage:
     def _watch_executors(self, application: SparkApplication) -> None:
         view = application.executor_view()
         threading.Thread(
-            target=self._look_repeatedly, args=(view,), name="spark-executors", daemon=True
+            target=self._look_repeatedly,
+            args=(application, view),
+            name="spark-executors",
+            daemon=True,
         ).start()
 
-    def _look_repeatedly(self, view: ExecutorView) -> None:
+    def _look_repeatedly(self, application: SparkApplication, view: ExecutorView) -> None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         reported = SparkProgress()
@@ -215,8 +226,9 @@ class SparkStage:
         while not self._stopping.wait(_LOOK_INTERVAL):
             try:
                 if view.is_stopped():
-                    self._fail(self._spark_gone(None))
-                    return
+                    if application.is_app_master_lost():
+                        self._fail(self._spark_gone(None))
+                    continue  # else the function is stopping its session
                 registered, progress = view.look()
             except (Py4JError, OSError):
                 return  # the JVM has ended; its watcher reports that
@@ -239,8 +251,11 @@ class SparkStage:
         self._end(lambda: self._listener.finished(result))
 
     def _fail(self, failure: SparkFailure) -> None:
-        logger.warning("Spark stage of job %s failed: %s", self._stage.job_id, failure.text)
-        self._end(lambda: self._listener.failed(failure))
+        def report() -> None:
+            logger.warning("Spark stage of job %s failed: %s", self._stage.job_id, failure.text)
+            self._listener.failed(failure)
+
+        self._end(report)
 
     def _end(self, report: Callable[[], None]) -> None:
         with self._lock:
@@ -274,10 +289,6 @@ class _Outcome:
     ) -> bool:
         self.error = error
         return True
-
-
-def _call(function: Callable[[Any], Any], session: SparkSession) -> Any:
-    return function(session)
 
 
 def _failure_of(error: BaseException) -> SparkFailure:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from flinkray.spark.executors import join_executors
-from flinkray.spark.ray_cluster import ExecutorActor, bundle_index
+from flinkray.spark.ray_cluster import ActorInfo, bundle_index
 
 
-def actor(number: int, bundle: int, pid: int = 100, is_alive: bool = True) -> ExecutorActor:
-    return ExecutorActor(
+def actor(number: int, bundle: int, pid: int = 100, is_alive: bool = True) -> ActorInfo:
+    return ActorInfo(
         name=f"raydp-executor-{number}",
         actor_id=f"actor{number}",
         node_id="node",
@@ -21,7 +21,7 @@ def actor(number: int, bundle: int, pid: int = 100, is_alive: bool = True) -> Ex
     )
 
 
-def by_name(*actors: ExecutorActor) -> dict[str, ExecutorActor]:
+def by_name(*actors: ActorInfo) -> dict[str, ActorInfo]:
     return {actor.name: actor for actor in actors}
 
 
