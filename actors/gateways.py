@@ -306,6 +306,7 @@ class TaskExecutorGateway(RpcGateway):
         """Allocate a slot for a job and offer it there.  Raises SlotAllocationError."""
 
     @abstractmethod
+    @ask_timeout(30.0)
     async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
         """End what runs in the slot and free it; answered when its processes are gone."""
 

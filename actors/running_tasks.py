@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flinkray.actors.task_runners import TaskError, TaskRunner
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor, TaskExecutionState
@@ -46,9 +46,11 @@ class RunningTasks:
                 f"{descriptor.invokable_kind!r}; this TaskExecutor runs {sorted(self._runners)}"
             )
 
-    def start(self, descriptor: TaskDeploymentDescriptor) -> None:
+    def start(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
         """Run a task in its slot; ``check`` and the slot table have accepted it."""
-        run = self._endpoint.create_task(self._run(descriptor), f"task {descriptor.attempt_id}")
+        run = self._endpoint.create_task(
+            self._run(descriptor, job_master_id), f"task {descriptor.attempt_id}"
+        )
         task = self._tasks[descriptor.attempt_id] = _RunningTask(descriptor, run)
         self._kinds.setdefault(descriptor.allocation_id, set()).add(descriptor.invokable_kind)
         run.add_done_callback(lambda _: self._ended(task))
@@ -78,9 +80,11 @@ class RunningTasks:
         for kind in sorted(self._kinds.pop(allocation_id, ())):
             await self._runners[kind].clean_up(job_id)
 
-    async def _run(self, descriptor: TaskDeploymentDescriptor) -> FlinkRayError | None:
+    async def _run(
+        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
+    ) -> FlinkRayError | None:
         try:
-            await self._runners[descriptor.invokable_kind].run(descriptor)
+            await self._runners[descriptor.invokable_kind].run(descriptor, job_master_id)
         except FlinkRayError as error:
             return error
         return None

@@ -382,7 +382,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._tasks.check(descriptor)
         self._table.add_task(descriptor.attempt_id, descriptor.allocation_id)
         self._schedule_slot_timeout()
-        self._tasks.start(descriptor)
+        self._tasks.start(descriptor, job_master_id)
 
     async def cancel_task(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
         job_id = self._tasks.job_of(attempt_id)

@@ -7,11 +7,11 @@ import logging
 from abc import ABC, abstractmethod
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import SPARK
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor
-from flinkray.spark.processes import end_leftovers, remove_scratch
+from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class TaskRunner(ABC):
     """Runs the tasks of one kind (``Invokable.kind``), on the TaskExecutor's main thread."""
 
     @abstractmethod
-    async def run(self, descriptor: TaskDeploymentDescriptor) -> None:
+    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
         """Run a task to its end: returning is FINISHED, a TaskError FAILED, a cancellation
         CANCELED."""
 
@@ -47,15 +47,22 @@ class SparkExecutorGuard(TaskRunner):
         self._rpc_service = rpc_service
         self._session_directory = session_directory
 
-    async def run(self, descriptor: TaskDeploymentDescriptor) -> None:
-        for earlier in range(descriptor.coordinator_attempt):
-            await self._end_processes(descriptor.job_id, earlier)
+    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+        past = await self._rpc_service.run_blocking(
+            past_attempts,
+            descriptor.job_id,
+            descriptor.attempt_id.vertex.job_vertex_id,
+            job_master_id,
+            descriptor.coordinator_attempt,
+        )
+        for attempt in past:
+            await self._end_processes(descriptor.job_id, attempt)
         await asyncio.get_running_loop().create_future()  # until it is cancelled
 
     async def clean_up(self, job_id: JobID) -> None:
         await self._end_processes(job_id, None)
 
-    async def _end_processes(self, job_id: JobID, attempt: int | None) -> None:
+    async def _end_processes(self, job_id: JobID, attempt: str | None) -> None:
         run_blocking = self._rpc_service.run_blocking
         count = await run_blocking(end_leftovers, job_id, attempt)
         if count:

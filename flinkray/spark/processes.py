@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.spark.gateway import SparkStageDescriptor
 
 JOB_VARIABLE = "FLINKRAY_JOB_ID"
@@ -104,6 +104,27 @@ def end_leftovers(
     return count
 
 
+def past_attempts(
+    job_id: JobID, vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int
+) -> tuple[str, ...]:
+    """Names of the attempts that have processes on this node and are over when the given one runs.
+
+    They are those of other JobMasters of the job, and the vertex's earlier ones.
+    """
+    present = (vertex_id.short(), job_master_id.short())
+    past = set()
+    for process in leftover_processes(job_id):
+        attempt = _attempt_of(process)
+        if not attempt:
+            continue
+        vertex, _, rest = attempt.partition("-")
+        master, _, number = rest.partition("-")
+        is_earlier = number.isdecimal() and int(number) < attempt_number
+        if master != present[1] or ((vertex, master) == present and is_earlier):
+            past.add(attempt)
+    return tuple(sorted(past))
+
+
 def remove_scratch(session_directory: str, job_id: JobID, attempt: str | None = None) -> None:
     """Remove this node's shuffle and spill files of a job (of one attempt, if given)."""
     pattern = stage_name(job_id, attempt) if attempt is not None else f"spark-{job_id}-*"
@@ -130,6 +151,24 @@ def _is_ray_worker(process: psutil.Process) -> bool:
         return any(_RAY_WORKER in argument for argument in process.cmdline())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
+
+
+def _attempt_of(process: psutil.Process) -> str:
+    """Empty when it has ended."""
+    try:
+        attempt: str | None = process.environ().get(ATTEMPT_VARIABLE)
+    except psutil.NoSuchProcess:
+        return ""
+    except psutil.AccessDenied:
+        attempt = None
+    if attempt is not None:
+        return attempt
+    try:
+        arguments = process.cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return ""
+    options = (a for a in arguments if a.startswith(_ATTEMPT_OPTION))
+    return next(options, "").removeprefix(_ATTEMPT_OPTION)
 
 
 def _signal(processes: Iterable[psutil.Process], method: str) -> None:

@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flinkray.actors.cluster_services import ClusterServices, Leadership
 from flinkray.actors.gateways import ResourceManagerGateway
 from flinkray.actors.messages import TaskExecutorRegistrationSuccess
-from flinkray.core.errors import FencingTokenError, JobNotFoundError, UnknownTaskExecutorError
-from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
-from flinkray.rpc import RegistrationFailure
+from flinkray.actors.resource_manager import ResourceManager, ResourceManagerError
+from flinkray.core.errors import (
+    FencingTokenError,
+    JobNotFoundError,
+    RpcConnectionError,
+    UnknownTaskExecutorError,
+)
+from flinkray.core.ids import (
+    AllocationID,
+    JobID,
+    JobMasterId,
+    LeaderSessionID,
+    ResourceID,
+    ResourceManagerId,
+)
+from flinkray.ha import (
+    LeaderElectionError,
+    LeaderRetrievalService,
+    MemoryDirectory,
+    StandaloneHaServices,
+)
+from flinkray.rpc import LocalRpcService, RegistrationFailure
 from flinkray.scheduler.slots import SlotReport, SlotStatus
+from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import (
     ONE_CPU,
@@ -231,3 +253,73 @@ async def test_a_lost_worker_fails_the_allocations_of_its_jobs_with_the_cause(
         ("worker", 2),
     ]
     assert all("its disk is full" in cause for _, _, cause in failures)
+
+
+class JobLeaders(StandaloneHaServices):
+    """Knows who leads a job, whatever the asker was told; or knows no job at all."""
+
+    leader: tuple[str, LeaderSessionID] | None = None
+
+    def get_job_master_leader_retriever(
+        self,
+        job_id: JobID,
+        default_address: str | None = None,
+        default_session_id: LeaderSessionID | None = None,
+    ) -> LeaderRetrievalService:
+        if self.leader is None:
+            raise LeaderElectionError("the election service does not answer")
+        return super().get_job_master_leader_retriever(job_id, *self.leader)
+
+
+async def start_with_job_leaders(cluster: ResourceCluster) -> tuple[ResourceManager, JobLeaders]:
+    service = LocalRpcService("ResourceManager", cluster.network)
+    services = ClusterServices.create(service, cluster.arguments)
+    leaders = JobLeaders(MemoryDirectory(), service.executor)
+    services = replace(services, high_availability=leaders)
+    leadership = await Leadership.win(leaders.get_resource_manager_leader_election())
+    driver = LocalResourceManagerDriver(service, cluster.arguments)
+    manager = ResourceManager(service, services, leadership, driver)
+    manager.start()
+    return manager, leaders
+
+
+@on_virtual_time
+async def test_only_the_elected_master_of_a_job_may_register(tmp_path: Path) -> None:
+    """RM-05"""
+    cluster = ResourceCluster(tmp_path)
+    _, leaders = await start_with_job_leaders(cluster)
+    job, elected = cluster.job(1), number(LeaderSessionID, 77)
+    manager = await cluster.resource_manager()
+    leaders.leader = (job.address, elected)
+    answer = await manager.register_job_master(
+        job.job_master_id, job.resource_id, job.address, job.job_id
+    )
+    assert isinstance(answer, RegistrationFailure)
+    assert str(elected) in answer.reason
+    leaders.leader = (job.address, job.job_master_id.leader_session())
+    await job.register()
+
+
+@on_virtual_time
+async def test_a_job_whose_leader_cannot_be_followed_is_fatal(tmp_path: Path) -> None:
+    """RM-06"""
+    cluster = ResourceCluster(tmp_path)
+    endpoint, _ = await start_with_job_leaders(cluster)
+    job = cluster.job(1)
+    with pytest.raises(ResourceManagerError, match="the election service does not answer"):
+        await job.register()
+    with pytest.raises(ResourceManagerError):
+        await endpoint.terminated
+
+
+@on_virtual_time
+async def test_its_token_is_that_of_its_leader_session(tmp_path: Path) -> None:
+    """RM-10: an endpoint leads one session; losing it ends the endpoint."""
+    cluster = ResourceCluster(tmp_path)
+    endpoint, _ = await start_with_job_leaders(cluster)
+    assert endpoint.fencing_token == ResourceManagerId.of(LeaderSessionID.standalone())
+    await asyncio.sleep(0.1)
+    await endpoint.close()
+    job = cluster.job(1)
+    with pytest.raises(RpcConnectionError):
+        await job.register()

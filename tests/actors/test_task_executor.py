@@ -64,7 +64,7 @@ class TestingRunner(TaskRunner):
         self.may_clean.set()
         self.failures: dict[ExecutionAttemptID, asyncio.Future[None]] = {}
 
-    async def run(self, descriptor: TaskDeploymentDescriptor) -> None:
+    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
         end = asyncio.get_running_loop().create_future()
         self.failures[descriptor.attempt_id] = end
         await end

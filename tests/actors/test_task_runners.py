@@ -1,0 +1,135 @@
+"""What the guard of a Spark executor ends, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.task_runners import SparkExecutorGuard
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    JobID,
+    JobMasterId,
+    JobVertexID,
+    WorkerGroupId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import LocalRpcService
+from flinkray.scheduler.tasks import TaskDeploymentDescriptor
+from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.processes import attempt_name, marker_environment, stage_name
+from flinkray.testing.waiting import eventually
+
+Start = Callable[[JobID, str], subprocess.Popen[bytes]]
+
+VERTEX = JobVertexID(b"v" * 16)
+MASTER, EARLIER_MASTER = JobMasterId(b"m" * 16), JobMasterId(b"e" * 16)
+
+
+def attempt(number: int, master: JobMasterId = MASTER, vertex: JobVertexID = VERTEX) -> str:
+    return attempt_name(
+        SparkStageDescriptor(
+            job_id=JobID(bytes(16)),
+            job_name="job",
+            vertex_id=vertex,
+            attempt_number=number,
+            listener_address="",
+            job_master_id=master,
+            worker_group=WorkerGroupId("g"),
+            parallelism=1,
+            slot_profile=ResourceProfile(1.0),
+            code=b"",
+            configuration={},
+            result_location="",
+        )
+    )
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process that carries the marker of a job's stage attempt, as a Spark worker does."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(job_id: JobID, attempt: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "print('here', flush=True); input()"],
+            env={**os.environ, **marker_environment(job_id, attempt)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+async def guard(tmp_path: Path) -> AsyncIterator[SparkExecutorGuard]:
+    service = LocalRpcService("TaskExecutor")
+    yield SparkExecutorGuard(service, str(tmp_path))
+    await service.close()
+
+
+def descriptor(job_id: JobID, coordinator_attempt: int) -> TaskDeploymentDescriptor:
+    attempt_id = ExecutionAttemptID(ExecutionVertexID(VERTEX, 0), 5)
+    return TaskDeploymentDescriptor(
+        job_id,
+        "job",
+        attempt_id,
+        "task",
+        1,
+        AllocationID.generate(),
+        "spark",
+        coordinator_attempt,
+    )
+
+
+async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancelled(
+    guard: SparkExecutorGuard, start: Start, tmp_path: Path
+) -> None:
+    job, other = JobID.generate(), JobID.generate()
+    past = [start(job, attempt(0)), start(job, attempt(9)), start(job, attempt(4, EARLIER_MASTER))]
+    others = [
+        start(job, attempt(10)),
+        start(job, attempt(3, vertex=JobVertexID(b"w" * 16))),
+        start(other, attempt(0)),
+    ]
+    scratch = [tmp_path / stage_name(job, attempt(number)) for number in (9, 10)]
+    for directory in scratch:
+        directory.mkdir()
+    run = asyncio.ensure_future(guard.run(descriptor(job, 10), MASTER))
+    await eventually(lambda: all(p.poll() is not None for p in past), 10, "the leftovers' end")
+    await eventually(lambda: not scratch[0].exists(), 10, "the removal of their files")
+    assert not run.done()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert all(process.poll() is None for process in others), "cancelling alone ends no process"
+    assert scratch[1].exists()
+
+
+async def test_cleaning_up_ends_all_that_the_job_has_on_the_node_and_nothing_else(
+    guard: SparkExecutorGuard, start: Start, tmp_path: Path
+) -> None:
+    job, other = JobID.generate(), JobID.generate()
+    mine, foreign = [start(job, attempt(0)), start(job, attempt(3))], start(other, attempt(0))
+    scratch = tmp_path / stage_name(job, attempt(3))
+    scratch.mkdir()
+    await guard.clean_up(job)
+    assert all(process.poll() is not None for process in mine)
+    assert not scratch.exists()
+    assert foreign.poll() is None
+    await guard.clean_up(job)
