@@ -209,7 +209,7 @@ class Configuration:
     """Immutable values of options; what is not set has its option's default.
 
     Args:
-        values: by key; as texts or as typed values.
+        values: by key; as texts, or as what the option's type accepts.
 
     Raises:
         ConfigurationError: a key is unknown (the text names the nearest known one), or a value is
@@ -234,7 +234,7 @@ class Configuration:
 
     def with_values(self, values: Mapping[str, object]) -> Configuration:
         """A configuration in which *values* are set over the present ones."""
-        return Configuration({**self._values, **values})
+        return Configuration({**self.to_dict(), **values})
 
     def to_dict(self) -> dict[str, str]:
         """The values that were set, as texts: what travels in messages."""

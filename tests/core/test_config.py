@@ -180,3 +180,14 @@ def test_a_configuration_is_equal_after_it_has_travelled_as_texts(
     texts = configuration.to_dict()
     assert all(isinstance(text, str) for text in texts.values())
     assert Configuration(texts) == configuration
+
+
+def test_values_set_over_others_keep_the_others_whatever_their_type() -> None:
+    configuration = Configuration({"restart-strategy.fixed-delay.delay": "200 ms"})
+
+    changed = configuration.with_values({"cluster.id": "mine"})
+
+    assert changed.to_dict() == {
+        "cluster.id": "mine",
+        "restart-strategy.fixed-delay.delay": "0.2 s",
+    }
