@@ -1,6 +1,6 @@
 """Calls between two processes on one node: flinkray's RPC against raw Ray actor calls, in one run.
 
-Run: ``python benchmarks/rpc.py [rounds]``.  Printed are medians of the rounds and the ratios; compare
+Run: ``python -m benchmarks.rpc [rounds]``.  Printed are medians of the rounds and ratios; compare
 ratios, as machines are noisy.  Both sides of each pair live in Ray actors.
 """
 
@@ -152,14 +152,14 @@ async def main(rounds: int) -> None:
     raw_p50, raw_p99, raw_pipelined = (
         statistics.median(one[index] for one in raws) for index in range(3)
     )
-    print(f"medians of {rounds} rounds        flinkray.rpc   raw async actor   ratio")  # noqa: T201
+    print(f"medians of {rounds} rounds        flinkray.rpc   raw async actor   ratio")
     for name, one, raw in (
         ("ask p50, us", p50 * 1e6, raw_p50 * 1e6),
         ("ask p99, us", p99 * 1e6, raw_p99 * 1e6),
         (f"asks/s, {OUTSTANDING} outstanding", pipelined, raw_pipelined),
         ("tells/s", tells, raw_pipelined),
     ):
-        print(f"{name:28} {one:14,.0f} {raw:17,.0f}   {one / raw:6.3f}")  # noqa: T201
+        print(f"{name:28} {one:14,.0f} {raw:17,.0f}   {one / raw:6.3f}")
     await service.close()
     ray.shutdown()
 

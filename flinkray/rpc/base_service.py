@@ -331,6 +331,10 @@ class BaseRpcService(RpcService):
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 
+    def connections(self) -> list[ClientConnection]:
+        """From here to other processes, and to this one itself."""
+        return list(self._connections.values())
+
     def endpoints(self) -> list[RpcEndpoint]:
         """All that live here."""
         return [endpoint for _, endpoint in self._endpoints.values()]

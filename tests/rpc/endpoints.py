@@ -6,6 +6,8 @@ import asyncio
 import os
 from abc import abstractmethod
 
+import ray
+
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.core.message import message
@@ -198,3 +200,22 @@ async def create_spawner(rpc_service: RpcService, arguments: object) -> Spawner:
 
 def create_nothing(rpc_service: RpcService, arguments: object) -> RpcEndpoint:
     raise OrderError(13, "the factory fails")
+
+
+class WhereGateway(RpcGateway):
+    """Tells where it is."""
+
+    @abstractmethod
+    async def where(self) -> tuple[str | None, str]: ...
+
+
+class Where(RpcEndpoint, WhereGateway):
+    """Asks Ray."""
+
+    async def where(self) -> tuple[str | None, str]:
+        resources = ray._private.worker.global_worker.core_worker.resource_ids()
+        return ray.get_runtime_context().get_placement_group_id(), repr(resources)
+
+
+def create_where(service: RpcService, arguments: object) -> RpcEndpoint:
+    return Where(service, "where")

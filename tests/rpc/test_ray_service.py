@@ -1,0 +1,110 @@
+"""What only the Ray service has: actors, placement, sockets that break."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+import ray
+from ray._private.state import actors as ray_actors
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from flinkray.core.errors import HandshakeError, RpcConnectionError
+from flinkray.core.ids import WorkerGroupId
+from flinkray.rpc import (
+    EndpointSpec,
+    Placement,
+    RayRpcService,
+)
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, WhereGateway, echo_spec
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+async def service(ray_cluster: None) -> AsyncIterator[RayRpcService]:
+    service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
+    yield service
+    await service.close()
+
+
+async def test_a_process_is_a_named_actor_of_its_kind(service: RayRpcService) -> None:
+    await service.spawn(EndpointSpec("JobMaster", "JobMaster-1", "tests.rpc.endpoints:create_echo"))
+    handle = ray.get_actor("JobMaster-1", service.namespace)
+    (info,) = (a for a in ray_actors().values() if a["ActorID"] == handle._actor_id.hex())
+    assert info["ActorClassName"] == "JobMaster"
+    assert info["Name"] == "JobMaster-1"
+
+
+async def test_a_process_goes_to_the_bundle_it_was_given(service: RayRpcService) -> None:
+    group = placement_group([{"CPU": 0.5}] * 2)
+    assert group.wait(30)
+    address = await service.spawn(
+        EndpointSpec(
+            "Where",
+            "where",
+            "tests.rpc.endpoints:create_where",
+            placement=Placement(worker_group=WorkerGroupId(group.id.hex()), bundle_index=1),
+        )
+    )
+    group_id, resources = await (await service.connect(address, WhereGateway)).where()
+    assert group_id == group.id.hex()
+    assert f"bundle_group_1_{group.id.hex()}" in resources
+    remove_placement_group(group)
+    gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(address, gone.set_result)
+    await asyncio.wait_for(gone, 10)
+
+
+async def test_a_broken_connection_to_a_living_process_is_no_death(service: RayRpcService) -> None:
+    host = await RayRpcService.open(service.namespace, "host")
+    endpoint = EchoEndpoint(host)
+    endpoint.start()
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    service.watch(endpoint.address, reasons.put_nowait)
+    for _ in range(3):
+        echo = await service.connect(endpoint.address, EchoGateway)
+        assert await echo.echo(1) == 1
+        (connection,) = service.connections()
+        connection.close()
+    assert await (await service.connect(endpoint.address, EchoGateway)).echo(2) == 2
+    assert reasons.empty()
+    await endpoint.close()
+    assert await reasons.get() == "the endpoint has terminated"
+    await host.close()
+
+
+async def test_the_guard_reports_what_ray_knows_before_the_socket_does(
+    service: RayRpcService,
+) -> None:
+    address = await service.spawn(echo_spec("worker"))
+    echo = await service.connect(address, EchoGateway)
+    assert await echo.echo(1) == 1
+    (connection,) = service.connections()
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    connection.on_lost(lambda: lost.set_result(None))
+    await service.kill("worker")
+    await asyncio.wait_for(lost, 10)
+    with pytest.raises(RpcConnectionError, match="worker/echo"):
+        await service.connect(address, EchoGateway)
+
+
+async def test_a_process_with_another_secret_is_refused(service: RayRpcService) -> None:
+    host = await RayRpcService.open(service.namespace, "host")
+    endpoint = EchoEndpoint(host)
+    endpoint.start()
+    stranger = RayRpcService(
+        service.namespace, "stranger", bytes(32), ask_timeout=service.ask_timeout
+    )
+    with pytest.raises(HandshakeError, match="secret"):
+        await stranger.connect(endpoint.address, EchoGateway)
+    await stranger.close()
+    await host.close()
+
+
+async def test_a_service_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(RuntimeError, match=r"ray\.init"):
+        await RayRpcService.open("nowhere")
