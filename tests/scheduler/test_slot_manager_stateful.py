@@ -1,0 +1,317 @@
+"""SlotManager in a world of workers that come, answer, refuse, die and are slow."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slot_manager import SlotManager
+from flinkray.scheduler.slot_manager_actions import (
+    CancelWorkerGroupRequest,
+    FreeSlot,
+    NotifyAllocationFailure,
+    ReleaseWorkerGroup,
+    RequestSlot,
+    SlotManagerAction,
+    StartTaskExecutor,
+    StartWorkerGroup,
+    StopTaskExecutor,
+)
+from flinkray.scheduler.slots import SlotReport, SlotStatus, WorkerLocation
+from tests.scheduler.builders import GIB, SMALL, id_of, location, requirements, sequence
+
+SLOTS_PER_WORKER = 2
+WORKER = ResourceProfile(2.0, 2 * GIB)
+JOBS = [id_of(JobID, number) for number in (1, 2, 3)]
+DEDICATED = JOBS[0]
+"""The job with workers of its own; the others share."""
+Holder = tuple[JobID, AllocationID]
+
+
+class Worker:
+    """A TaskExecutor: what it holds is the truth."""
+
+    def __init__(self, where: WorkerLocation, slots: int) -> None:
+        self.location = where
+        self.held: list[Holder | None] = [None] * slots
+        self.is_registered = False
+
+    def report(self) -> SlotReport:
+        name = self.location.resource_id
+        return SlotReport(
+            tuple(
+                SlotStatus(SlotID(name, i), SMALL, *(holder or (None, None)))
+                for i, holder in enumerate(self.held)
+            )
+        )
+
+
+class SlotManagerMachine(RuleBasedStateMachine):
+    """Carries out what the SlotManager decides, in any order and with any outcome."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        ids = iter(sequence(AllocationID))
+        self.manager = SlotManager(
+            shared_worker_profile=WORKER,
+            shared_worker_slots=SLOTS_PER_WORKER,
+            new_allocation_id=lambda: next(ids),
+        )
+        self.now = 0.0
+        self.numbers = count(1)
+        self.wanted: dict[JobID, int] = {}
+        self.group_requests: dict[int, StartWorkerGroup] = {}
+        self.groups: dict[WorkerGroupId, StartWorkerGroup] = {}
+        self.starting: dict[tuple[WorkerGroupId, int], int] = {}
+        """Bundles in which a TaskExecutor is to come up -> its number of slots."""
+        self.workers: dict[ResourceID, Worker] = {}
+        self.in_flight: list[tuple[RequestSlot, float]] = []
+        self.known: dict[SlotID, Holder] = {}
+        """Slots of which the SlotManager was told that they are held."""
+
+    # carrying out
+
+    def carry_out(self, actions: list[SlotManagerAction]) -> None:
+        for action in actions:
+            if isinstance(action, StartWorkerGroup):
+                self.check_group_request(action)
+                self.group_requests[action.request_number] = action
+            elif isinstance(action, CancelWorkerGroupRequest):
+                del self.group_requests[action.request_number]
+            elif isinstance(action, ReleaseWorkerGroup):
+                self.groups.pop(action.group_id, None)
+                self.starting = {k: n for k, n in self.starting.items() if k[0] != action.group_id}
+                for worker in list(self.workers.values()):
+                    if worker.location.worker_group == action.group_id:
+                        self.forget(worker)
+            elif isinstance(action, StartTaskExecutor):
+                key = (action.group_id, action.bundle_index)
+                assert action.group_id in self.groups
+                assert not any(
+                    w.is_registered and (w.location.worker_group, w.location.bundle_index) == key
+                    for w in self.workers.values()
+                ), "a bundle holds one TaskExecutor"
+                self.starting[key] = action.number_of_slots
+            elif isinstance(action, StopTaskExecutor):
+                self.workers.pop(action.resource_id, None)
+            elif isinstance(action, RequestSlot):
+                self.check_slot_request(action)
+                self.in_flight.append((action, self.now))
+            elif isinstance(action, FreeSlot):
+                self.free_at_worker(action.slot_id, action.allocation_id)
+            elif isinstance(action, NotifyAllocationFailure):
+                assert action.job_id in self.wanted
+
+    def check_group_request(self, action: StartWorkerGroup) -> None:
+        if action.job_id is not None:
+            assert action.job_id == DEDICATED
+            assert action.bundles == (SMALL,) * self.wanted[DEDICATED]
+            assert not any(r.job_id == DEDICATED for r in self.group_requests.values())
+            assert not any(r.job_id == DEDICATED for r in self.groups.values())
+
+    def check_slot_request(self, action: RequestSlot) -> None:
+        assert action.slot_id not in self.known, "a slot is given once"
+        assert not any(asked.slot_id == action.slot_id for asked, _ in self.in_flight)
+        worker = self.workers[action.slot_id.resource_id]
+        owner = self.groups[worker.location.worker_group].job_id
+        assert owner == (DEDICATED if action.job_id == DEDICATED else None)
+
+    def forget(self, worker: Worker) -> None:
+        name = worker.location.resource_id
+        self.workers.pop(name, None)
+        self.known = {s: h for s, h in self.known.items() if s.resource_id != name}
+        self.in_flight = [(a, t) for a, t in self.in_flight if a.resource_id != name]
+
+    def free_at_worker(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
+        self.in_flight = [(a, t) for a, t in self.in_flight if a.allocation_id != allocation_id]
+        worker = self.workers.get(slot_id.resource_id)
+        if worker is None or worker.held[slot_id.slot_index] is None:
+            return
+        holder = worker.held[slot_id.slot_index]
+        if holder is not None and holder[1] == allocation_id:
+            worker.held[slot_id.slot_index] = None
+            self.known.pop(slot_id, None)
+            self.carry_out(self.manager.slot_freed(slot_id, allocation_id, self.now))
+
+    # jobs
+
+    @rule(job_id=st.sampled_from(JOBS), number=st.integers(0, 4))
+    def require(self, job_id: JobID, number: int) -> None:
+        self.wanted[job_id] = number
+        wanted = requirements((SMALL, number), job_id=job_id, dedicated=job_id == DEDICATED)
+        self.carry_out(self.manager.set_requirements(wanted, self.now))
+
+    @rule(job_id=st.sampled_from(JOBS), ended=st.booleans())
+    def master_goes(self, job_id: JobID, ended: bool) -> None:
+        self.wanted.pop(job_id, None)
+        self.carry_out(self.manager.clear_requirements(job_id, ended, self.now))
+        if not ended:  # TaskExecutors see for themselves that the master is gone
+            for worker in list(self.workers.values()):
+                for i, holder in enumerate(worker.held):
+                    if holder is not None and holder[0] == job_id:
+                        self.free_at_worker(SlotID(worker.location.resource_id, i), holder[1])
+
+    # groups
+
+    @precondition(lambda self: self.group_requests)
+    @rule(outcome=st.sampled_from(["started", "failed"]))
+    def group_answers(self, outcome: str) -> None:
+        number = min(self.group_requests)
+        request = self.group_requests.pop(number)
+        if outcome == "failed":
+            self.carry_out(self.manager.worker_group_failed(number, "no", self.now))
+            return
+        group_id = WorkerGroupId(f"g{number}")
+        self.groups[group_id] = request
+        self.carry_out(self.manager.worker_group_started(number, group_id, self.now))
+
+    @precondition(lambda self: self.groups)
+    @rule(data=st.data())
+    def group_is_lost(self, data: st.DataObject) -> None:
+        group_id = data.draw(st.sampled_from(sorted(self.groups, key=str)))
+        self.carry_out(self.manager.worker_group_lost(group_id, "its node died", self.now))
+        assert group_id not in self.groups
+
+    # TaskExecutors
+
+    @precondition(lambda self: self.starting)
+    @rule(data=st.data(), fails=st.booleans())
+    def task_executor_comes_up(self, data: st.DataObject, fails: bool) -> None:
+        key = data.draw(st.sampled_from(sorted(self.starting, key=str)))
+        self.start_one(key, fails)
+
+    def start_one(self, key: tuple[WorkerGroupId, int], fails: bool) -> None:
+        slots = self.starting.pop(key)
+        group_id, bundle = key
+        if fails:
+            self.carry_out(
+                self.manager.task_executor_start_failed(group_id, bundle, "no", self.now)
+            )
+            return
+        number = next(self.numbers)
+        worker = Worker(location(f"te{number}", bundle, group_id.value, number), slots)
+        worker.is_registered = True
+        self.workers[worker.location.resource_id] = worker
+        profile = WORKER if slots > 1 else SMALL
+        self.carry_out(
+            self.manager.register_task_executor(worker.location, profile, worker.report(), self.now)
+        )
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def task_executor_dies(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.workers)))
+        self.forget(self.workers[name])
+        self.carry_out(self.manager.task_executor_lost(name, "killed", self.now))
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def task_executor_reports(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.workers)))
+        worker = self.workers[name]
+        for i, holder in enumerate(worker.held):
+            if holder is not None:
+                self.known[SlotID(name, i)] = holder
+                self.in_flight = [(a, t) for a, t in self.in_flight if a.slot_id != SlotID(name, i)]
+        self.carry_out(self.manager.report_slot_status(name, worker.report(), self.now))
+
+    # slots
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data(), outcome=st.sampled_from(["given", "refused", "silent"]))
+    def task_executor_answers(self, data: st.DataObject, outcome: str) -> None:
+        index = data.draw(st.integers(0, len(self.in_flight) - 1))
+        self.answer(index, outcome)
+
+    def answer(self, index: int, outcome: str) -> None:
+        asked, _ = self.in_flight[index]
+        worker = self.workers[asked.resource_id]
+        held = worker.held[asked.slot_id.slot_index]
+        if held is None and outcome != "refused":
+            worker.held[asked.slot_id.slot_index] = (asked.job_id, asked.allocation_id)
+        if outcome == "silent":  # allocated, and the answer is lost
+            return
+        del self.in_flight[index]
+        if held is None and outcome == "given":
+            self.known[asked.slot_id] = (asked.job_id, asked.allocation_id)
+            event = self.manager.slot_request_succeeded(
+                asked.slot_id, asked.allocation_id, self.now
+            )
+        else:
+            event = self.manager.slot_request_failed(
+                asked.slot_id, asked.allocation_id, "refused", self.now
+            )
+        self.carry_out(event)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def job_frees_a_slot(self, data: st.DataObject) -> None:
+        slot_id = data.draw(st.sampled_from(sorted(self.known, key=str)))
+        self.free_at_worker(slot_id, self.known[slot_id][1])
+
+    # time
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 40.0]))
+    def time_passes(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.manager.next_check_time()) is not None and due <= end:
+            assert due > self.now, "no busy loop"
+            self.now = max(self.now, due)
+            self.check_now()
+        self.now = end
+        self.check_now()
+
+    def check_now(self) -> None:
+        self.in_flight = [(a, t) for a, t in self.in_flight if self.now < t + 10.0]
+        self.carry_out(self.manager.check(self.now))
+
+    # what must hold
+
+    @invariant()
+    def both_sides_know_the_same_groups_and_workers(self) -> None:
+        assert set(self.manager.worker_groups()) == set(self.groups)
+        registered = {info.location.resource_id for info in self.manager.task_executors()}
+        assert registered == set(self.workers)
+
+    @invariant()
+    def a_second_check_changes_nothing(self) -> None:
+        assert self.manager.check(self.now) == []
+
+    def teardown(self) -> None:
+        """When nothing fails any more every job has what it requires; afterwards nothing is left."""
+        for _ in range(200):
+            for number in sorted(self.group_requests):
+                request = self.group_requests.pop(number)
+                group_id = WorkerGroupId(f"g{number}")
+                self.groups[group_id] = request
+                self.carry_out(self.manager.worker_group_started(number, group_id, self.now))
+            for key in sorted(self.starting, key=str):
+                self.start_one(key, fails=False)
+            while self.in_flight:
+                self.answer(0, "given")
+            for name in sorted(self.workers):
+                if name in self.workers:
+                    report = self.workers[name].report()
+                    self.carry_out(self.manager.report_slot_status(name, report, self.now))
+            if not self.manager.has_shortage and not self.group_requests and not self.starting:
+                break
+            self.time_passes(1.0)
+        assert not self.manager.has_shortage, f"a request is lost: {self.wanted}"
+        for job_id in JOBS:
+            self.carry_out(self.manager.clear_requirements(job_id, True, self.now))
+        for worker in list(self.workers.values()):
+            for i, holder in enumerate(worker.held):
+                if holder is not None:
+                    self.free_at_worker(SlotID(worker.location.resource_id, i), holder[1])
+        self.time_passes(40.0)
+        assert self.groups == {}, "workers that nobody needs are released"
+        assert self.manager.next_check_time() is None
+
+
+TestSlotManager = SlotManagerMachine.TestCase
+TestSlotManager.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
