@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
 from flinkray.actors.messages import ClusterArguments
+from flinkray.actors.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
 from flinkray.core.ids import DispatcherId, LeaderSessionID, ResourceManagerId
 from flinkray.ha import (
@@ -37,10 +38,12 @@ class ClusterServices:
         # what is passed on to other nodes and to users must not depend on where it is read
         arguments = replace(arguments, storage_dir=absolute_location(arguments.storage_dir))
         storage = open_directory(arguments.storage_dir)
+        configuration = Configuration(arguments.configuration)
+        apply_rpc_settings(rpc_service, configuration)
         return cls(
             rpc_service,
             arguments,
-            Configuration(arguments.configuration),
+            configuration,
             StandaloneHaServices(storage, rpc_service.executor),
         )
 

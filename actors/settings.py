@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from flinkray.core import options
 from flinkray.core.config import Configuration
-from flinkray.rpc import HeartbeatSettings, RegistrationSettings
+from flinkray.rpc import HeartbeatSettings, RegistrationSettings, RpcService
+
+
+def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
+    """``rpc.*``, as far as they are set; to be called before anything is connected."""
+    if configuration.is_set(options.RPC_ASK_TIMEOUT):
+        rpc_service.ask_timeout = configuration.get(options.RPC_ASK_TIMEOUT)
+    if configuration.is_set(options.RPC_FRAME_SIZE):
+        rpc_service.max_frame_size = configuration.get(options.RPC_FRAME_SIZE)
 
 
 def registration_settings(configuration: Configuration) -> RegistrationSettings:

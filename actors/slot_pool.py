@@ -16,6 +16,7 @@ from flinkray.actors.gateways import (
     TaskExecutorGateway,
 )
 from flinkray.actors.messages import SlotPoolArguments
+from flinkray.actors.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RecipientUnreachableError, RpcError
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
@@ -44,6 +45,7 @@ _DECLARATION_RETRY_DELAY = 0.2
 
 async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments) -> SlotPool:
     """Factory of the SlotPool's process."""
+    apply_rpc_settings(rpc_service, Configuration(arguments.cluster.configuration))
     job_master = await rpc_service.connect(
         arguments.job_master_address, JobMasterGateway, arguments.job_master_id
     )

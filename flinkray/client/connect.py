@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from flinkray.actors.settings import apply_rpc_settings
 from flinkray.client import ray_runtime
 from flinkray.client.cluster import cluster_storage, start_cluster, stop_cluster
 from flinkray.client.cluster_client import ClusterClient
@@ -15,7 +16,7 @@ from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
 from flinkray.core.config import Configuration
 from flinkray.core.ids import LeaderSessionID
-from flinkray.core.options import CLUSTER_ID, RPC_ASK_TIMEOUT, STORAGE_DIR
+from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.rpc import RayRpcService, RpcService
@@ -109,9 +110,8 @@ async def _open(
 ) -> ClusterClient:
     cluster_id = configuration.get(CLUSTER_ID)
     namespace = ray_runtime.cluster_namespace(cluster_id)
-    rpc_service = await RayRpcService.open(
-        namespace, ask_timeout=configuration.get(RPC_ASK_TIMEOUT)
-    )
+    rpc_service = await RayRpcService.open(namespace)
+    apply_rpc_settings(rpc_service, configuration)
     connection = DispatcherConnection(
         rpc_service,
         StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone()),

@@ -32,7 +32,10 @@ class RpcService(ABC):
     process_name: str
     clock: Clock
     ask_timeout: float
-    """Seconds that an ask waits, unless its gateway method says otherwise."""
+    """Seconds that an ask waits, unless its gateway method says otherwise.  A new value holds for
+    proxies that are connected later."""
+    max_frame_size: int
+    """Bytes; a larger message is refused.  A new value holds for connections made later."""
     loop: asyncio.AbstractEventLoop
 
     @property

@@ -1,0 +1,17 @@
+"""The framework's settings come from the configuration."""
+
+from __future__ import annotations
+
+from flinkray.actors.settings import apply_rpc_settings
+from flinkray.core.config import Configuration
+from flinkray.rpc import LocalRpcService
+
+
+async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> None:
+    service = LocalRpcService("process", ask_timeout=3.0)
+    default_frame_size = service.max_frame_size
+    apply_rpc_settings(service, Configuration())
+    assert (service.ask_timeout, service.max_frame_size) == (3.0, default_frame_size)
+    apply_rpc_settings(service, Configuration({"rpc.ask-timeout": "5 s", "rpc.frame-size": "1m"}))
+    assert (service.ask_timeout, service.max_frame_size) == (5.0, 2**20)
+    await service.close()
