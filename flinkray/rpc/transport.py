@@ -50,6 +50,7 @@ class MemoryTransport(Transport):
         self._loop = loop
         self._receiver: FrameReceiver | None = None
         self._peer: MemoryTransport | None = None
+        self._inbox: list[bytes] = []
         # what arrives must not run in the context of who sent it
         self._context = contextvars.Context()
 
@@ -65,8 +66,7 @@ class MemoryTransport(Transport):
 
     def send(self, frame: bytes) -> None:
         if self._peer is not None:
-            peer = self._peer
-            self._loop.call_soon(peer._arrived, frame, context=peer._context)
+            self._peer._arriving(frame)
 
     @property
     def is_congested(self) -> bool:
@@ -87,9 +87,16 @@ class MemoryTransport(Transport):
         if peer is not None:
             self._loop.call_soon(peer._lost, reason)
 
-    def _arrived(self, frame: bytes) -> None:
-        if self._receiver is not None:
-            self._receiver.frame_received(frame)
+    def _arriving(self, frame: bytes) -> None:
+        if not self._inbox:
+            self._loop.call_soon(self._deliver, context=self._context)
+        self._inbox.append(frame)
+
+    def _deliver(self) -> None:
+        frames, self._inbox = self._inbox, []
+        for frame in frames:
+            if self._receiver is not None:
+                self._receiver.frame_received(frame)
 
     def _lost(self, reason: str) -> None:
         self._peer = None
