@@ -31,7 +31,12 @@ class Actor:
 
 def live_actors() -> list[Actor]:
     """All actors that Ray shows as alive, the Java ones included."""
-    states = list_actors(filters=[("state", "=", "ALIVE")], detail=True, limit=10_000)
+    states = list_actors(
+        address=ray.get_runtime_context().gcs_address,  # another Ray may run on this machine
+        filters=[("state", "=", "ALIVE")],
+        detail=True,
+        limit=10_000,
+    )
     return [
         Actor(
             name=state.name or "",
