@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
-from flinkray.scheduler.execution import Execution, location_text
+from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_archive import vertex_info
@@ -20,8 +20,9 @@ from flinkray.scheduler.job_scheduler_actions import (
     ScheduleRestart,
     ScheduleSlotRequestTimeout,
 )
+from flinkray.scheduler.job_slots import JobSlots
 from flinkray.scheduler.restart_strategy import new_restart_strategy
-from flinkray.scheduler.slot_assignment import assign_by_bundle, required_slots
+from flinkray.scheduler.slot_assignment import required_slots
 from flinkray.scheduler.slots import (
     AllocatedSlot,
     ResourceShortage,
@@ -70,8 +71,7 @@ class JobScheduler:
         self._graph = ExecutionGraph(job_graph, now)
         self._stages = tuple(SparkStage(job_graph, vertex) for vertex in self._graph.vertices)
         self._stage_index = 0
-        self._slots: tuple[AllocatedSlot, ...] = ()
-        self._shortages: tuple[ResourceShortage, ...] = ()
+        self._slots = JobSlots()
         self._generation = 0
         """Grows with each wait for slots and each restart, so that old timers are known as such."""
         self._restart_delay_over = False
@@ -116,13 +116,8 @@ class JobScheduler:
         """All slots the pool holds now; a used one that is missing is lost."""
         if self.status.is_terminal:
             return []
-        self._slots = slots
-        held = {slot.allocation_id for slot in slots}
-        lost = {
-            slot.allocation_id: f"the slot pool lost {location_text(slot)}"
-            for slot in self._used_slots()
-            if slot.allocation_id not in held
-        }
+        self._slots.held = slots
+        lost = self._slots.missing_of(self._used_slots())
         actions = self._slots_lost(lost, now)
         return actions + self._deploy_when_possible(now)
 
@@ -131,7 +126,7 @@ class JobScheduler:
     ) -> list[JobSchedulerAction]:
         """A slot is lost, with its cause (send it before the ``slots_changed`` that lacks the
         slot)."""
-        self._slots = tuple(s for s in self._slots if s.allocation_id != allocation_id)
+        self._slots.drop(allocation_id)
         return self._slots_lost({allocation_id: cause}, now)
 
     def task_executor_lost(
@@ -139,20 +134,14 @@ class JobScheduler:
     ) -> list[JobSchedulerAction]:
         """All slots on that TaskExecutor are lost (send it before the ``slots_changed`` that lacks
         them)."""
-        gone = [
-            slot
-            for slot in {s.allocation_id: s for s in (*self._slots, *self._used_slots())}.values()
-            if slot.location.resource_id == resource_id
-        ]
-        self._slots = tuple(s for s in self._slots if s.location.resource_id != resource_id)
-        causes = {s.allocation_id: f"{location_text(s)} is lost: {cause}" for s in gone}
+        causes = self._slots.drop_task_executor(resource_id, self._used_slots(), cause)
         return self._slots_lost(causes, now)
 
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
         """The SlotPool is gone.  Start the new one first: the requirements are declared to it."""
         if self.status.is_terminal:
             return []
-        self._slots = ()
+        self._slots.held = ()
         actions: list[JobSchedulerAction] = [self._declare()]
         failure = Failure(f"the slot pool of the job was lost: {cause}")
         if self.status is JobStatus.RUNNING and self._job.suspension is None:
@@ -164,7 +153,7 @@ class JobScheduler:
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[JobSchedulerAction]:
         """Why slots are missing now (the whole list); an unfulfillable one fails the job."""
-        self._shortages = shortages
+        self._slots.shortages = shortages
         return self._fail_when_unfulfillable(now)
 
     def slot_request_timed_out(self, generation: int, now: float) -> list[JobSchedulerAction]:
@@ -354,7 +343,7 @@ class JobScheduler:
     def _deploy_when_possible(self, now: float) -> list[JobSchedulerAction]:
         if not self._waits_for_slots:
             return []
-        assignment = assign_by_bundle(self._slots, self._stage.vertex.vertex.parallelism)
+        assignment = self._slots.assign(self._stage.vertex.vertex)
         if assignment.slots is not None:
             return self._stage.deploy(assignment.slots, now)
         if assignment.useless:
@@ -362,20 +351,14 @@ class JobScheduler:
         return []
 
     def _why_pending(self) -> str:
-        if self._shortages:
-            return " ".join(shortage.reason for shortage in self._shortages)
-        vertex = self._stage.vertex.vertex
-        return (
-            f"{len(self._slots)} of {vertex.parallelism} slots ({vertex.slot_profile} each) "
-            "are there."
-        )
+        return self._slots.why_pending(self._stage.vertex.vertex)
 
     def _fail_when_unfulfillable(self, now: float) -> list[JobSchedulerAction]:
-        for shortage in self._shortages:
-            if shortage.unfulfillable and self._waits_for_slots:
-                text = f"UnfulfillableSlotRequestError: {shortage.reason}"
-                return self._failed(Failure(text, suppress_restarts=True), now)
-        return []
+        shortage = self._slots.unfulfillable
+        if shortage is None or not self._waits_for_slots:
+            return []
+        text = f"UnfulfillableSlotRequestError: {shortage.reason}"
+        return self._failed(Failure(text, suppress_restarts=True), now)
 
     # --- failures and ends ------------------------------------------------------------------------
 

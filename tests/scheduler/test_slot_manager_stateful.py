@@ -283,7 +283,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
         assert self.manager.check(self.now) == []
 
     def teardown(self) -> None:
-        """When nothing fails any more every job has what it requires; afterwards nothing is left."""
+        """When nothing fails any more every job has what it requires; then nothing is left."""
         for _ in range(200):
             for number in sorted(self.group_requests):
                 request = self.group_requests.pop(number)

@@ -68,7 +68,7 @@ def test_impossible_allocation_is_refused_and_says_why(
 ) -> None:
     """TM-19."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
-    with pytest.raises(SlotAllocationError, match=f"te cannot give slot {index} .*{why}"):
+    with pytest.raises(SlotAllocationError, match=rf"te cannot give slot {index} .*{why}"):
         table.allocate_slot(index, job_id, number, profile, 0.0)
     assert table.allocations_of(JOB) == (A,)
 
@@ -85,7 +85,7 @@ def test_dynamic_slot_takes_its_profile_and_is_reported_until_it_is_freed(
         SlotStatus(slot_id("te", 1), SMALL),
         SlotStatus(slot_id("te", 2), half, OTHER_JOB, B),
     )
-    with pytest.raises(SlotAllocationError, match="dynamic slots have left no more than 0.5 CPU"):
+    with pytest.raises(SlotAllocationError, match="dynamic slots have left no more"):
         table.allocate_slot(1, JOB, C, SMALL, 0.0)
     table.free_slot(B, "done")
     table.slot_cleaned(B)
