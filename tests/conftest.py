@@ -10,7 +10,10 @@ import ray
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """One Ray cluster on this machine for the whole session; use namespaces of your own in it."""
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    """One Ray cluster on this machine for the whole session; use namespaces of your own in it.
+
+    With its dashboard, which serves Ray's state API.
+    """
+    ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
     yield
     ray.shutdown()
