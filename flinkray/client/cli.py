@@ -36,6 +36,9 @@ from flinkray.scheduler.job_graph import FixedDelayRestart
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_LONGEST_LINE = 500
+"""Characters of an error's line."""
+
 FAILED, BAD_INPUT, NO_CLUSTER, UNKNOWN_JOB, ENDED_BY_OTHERS, INTERRUPTED = 1, 2, 3, 4, 5, 130
 
 
@@ -313,8 +316,9 @@ def _exit_code(error: FlinkRayError) -> int:
 
 
 def _one_line(error: FlinkRayError) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines) or type(error).__name__
+    """Long ones (a Java stack in the message of a Spark error) are cut."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} … (--verbose: all)"
 
 
 def _note(text: str) -> None:

@@ -163,6 +163,22 @@ def test_verbose_shows_where_it_failed(
     assert "Traceback" in err
 
 
+def test_endless_cause_is_cut_to_a_line_that_can_be_read(
+    world: World, connected: ClusterClient, script: str, output: Output
+) -> None:
+    async def fail() -> None:
+        (job_id,) = world.jobs
+        stack = "\n".join(f"\tat org.apache.spark.Frame{n}(Frame.scala)" for n in range(200))
+        world.end_on_loop(job_id, JobStatus.FAILED, failure=f"Py4JJavaError: boom\n{stack}")
+
+    world.on_result_request = fail
+    assert execute(["run", script]) == 1
+    (line,) = [line for line in output()[1].splitlines() if line.startswith("error:")]
+    assert "failed: Py4JJavaError: boom at org.apache.spark.Frame0" in line
+    assert line.endswith("… (--verbose: all)")
+    assert len(line) < 600
+
+
 def test_run_of_a_job_that_somebody_else_cancels_exits_with_5(
     world: World, connected: ClusterClient, script: str, output: Output
 ) -> None:
