@@ -100,6 +100,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._driver = driver
         self._random_bytes = random_bytes
         self._resource_id = ResourceID(rpc_service.process_name)
+        self._heartbeat_settings = heartbeat_settings(services.configuration)
         self._members = Members()
         self._slots = SlotAllocation(
             self,
@@ -124,7 +125,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             self._recovered.append((group, tuple(sorted(occupied))))
 
     async def on_start(self) -> None:
-        settings = heartbeat_settings(self._services.configuration)
+        settings = self._heartbeat_settings
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._task_executor_heartbeats: HeartbeatSender[None, SlotReport] = HeartbeatSender(
             self,
@@ -250,7 +251,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             return gateway
         earlier = self._close_job_master(job_id)
         if earlier is not None and earlier.job_master_id != job_master_id:
-            self._slots.job_master_gone(job_id)
+            self._slots.job_master_gone(job_id, f"job {job_id} has a new JobMaster")
         self._members.job_masters[job_id] = RegisteredJobMaster(
             job_id,
             job_master_id,
@@ -310,14 +311,16 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             if job_master.resource_id == resource_id:
                 goodbye = job_master.gateway.disconnect_resource_manager(self.fencing_token, reason)
                 tell(self, goodbye, resource_id)
-                self._job_master_lost(job_master.job_id, job_master.job_master_id, reason)
+                log.warning("JobMaster of job %s is lost: %s", job_master.job_id, reason)
+                self._close_job_master(job_master.job_id)
+                self._slots.job_master_deaf(job_master.job_id)
 
     def _job_master_lost(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
         job_master = self._members.job_masters.get(job_id)
         if job_master is not None and job_master.job_master_id == job_master_id:
             log.warning("JobMaster %s of job %s is gone: %s", job_master_id.short(), job_id, reason)
             self._close_job_master(job_id)
-            self._slots.job_master_gone(job_id)
+            self._slots.job_master_gone(job_id, f"its JobMaster is gone: {reason}")
 
     def _close_job_master(self, job_id: JobID) -> RegisteredJobMaster | None:
         job_master = self._members.job_masters.pop(job_id, None)
@@ -357,9 +360,11 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         registration = self._registrations[address] = object()
         try:
             connected = await self.connect(address, gateway, token)
+            if self._registrations.get(address) is registration:
+                return connected
+            return RegistrationFailure(f"{address} has registered again meanwhile")
         except RpcError as error:
             return RegistrationFailure(f"cannot connect to {address}: {error}")
-        if self._registrations.get(address) is not registration:
-            return RegistrationFailure(f"{address} has registered again meanwhile")
-        del self._registrations[address]
-        return connected
+        finally:
+            if self._registrations.get(address) is registration:
+                del self._registrations[address]

@@ -111,8 +111,20 @@ class SlotAllocation(WorkerEvents):
         for requirements in declared.values():
             self._carry_out(self._slot_manager.set_requirements(requirements, self._now()))
 
-    def job_master_gone(self, job_id: JobID) -> None:
-        """Its requirements are void; the job's workers wait a while for the next master."""
+    def job_master_gone(self, job_id: JobID, reason: str) -> None:
+        """Its requirements are void; the job's workers wait a while for the next master.
+
+        Its TaskExecutors are told, in case they were asked for a slot on its behalf while it died.
+        """
+        for info in self._slot_manager.task_executors():
+            worker = self._members.task_executors.get(info.location.resource_id)
+            if job_id in info.jobs and worker is not None:
+                goodbye = worker.gateway.disconnect_job_master(job_id, reason)
+                tell(self._endpoint, goodbye, info.location.resource_id)
+        self.job_master_deaf(job_id)
+
+    def job_master_deaf(self, job_id: JobID) -> None:
+        """It may live, and register again: what it has stays, but nothing more is given."""
         self._forget_declaration(job_id)
         self._carry_out(self._slot_manager.clear_requirements(job_id, False, self._now()))
 

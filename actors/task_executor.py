@@ -118,6 +118,27 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         """Of the registration at the present ResourceManager."""
         self._resource_manager_target: ResourceID | None = None
         self._tasks = RunningTasks(self, runners, on_ended=self._task_ended)
+        heartbeat = heartbeat_settings(configuration)
+        silence = f"no heartbeat from it for {heartbeat.timeout:g} s"
+        self._heartbeats: HeartbeatManager[SlotReport, None] = HeartbeatManager(
+            self,
+            heartbeat,
+            payload=lambda _: self._table.report(),
+            on_heartbeat=lambda _target, _payload: None,
+            on_timeout=lambda _: self._resource_manager_deaf(silence),
+            on_unreachable=lambda _: self._resource_manager_deaf("it is unreachable"),
+        )
+        self._job_leaders = JobLeaderService(
+            self,
+            services.high_availability,
+            registration_settings(configuration),
+            heartbeat,
+            location=self._location,
+            on_connected=self._offer_slots,
+            on_lost=self._job_master_lost,
+            on_slot_report=self._compare_with_job_master,
+            heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
+        )
         self._freed: dict[AllocationID, asyncio.Future[None]] = {}
         """Completed when a slot that somebody waits for is free."""
         self._offering: set[JobID] = set()
@@ -133,28 +154,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     # --- life cycle -------------------------------------------------------------------------------
 
     async def on_start(self) -> None:
-        configuration = self._services.configuration
-        heartbeat = heartbeat_settings(configuration)
-        silence = f"no heartbeat from it for {heartbeat.timeout:g} s"
-        self._heartbeats: HeartbeatManager[SlotReport, None] = HeartbeatManager(
-            self,
-            heartbeat,
-            payload=lambda _: self._table.report(),
-            on_heartbeat=lambda _target, _payload: None,
-            on_timeout=lambda _: self._resource_manager_deaf(silence),
-            on_unreachable=lambda _: self._resource_manager_deaf("it is unreachable"),
-        )
-        self._job_leaders = JobLeaderService(
-            self,
-            self._services.high_availability,
-            registration_settings(configuration),
-            heartbeat,
-            location=self._location,
-            on_connected=self._offer_slots,
-            on_lost=self._job_master_lost,
-            on_slot_report=self._compare_with_job_master,
-            heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
-        )
         self._start_registration_timer()
         retriever = self._services.high_availability.get_resource_manager_leader_retriever()
         await self._resource_manager.start(retriever)

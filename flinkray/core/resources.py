@@ -37,7 +37,7 @@ def format_memory_size(size: int) -> str:
 class ResourceProfile:
     """CPU cores, bytes of memory, and Ray resources by name (``GPU`` and custom ones).
 
-    Amounts are compared after rounding to Ray's own granularity of 1/10000.
+    Amounts are rounded to Ray's own granularity of 1/10000, and none is kept that is zero.
     """
 
     cpu: float
@@ -48,6 +48,10 @@ class ResourceProfile:
         for name, amount in (("cpu", self.cpu), ("memory", self.memory), *self.extended.items()):
             if not amount >= 0:
                 raise ValueError(f"resource {name} must not be negative: {amount}")
+        # As Ray would give them back: what was reserved must equal what is recovered.
+        extended = {n: _round(a) for n, a in self.extended.items() if _round(a) > 0}
+        object.__setattr__(self, "cpu", _round(self.cpu))
+        object.__setattr__(self, "extended", extended)
 
     def __hash__(self) -> int:
         return hash((self.cpu, self.memory, tuple(sorted(self.extended.items()))))

@@ -40,6 +40,7 @@ from tests.actors.resource_cluster import (
     ONE_CPU,
     RM_ADDRESS,
     RM_TOKEN,
+    Job,
     ResourceCluster,
     Worker,
     number,
@@ -323,3 +324,43 @@ async def test_its_token_is_that_of_its_leader_session(tmp_path: Path) -> None:
     job = cluster.job(1)
     with pytest.raises(RpcConnectionError):
         await job.register()
+
+
+async def worker_with_a_slot_of(
+    cluster: ResourceCluster, manager: ResourceManagerGateway, job: Job
+) -> Worker:
+    worker = Worker(cluster, "worker", slots=2)
+    taken = replace(
+        worker.report.slots[0], job_id=job.job_id, allocation_id=number(AllocationID, 1)
+    )
+    worker.report = SlotReport((taken, *worker.report.slots[1:]))
+    await worker.register(manager)
+    return worker
+
+
+@on_virtual_time
+async def test_workers_are_told_of_a_dead_master_whose_slots_they_have(tmp_path: Path) -> None:
+    """They may not have noticed: a slot that was asked for while it died has no connection yet."""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    worker = await worker_with_a_slot_of(cluster, manager, job)
+    cluster.network.crash(job.resource_id)
+    job_id, reason = await worker.executor.wait_for("disconnect_job_master")
+    assert job_id == job.job_id
+    assert "its JobMaster is gone" in reason
+
+
+@on_virtual_time
+async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
+    manager = await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    worker = await worker_with_a_slot_of(cluster, manager, job)
+    await job.master.wait_for("disconnect_resource_manager")
+    await asyncio.sleep(1)
+    assert worker.executor.calls_of("disconnect_job_master") == []
+    await job.register()
+    await job.declare(1)

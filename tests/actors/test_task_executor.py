@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,14 +31,23 @@ from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     ExecutionVertexID,
+    FencingToken,
     InstanceID,
     JobID,
     JobMasterId,
     JobVertexID,
+    LeaderSessionID,
     ResourceID,
     ResourceManagerId,
     SlotID,
     WorkerGroupId,
+)
+from flinkray.ha import (
+    HighAvailabilityServices,
+    LeaderRetrievalListener,
+    LeaderRetrievalService,
+    MemoryDirectory,
+    StandaloneHaServices,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection
 from flinkray.scheduler.slots import SlotOffer, SlotOfferAnswer, SlotReport
@@ -44,7 +55,7 @@ from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor
 from flinkray.testing.recording_endpoint import RecordingEndpoint, recording_endpoint
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, number
+from tests.actors.resource_cluster import ONE_CPU, RM_ADDRESS, RM_TOKEN, number
 
 NAME = ResourceID("TaskExecutor-1")
 RM_NAME = ResourceID("ResourceManager")
@@ -82,6 +93,8 @@ class Bench:
         self.client = LocalRpcService("client", self.network)
         self.cluster = ClusterArguments("test", configuration or {}, str(storage))
         self.runner = TestingRunner()
+        self.leaders: HighAvailabilityServices | None = None
+        """In place of those without an election."""
         self.instances = 0
 
     def start_resource_manager(self, token: ResourceManagerId = RM_TOKEN) -> RecordingEndpoint:
@@ -110,9 +123,12 @@ class Bench:
             number_of_slots=2,
             cluster=self.cluster,
         )
+        services = ClusterServices.create(service, self.cluster)
+        if self.leaders is not None:
+            services = replace(services, high_availability=self.leaders)
         self.endpoint = TaskExecutor(
             service,
-            ClusterServices.create(service, self.cluster),
+            services,
             arguments,
             TaskExecutorHost(NodeAddress("node-0", "127.0.0.1"), 1, None),
             {"testing": self.runner},
@@ -276,6 +292,87 @@ async def test_it_ends_itself_when_the_resource_manager_rejects_it(tmp_path: Pat
     bench.manager.answer("register_task_executor", RegistrationRejection("we shut down"))
     await bench.start_task_executor()
     await bench.endpoint.terminated
+
+
+class ManualRetrieval(LeaderRetrievalService):
+    """Tells what the test tells it."""
+
+    async def start(self, listener: LeaderRetrievalListener) -> None:
+        self.listener = listener
+
+    async def stop(self) -> None:
+        pass
+
+    def tell(self, address: str | None, token: FencingToken | None) -> None:
+        session = None if token is None else token.leader_session()
+        self.listener.notify_leader_address(address, session)
+
+
+class ManualLeaders(StandaloneHaServices):
+    """One retrieval for all ResourceManagers, one for all JobMasters."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(MemoryDirectory(), executor)
+        self.manager, self.master = ManualRetrieval(), ManualRetrieval()
+
+    def get_resource_manager_leader_retriever(self) -> LeaderRetrievalService:
+        return self.manager
+
+    def get_job_master_leader_retriever(
+        self,
+        job_id: JobID,
+        default_address: str | None = None,
+        default_session_id: LeaderSessionID | None = None,
+    ) -> LeaderRetrievalService:
+        return self.master
+
+
+@on_virtual_time
+async def test_it_follows_a_change_of_the_leading_resource_manager(tmp_path: Path) -> None:
+    """TM-01, TM-06"""
+    bench = Bench(tmp_path)
+    bench.leaders = leaders = ManualLeaders(bench.client.executor)
+    first = bench.start_resource_manager()
+    await bench.start_task_executor()
+    await asyncio.sleep(10)
+    assert first.calls == [], "nobody leads yet"
+    leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
+    await first.wait_for("send_slot_report")
+    leaders.manager.tell(None, None)
+    await asyncio.sleep(100)
+    assert first.calls_of("disconnect_task_executor") == [], "it is not monitored any more"
+    assert len(first.calls_of("register_task_executor")) == 1
+    service = LocalRpcService("ResourceManager-2", bench.network)
+    token = number(ResourceManagerId, 2)
+    second = recording_endpoint(service, "resourcemanager", ResourceManagerGateway, token)
+    second.answer(
+        "register_task_executor", TaskExecutorRegistrationSuccess(bench.instance(5), RM_NAME)
+    )
+    leaders.manager.tell("ResourceManager-2/resourcemanager", token)
+    _, instance, _ = await second.wait_for("send_slot_report")
+    assert instance == bench.instance(5)
+    assert len(first.calls_of("register_task_executor")) == 1
+
+
+@on_virtual_time
+async def test_a_job_master_that_lost_its_job_is_left_until_it_leads_again(tmp_path: Path) -> None:
+    """TM-24"""
+    bench = Bench(tmp_path)
+    bench.leaders = leaders = ManualLeaders(bench.client.executor)
+    bench.start_resource_manager()
+    executor, master = await bench.start_task_executor(), bench.start_job_master()
+    leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
+    await bench.manager.wait_for("send_slot_report")
+    await bench.request(executor, 0, A)
+    leaders.master.tell("JobMaster-1/jobmaster", MASTER)
+    await master.wait_for("offer_slots")
+    await executor.submit_task(task(A), MASTER)
+    bench.runner.may_clean.clear()
+    leaders.master.tell(None, None)
+    await asyncio.sleep(100)
+    assert len(master.calls_of("register_task_executor")) == 1
+    leaders.master.tell("JobMaster-1/jobmaster", MASTER)
+    await master.wait_for("register_task_executor", 2)
 
 
 # --- slots ----------------------------------------------------------------------------------------
