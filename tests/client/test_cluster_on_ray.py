@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import ray
@@ -101,21 +102,23 @@ def test_cluster_started_by_a_client_ends_with_it_and_ray_goes_on() -> None:
     assert ray.is_initialized()
 
 
-@ray.remote(num_cpus=0)
 class Straggler:
     """Stands for what a crash may leave."""
 
     def ping(self) -> None: ...
 
 
+def start_straggler(name: str, namespace: str) -> Any:
+    straggler: Any = ray.remote(Straggler)
+    options = {"name": name, "namespace": namespace, "lifetime": "detached", "num_cpus": 0}
+    return straggler.options(**options).remote()
+
+
 def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Output) -> None:
     ours, theirs = "flinkray-left", "flinkray-left-2"
     job = "0123456789abcdef" * 2
     names = [f"{ours}-{job}-0", f"{ours}-shared-1", f"{theirs}-shared-0", "flinkray-left-over"]
-    stragglers = [
-        Straggler.options(name="JobMaster-1", namespace=space, lifetime="detached").remote()
-        for space in (ours, theirs)
-    ]
+    stragglers = [start_straggler("JobMaster-1", namespace) for namespace in (ours, theirs)]
     ray.get([straggler.ping.remote() for straggler in stragglers])
     groups = [placement_group([{"CPU": 0.1}], name=name, lifetime="detached") for name in names]
     try:
@@ -142,4 +145,5 @@ def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Out
 
 
 def test_head_node_is_one_of_rays_nodes() -> None:
-    assert ray_runtime.head_node_id() in {node["NodeID"] for node in ray.nodes()}
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    assert ray_runtime.head_node_id() in {node["NodeID"] for node in nodes}
