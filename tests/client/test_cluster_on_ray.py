@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ def _ray() -> Iterator[None]:
             include_dashboard=False,
             num_cpus=4,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
         )
     yield
     if is_ours:
