@@ -12,23 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import ray
-from ray.actor import ActorHandle
 
 from flinkray.core.errors import (
     HandshakeError,
-    ProcessExistsError,
     RecipientUnreachableError,
     RpcConnectionError,
     RpcError,
 )
-from flinkray.rpc import codec, handshake
+from flinkray.rpc import handshake
 from flinkray.rpc.base_service import BaseRpcService
 from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.ray_actors import RayActors
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
-from flinkray.rpc.ray_placement import actor_options
-from flinkray.rpc.ray_process import process_class
 from flinkray.rpc.ray_watch import death_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
@@ -39,11 +36,6 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for opening a socket and for the handshake."""
-
-NAME_FREED_TIMEOUT = 10.0
-"""Seconds that a spawn waits for a dying process of the same name."""
-
-_NAME_FREED_POLL = 0.02
 
 _CALLS_END_TIMEOUT = 5.0
 """Seconds that a closing service waits for its calls to Ray."""
@@ -70,8 +62,8 @@ class RayRpcService(BaseRpcService):
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
         self._servers: list[asyncio.AbstractServer] = []
-        self._children: dict[str, ActorHandle[Any]] = {}
-        self._classes: dict[str, Any] = {}
+        self._records: dict[str, ProcessRecord] = {}
+        self._actors = RayActors(namespace, self._ray)
         self._node_id = ""
         # Ray's own calls may wait for its head: never in the way of user work
         self._ray_executor = ThreadPoolExecutor(
@@ -166,7 +158,12 @@ class RayRpcService(BaseRpcService):
     # --- reaching others ----------------------------------------------------------------------
 
     async def _open_connection(self, process_name: str) -> ClientConnection:
-        record = await self._ray(self._directory.get, process_name)
+        try:
+            record = await self._ray(self._directory.get, process_name)
+        except ray.exceptions.RayError as error:
+            raise RpcConnectionError(
+                f"cannot ask Ray's head where {process_name} is: {error}"
+            ) from error
         if record is None:
             raise RpcConnectionError(f"no process {process_name} is running")
         return await self._open_connection_to(process_name, record)
@@ -206,6 +203,7 @@ class RayRpcService(BaseRpcService):
             self.max_frame_size,
         )
         stream.attach(connection)
+        self._records[process_name] = record
         if record.actor_id is not None and not connection.is_lost:
             sentinel = self.create_task(self._guard(connection, stream, record))
             connection.on_lost(lambda: _cancel(sentinel))
@@ -238,101 +236,24 @@ class RayRpcService(BaseRpcService):
 
     async def _is_alive(self, connection: ClientConnection) -> bool:
         name = connection.process_name
-        record = await self._ray(self._directory.get, name)
-        if record is None or record.incarnation != connection.incarnation:
-            return False
         known = self._connections.get(name)
-        if known is not None and not known.is_lost:
+        if known is not None and known.incarnation == connection.incarnation:
             return True
+        record = self._records.get(name)
+        if record is None or record.incarnation != connection.incarnation:
+            return False  # another process of that name was connected to since
         try:
             self._keep(name, await self._open_connection_to(name, record))
         except RpcConnectionError:
-            await self._ray(self._directory.remove, name, record.incarnation)
             return False
         return True
 
     # --- starting and ending others -----------------------------------------------------------
 
     async def spawn(self, spec: EndpointSpec) -> str:
-        handle = await self._create_actor(spec)
-        if not spec.detached:
-            self._children[spec.name] = handle
-            self.create_task(self._tend(spec.name, handle))
-        try:
-            started, outcome = codec.decode(await _result(handle.ready.remote()))
-            if started:
-                return str(outcome)
-        except ray.exceptions.RayError as error:
-            self._children.pop(spec.name, None)
-            raise RpcConnectionError(
-                f"the process {spec.name} died at its start: {error}"
-            ) from error
-        except BaseException:
-            await self.kill(spec.name)
-            raise
-        await self.kill(spec.name)
-        raise outcome
-
-    async def _create_actor(self, spec: EndpointSpec) -> ActorHandle[Any]:
-        def create() -> ActorHandle[Any]:
-            actor_class = self._classes.get(spec.kind)
-            if actor_class is None:
-                actor_class = self._classes[spec.kind] = process_class(spec.kind)
-            handle: ActorHandle[Any] = actor_class.options(
-                **actor_options(spec, self.namespace)
-            ).remote(
-                self.namespace, spec.name, spec.factory, codec.encode(spec), dict(spec.environment)
-            )
-            return handle
-
-        give_up = self.loop.time() + NAME_FREED_TIMEOUT
-        while True:
-            try:
-                return await self._ray(create)
-            except ValueError as error:  # also what older versions of Ray say to a taken name
-                if "already taken" not in str(error):
-                    raise
-                if self.loop.time() > give_up or await self._is_running(spec.name):
-                    raise ProcessExistsError(spec.name) from error
-            await self._bury(spec.name)
-            await asyncio.sleep(_NAME_FREED_POLL)
-
-    async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
-        """Give the name of a child free when it is dead: Ray waits for the owner to do so."""
-        while True:
-            try:
-                await _result(handle.park.remote())
-            except ray.exceptions.ActorDiedError:
-                if self._children.get(process_name) is handle:
-                    del self._children[process_name]
-                await self._ray(ray.kill, handle)
-                return
-            except ray.exceptions.RayError:
-                pass  # Ray restarts it, or does not reach it now
-            await asyncio.sleep(_NAME_FREED_POLL)
-
-    async def _bury(self, process_name: str) -> None:
-        """Free the name of an actor that died a moment ago."""
-
-        def ask() -> tuple[ActorHandle[Any], Any]:
-            handle = ray.get_actor(process_name, self.namespace)
-            return handle, handle.ready.remote()
-
-        try:
-            handle, answer = await self._ray(ask)
-        except ValueError:
-            return
-        try:
-            await asyncio.wait_for(_result(answer), _NAME_FREED_POLL)
-        except ray.exceptions.ActorDiedError:
-            self._children.pop(process_name, None)
-            await self._ray(ray.kill, handle)
-        except (ray.exceptions.RayError, asyncio.TimeoutError):
-            pass  # being started or restarted: it may be there in a moment
+        return await self._actors.start(spec, self._is_running)
 
     async def _is_running(self, process_name: str) -> bool:
-        if await self._ray(self._directory.get, process_name) is None:
-            return False
         try:
             connection = await self._connection(process_name)
             return await connection.ping(self.ask_timeout)
@@ -340,19 +261,10 @@ class RayRpcService(BaseRpcService):
             return False
 
     async def kill(self, process_name: str) -> None:
-        self._children.pop(process_name, None)
-        await self._ray(self._kill, process_name)
-
-    def _kill(self, process_name: str) -> None:
-        record = self._directory.get(process_name)
-        try:
-            handle = ray.get_actor(process_name, self.namespace)
-        except ValueError:  # there is none
-            pass
-        else:
-            ray.kill(handle, no_restart=True)
+        record = await self._ray(self._directory.get, process_name)
+        await self._actors.kill(process_name)
         if record is not None and record.actor_id is not None:
-            self._directory.remove(process_name, record.incarnation)
+            await self._ray(self._directory.remove, process_name, record.incarnation)
 
     async def stop(self, process_name: str) -> None:
         try:
@@ -370,11 +282,10 @@ class RayRpcService(BaseRpcService):
             await self.kill(process_name)  # it died meanwhile: it shall not come back
             return
         await lost
-        self._children.pop(process_name, None)
+        self._actors.forget(process_name)
 
     async def _end_children(self) -> None:
-        for process_name in tuple(self._children):
-            await self.kill(process_name)
+        await self._actors.kill_children()
 
     async def _end_process(self) -> None:
         if self._on_end is not None:
@@ -385,7 +296,12 @@ class RayRpcService(BaseRpcService):
     async def _release(self) -> None:
         for server in self._servers:
             server.close()
-        await self._ray(self._directory.remove, self.process_name, self.incarnation)
+        if ray.is_initialized():
+            removal = self._ray(self._directory.remove, self.process_name, self.incarnation)
+            try:
+                await asyncio.wait_for(removal, _CALLS_END_TIMEOUT)
+            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                logger.warning("%s could not sign off at Ray: %r", self.process_name, error)
         await super()._release()
         # calls of cancelled tasks may still be under way, and one that outlived ray.shutdown would
         # make Ray end this process; but a head that is gone must not hold the end up for minutes
@@ -396,10 +312,6 @@ class RayRpcService(BaseRpcService):
     async def _ray(self, fn: Callable[..., T], *args: object) -> T:
         """Run a call of Ray's that may block, off the loop."""
         return await self.loop.run_in_executor(self._ray_executor, fn, *args)
-
-
-async def _result(reference: Any) -> Any:
-    return await asyncio.wrap_future(reference.future())
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

@@ -29,8 +29,8 @@ async def death_of(
 ) -> str:
     """Return, with the reason, when the process of *connection* is dead according to Ray.
 
-    *run* runs blocking calls off the loop.  ``ActorUnavailableError`` is no death while the process
-    answers a ping within *ping_timeout* seconds.
+    *run* runs blocking calls off the loop.  Whatever else Ray says, or its head being away, is no
+    death while the process answers a ping within *ping_timeout* seconds.
     """
     name = connection.process_name
 
@@ -43,18 +43,19 @@ async def death_of(
     while True:
         try:
             parked = await run(park)
-        except ValueError:
-            return f"Ray has no actor {name} any more"
-        if parked is None:
-            return f"another actor is named {name} now"
-        try:
-            await asyncio.wrap_future(parked.future())
-            return f"the process {name} has ended"
+            if parked is None:
+                reason = f"another actor is named {name} now"
+            else:
+                await asyncio.wrap_future(parked.future())
+                return f"the process {name} has ended"
         except ray.exceptions.ActorDiedError as error:
             return f"the process {name} died: {error}"
+        except ValueError:
+            reason = f"Ray has no actor {name} any more"
         except ray.exceptions.RayError as error:
-            try:
-                await connection.ping(ping_timeout)
-            except RpcError:
-                return f"the process {name} is not reachable: {error}"
+            reason = f"the process {name} is not reachable: {error}"
+        try:
+            await connection.ping(ping_timeout)
+        except RpcError:
+            return reason
         await asyncio.sleep(_AGAIN)

@@ -1,0 +1,165 @@
+"""Creating and ending the actors that are a cluster's processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+
+from flinkray.core.errors import ProcessExistsError, RpcConnectionError
+from flinkray.rpc import codec
+from flinkray.rpc.ray_placement import actor_options
+from flinkray.rpc.ray_process import process_class
+from flinkray.rpc.spec import EndpointSpec
+
+NAME_FREED_TIMEOUT = 10.0
+"""Seconds that a spawn waits for a dying process of the same name."""
+
+_NAME_FREED_POLL = 0.02
+_ASK_AGAIN = 0.5
+"""Seconds until Ray is asked again about a child that it cannot reach."""
+
+RunBlocking = Callable[..., Awaitable[Any]]
+"""Runs a function off the loop."""
+
+
+class RayActors:
+    """Starts actors in one Ray namespace, and owns those that are not detached.
+
+    Ray ends an actor that is not detached when its owner's process is gone or holds no handle of
+    it any more; and it keeps the name of a dead one until then, so the owner looks after them.
+    """
+
+    def __init__(self, namespace: str, run: RunBlocking) -> None:
+        self._namespace = namespace
+        self._run = run
+        self._classes: dict[str, Any] = {}
+        self._children: dict[str, ActorHandle[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]]) -> str:
+        """See :meth:`RpcService.spawn`; *is_running* says whether a process is in full life."""
+        handle = await self._create_when_free(spec, is_running)
+        if not spec.detached:
+            self._adopt(spec.name, handle)
+        try:
+            started, outcome = codec.decode(await result_of(handle.ready.remote()))
+            if started:
+                return str(outcome)
+        except ray.exceptions.RayError as error:
+            self._children.pop(spec.name, None)
+            raise RpcConnectionError(
+                f"the process {spec.name} died at its start: {error}"
+            ) from error
+        except BaseException:
+            await self.kill(spec.name)
+            raise
+        await self.kill(spec.name)
+        raise outcome
+
+    async def kill(self, process_name: str) -> None:
+        """End the process and free its name; fine when there is none."""
+        self._children.pop(process_name, None)
+
+        def kill() -> None:
+            try:
+                handle = ray.get_actor(process_name, self._namespace)
+            except ValueError:  # there is none
+                return
+            ray.kill(handle, no_restart=True)
+
+        await self._run(kill)
+
+    def forget(self, process_name: str) -> None:
+        """The process has ended by itself."""
+        self._children.pop(process_name, None)
+
+    async def kill_children(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        for process_name in tuple(self._children):
+            await self.kill(process_name)
+
+    # --- creating -----------------------------------------------------------------------------
+
+    async def _create_when_free(
+        self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]]
+    ) -> ActorHandle[Any]:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + NAME_FREED_TIMEOUT
+        arguments = codec.encode(spec)
+        while True:
+            creating = asyncio.ensure_future(self._run(self._create, spec, arguments))
+            try:
+                return await asyncio.shield(creating)
+            except asyncio.CancelledError:
+                await asyncio.wait({creating})  # the actor would come to be all the same
+                if creating.exception() is None:
+                    await self._run(ray.kill, creating.result())
+                raise
+            except ValueError as error:  # also what older versions of Ray say to a taken name
+                if "already taken" not in str(error):
+                    raise
+                if loop.time() > give_up or await is_running(spec.name):
+                    raise ProcessExistsError(spec.name) from error
+            await self._bury(spec.name)
+            await asyncio.sleep(_NAME_FREED_POLL)
+
+    def _create(self, spec: EndpointSpec, arguments: bytes) -> ActorHandle[Any]:
+        actor_class = self._classes.get(spec.kind)
+        if actor_class is None:
+            actor_class = self._classes[spec.kind] = process_class(spec.kind)
+        handle: ActorHandle[Any] = actor_class.options(
+            **actor_options(spec, self._namespace)
+        ).remote(self._namespace, spec.name, spec.factory, arguments, dict(spec.environment))
+        return handle
+
+    async def _bury(self, process_name: str) -> None:
+        """Free the name of an actor that died a moment ago."""
+
+        def ask() -> tuple[ActorHandle[Any], Any]:
+            handle = ray.get_actor(process_name, self._namespace)
+            return handle, handle.ready.remote()
+
+        try:
+            handle, answer = await self._run(ask)
+        except ValueError:
+            return
+        try:
+            await asyncio.wait_for(result_of(answer), _NAME_FREED_POLL)
+        except ray.exceptions.ActorDiedError:
+            self._children.pop(process_name, None)
+            await self._run(ray.kill, handle)
+        except (ray.exceptions.RayError, asyncio.TimeoutError):
+            pass  # being started or restarted: it may be there in a moment
+
+    # --- owning -------------------------------------------------------------------------------
+
+    def _adopt(self, process_name: str, handle: ActorHandle[Any]) -> None:
+        self._children[process_name] = handle
+        task = asyncio.ensure_future(self._tend(process_name, handle))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
+        """Give the name of a child free when it is dead."""
+        while True:
+            pause = _NAME_FREED_POLL
+            try:
+                await result_of(handle.park.remote())
+            except ray.exceptions.ActorDiedError:
+                if self._children.get(process_name) is handle:
+                    del self._children[process_name]
+                await self._run(ray.kill, handle)
+                return
+            except ray.exceptions.RayError:
+                pause = _ASK_AGAIN  # Ray restarts it, or does not reach it now
+            await asyncio.sleep(pause)
+
+
+async def result_of(reference: Any) -> Any:
+    """Await an object reference on any event loop."""
+    return await asyncio.wrap_future(reference.future())
