@@ -1,0 +1,74 @@
+"""Identifiers."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from flinkray.core.ids import (
+    AllocationID,
+    DispatcherId,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    JobID,
+    JobMasterId,
+    JobVertexID,
+    LeaderSessionID,
+    ResourceID,
+    SlotID,
+)
+
+
+def test_an_id_is_its_32_digits() -> None:
+    job = JobID.from_hex("00112233445566778899aabbccddeeff")
+    assert str(job) == job.hex() == "00112233445566778899aabbccddeeff"
+    assert job.short() == "00112233"
+    assert JobID(job.value) == job
+    assert repr(job) == f"JobID({job})"
+    assert pickle.loads(pickle.dumps(job)) == job
+
+
+def test_ids_of_different_types_are_never_equal() -> None:
+    assert JobID(bytes(16)) != AllocationID(bytes(16))
+    assert len({JobID(bytes(16)), AllocationID(bytes(16)), JobID(bytes(16))}) == 2
+    with pytest.raises(TypeError):
+        assert JobID(bytes(16)) < AllocationID(bytes(16))
+
+
+def test_ids_are_ordered_by_value_within_their_type() -> None:
+    low, high = JobID(bytes(16)), JobID(b"\x01" + bytes(15))
+    assert sorted([high, low]) == [low, high]
+    assert low <= high
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "00", "0" * 31, "0" * 33, "g" * 32, "00 " * 16])
+def test_what_is_no_id_is_refused_with_type_and_text(text: str) -> None:
+    with pytest.raises(ValueError, match="JobID") as caught:
+        JobID.from_hex(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_an_id_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes 16 bytes, got 3"):
+        JobID(b"abc")
+
+
+def test_new_ids_come_from_the_source_that_is_given() -> None:
+    assert JobID.generate(lambda size: b"\x07" * size) == JobID(b"\x07" * 16)
+    assert JobID.generate() != JobID.generate()
+
+
+def test_a_fencing_token_is_its_leader_session() -> None:
+    session = LeaderSessionID.generate()
+    token = JobMasterId.of(session)
+    assert token.leader_session() == session
+    assert token != DispatcherId.of(session)
+    assert DispatcherId.of(LeaderSessionID.standalone()).value == bytes(16)
+
+
+def test_compound_ids_are_written_with_their_parts() -> None:
+    vertex = ExecutionVertexID(JobVertexID(b"\xab" * 16), 3)
+    assert str(vertex) == "abababab_3"
+    assert str(ExecutionAttemptID(vertex, 2)) == "abababab_3_2"
+    assert str(SlotID(ResourceID("TaskExecutor-1"), 0)) == "TaskExecutor-1_0"
