@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator
 
@@ -104,7 +106,13 @@ async def test_a_process_with_another_secret_is_refused(service: RayRpcService) 
     await host.close()
 
 
-async def test_a_service_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(RuntimeError, match=r"ray\.init"):
-        await RayRpcService.open("nowhere")
+def test_without_ray_the_service_says_what_to_call() -> None:
+    program = (
+        "import asyncio; from flinkray.rpc import RayRpcService; "
+        "asyncio.run(RayRpcService.open('nowhere'))"
+    )
+    done = subprocess.run(  # a process where nobody has called ray.init
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "RuntimeError: Ray is not initialised in this process: call ray.init" in done.stderr
