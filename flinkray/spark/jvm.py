@@ -47,6 +47,9 @@ class DriverJvm:
     ) -> DriverJvm:
         """Start the process; returns at once.  Output goes to *log_file*.
 
+        It stays in this process's group, which is a Ray worker's own: no Ctrl-C of a terminal
+        reaches it, and Ray ends the whole group with the worker.
+
         Raises:
             SparkStartError: the program could not be executed.
         """
@@ -60,8 +63,6 @@ class DriverJvm:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},
-                    # A Ctrl-C on the terminal is for the client, which then cancels the job.
-                    start_new_session=True,
                 )
             except OSError as error:
                 connection.parent.rmdir()

@@ -198,8 +198,8 @@ class SparkStage:
             text = f"the Spark driver's JVM (pid {jvm.pid}) ended: {jvm.describe_end()}"
             return system_failure("SparkDriverJvmLost", text)
         return system_failure(
-            "SparkContextStopped",
-            f"Spark has shut down because RayDP's app master was lost; log: {jvm.log_file}",
+            "SparkAppMasterLost",
+            f"RayDP's app master was lost, and the executors with it; log: {jvm.log_file}",
             error,
         )
 
@@ -230,8 +230,11 @@ class SparkStage:
                         self._fail(self._spark_gone(None))
                     continue  # else the function is stopping its session
                 registered, progress = view.look()
-            except (Py4JError, OSError):
-                return  # the JVM has ended; its watcher reports that
+            except (Py4JError, OSError) as error:
+                application.jvm.wait_briefly()
+                if application.jvm.is_alive:  # it was the app master that did not answer
+                    self._fail(self._spark_gone(error))
+                return  # else the JVM has ended; its watcher reports that
             self._report_executors(registered)
             if progress != reported and time.monotonic() >= next_report:
                 reported, next_report = progress, time.monotonic() + _PROGRESS_INTERVAL
