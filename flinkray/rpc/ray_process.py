@@ -73,11 +73,6 @@ class RayProcess:
         """Return when the process is about to end; fails, by Ray, when it dies."""
         await self._leaving.wait()
 
-    async def leave(self) -> None:
-        """End the process for good."""
-        self._leaving.set()  # Ray would wait for all calls that are under way
-        ray.actor.exit_actor()  # type: ignore[no-untyped-call]
-
     def __repr__(self) -> str:
         return getattr(self, "_name", type(self).__name__)
 
@@ -100,7 +95,13 @@ class RayProcess:
         except Exception:
             logger.exception("%s ended with an error", self._name)
         finally:
-            self._actor.leave.remote()
+            self._leaving.set()
+            # Not exit_actor: it waits until the calls that this process has open have been
+            # answered, and each of its watches is one that only the other's end answers.
+            await asyncio.get_running_loop().run_in_executor(None, self._kill_itself)
+
+    def _kill_itself(self) -> None:
+        ray.kill(self._actor, no_restart=True)
 
 
 def process_class(kind: str) -> Any:
