@@ -9,7 +9,6 @@ docs/design/0005-spark-hosting.md.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from flinkray.spark.processes import (
     attempt_name,
     end_leftovers,
     marker_environment,
+    note_application,
     remove_scratch,
     stage_name,
 )
@@ -58,7 +58,6 @@ class SparkApplication:
         self.namespace = f"flinkray-{stage_name(stage.job_id, attempt_name(stage))}"
         self._gateway: Any = None
         self._app_master: Any = None
-        self._application_id: str | None = None
         self.session: SparkSession | None = None
         self.timings: dict[str, float] = {}
         """Seconds that each step of the start took."""
@@ -110,7 +109,12 @@ class SparkApplication:
             self._timed("ray", self._gateway.jvm.io.ray.api.Ray.init)
             master_url = self._timed("app_master", self._create_app_master)
             self.session = self._timed("session", self._open_session, master_url)
-            self._application_id = self._ask_application_id(self.session)
+            note_application(
+                self._ray.session_directory,
+                self._stage.job_id,
+                attempt_name(self._stage),
+                self._ask_application_id(self.session),
+            )
         except (Py4JError, OSError) as error:
             if not self.jvm.is_alive:
                 raise SparkStartError(
@@ -160,10 +164,6 @@ class SparkApplication:
         self._await_executors_end()
         end_leftovers(self._stage.job_id, attempt_name(self._stage))
         remove_scratch(self._ray.session_directory, self._stage.job_id, attempt_name(self._stage))
-        if self._application_id:  # the executors' working directories, which RayDP leaves behind
-            shutil.rmtree(
-                Path(self._ray.session_directory, self._application_id), ignore_errors=True
-            )
 
     def _await_executors_end(self) -> None:
         """The group may then be removed: none of its bundles is in use by a starting executor."""

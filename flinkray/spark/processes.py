@@ -18,6 +18,8 @@ from flinkray.spark.gateway import SparkStageDescriptor
 
 JOB_VARIABLE = "FLINKRAY_JOB_ID"
 ATTEMPT_VARIABLE = "FLINKRAY_SPARK_ATTEMPT"
+_APPLICATION_NOTE = "application"
+_APPLICATION_PREFIX = "app-"
 _RAY_WORKER = "io.ray.runtime.runner.worker.DefaultWorker"
 _JOB_OPTION = "-Dflinkray.job.id="
 _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
@@ -128,8 +130,22 @@ def past_attempts(
 def remove_scratch(session_directory: str, job_id: JobID, attempt: str | None = None) -> None:
     """Remove this node's shuffle and spill files of a job (of one attempt, if given)."""
     pattern = stage_name(job_id, attempt) if attempt is not None else f"spark-{job_id}-*"
-    for directory in Path(session_directory).glob(pattern):
+    session = Path(session_directory)
+    for directory in session.glob(pattern):
+        note = directory / _APPLICATION_NOTE
+        application = note.read_text() if note.is_file() else ""
+        if application.startswith(_APPLICATION_PREFIX):
+            shutil.rmtree(session / application, ignore_errors=True)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def note_application(session_directory: str, job_id: JobID, attempt: str, application: str) -> None:
+    """Keep RayDP's id of the application, which names its executors' working directories.
+
+    RayDP leaves them behind; :func:`remove_scratch` removes those on the driver's node.
+    """
+    directory = Path(session_directory, stage_name(job_id, attempt))
+    (directory / _APPLICATION_NOTE).write_text(application)
 
 
 def _is_marked(process: psutil.Process, job_id: JobID, attempt: str | None) -> bool:

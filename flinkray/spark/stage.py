@@ -27,6 +27,7 @@ from flinkray.spark.gateway import (
 )
 from flinkray.spark.jvm import SparkStartError
 from flinkray.spark.ray_cluster import RayContext
+from flinkray.spark.ray_java import check_ray_starts_java
 from flinkray.spark.result import (
     store_result,
     system_failure,
@@ -147,6 +148,7 @@ class SparkStage:
         """None: the stage was stopped before it began."""
         java_home = self._stage.configuration.get(JAVA_HOME_OPTION)
         environment = check_environment(java_home)
+        check_ray_starts_java()
         with self._lock:
             if self._over:
                 return None

@@ -138,6 +138,7 @@ class HostedStage:
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
         self.actor: Any = StageHost.options(scheduling_strategy=strategy).remote(stage)
         self._session_directory = ray.get(self.actor.session_directory.remote())
+        self._others_directories = set(Path(self._session_directory).glob("app-*"))
         self.host_pid_known: int = ray.get(self.actor.pid.remote())
         ray.get(self.actor.start.remote())
 
@@ -181,7 +182,8 @@ class HostedStage:
     def files_left(self) -> list[Path]:
         """What the stage keeps on disk while it runs, in the Ray session's directory."""
         session = Path(self._session_directory)
-        return [*session.glob(f"spark-{self.job_id}*"), *session.glob("app-*")]
+        working = set(session.glob("app-*")) - self._others_directories
+        return [*session.glob(f"spark-{self.job_id}*"), *sorted(working)]
 
     def stop(self) -> None:
         ray.get(self.actor.stop.remote())

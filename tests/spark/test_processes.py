@@ -19,6 +19,7 @@ from flinkray.spark.processes import (
     leftover_processes,
     marker_environment,
     marker_options,
+    note_application,
     remove_scratch,
     stage_name,
 )
@@ -120,10 +121,14 @@ def test_ending_a_process_that_has_ended_is_no_error(start: Starter) -> None:
 
 def test_a_jobs_files_go_and_others_stay(tmp_path: Path) -> None:
     job, other = JobID.generate(), JobID.generate()
+    (tmp_path / "app-1").mkdir()
     for name in (stage_name(job, "v-m-0"), stage_name(job, "v-m-1"), stage_name(other, "v-m-0")):
         (tmp_path / name / "blockmgr").mkdir(parents=True)
 
+    note_application(str(tmp_path), job, "v-m-0", "app-1")
+
     remove_scratch(str(tmp_path), job, "v-m-0")
+    assert not (tmp_path / "app-1").exists()
     assert not (tmp_path / stage_name(job, "v-m-0")).exists()
     assert (tmp_path / stage_name(job, "v-m-1")).exists()
 

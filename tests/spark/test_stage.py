@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup
 from flinkray.spark.gateway import SparkFailure, SparkResult
 from flinkray.spark.processes import end_leftovers, leftover_processes
 from flinkray.spark.ray_cluster import ray_executor_actors
-from tests.spark.hosts import Launcher, wait_until
+from tests.spark.hosts import HostedStage, Launcher, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
 
@@ -215,17 +215,20 @@ def test_a_killed_app_master_fails_the_stage_by_name(
     assert "app master" in failure.text
 
 
+def command_lines(stage: HostedStage) -> list[str]:
+    return [" ".join(process.cmdline()) for process in leftover_processes(stage.job_id)]
+
+
 def test_a_killed_driver_process_leaves_nothing_that_its_marker_does_not_find(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(2), slow_squares)
     executors = stage.executors()
     stage.wait_for_active_tasks()
+    wait_until(lambda: any("pyspark.daemon" in line for line in command_lines(stage)))
     marked = leftover_processes(stage.job_id)
-    names = [" ".join(process.cmdline()) for process in marked]
     assert {e.pid for e in executors} <= {process.pid for process in marked}
-    assert any("pyspark.daemon" in name for name in names)
-    assert any("PythonGatewayServer" in name for name in names)
+    assert any("PythonGatewayServer" in line for line in command_lines(stage))
 
     os.kill(stage.host_pid(), signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(stage.host_pid_known))
@@ -233,7 +236,7 @@ def test_a_killed_driver_process_leaves_nothing_that_its_marker_does_not_find(
 
     assert leftover_processes(stage.job_id) == []
     assert psutil.wait_procs(marked, timeout=0)[1] == []
-    wait_until(lambda: not any(a.is_alive for a in ray_executor_actors(stage.namespace).values()))
+    wait_until(lambda: all(a.is_dead for a in ray_executor_actors(stage.namespace).values()))
     assert leftover_processes(stage.job_id) == []
 
 

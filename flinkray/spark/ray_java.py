@@ -1,0 +1,75 @@
+"""Java as Ray sees it.
+
+A Ray node looks for ``java`` on the PATH once, when it is started; one that found none kills its own
+raylet, and all that runs there, as soon as a JVM joins or is to be started (Ray 2.60).  So whoever
+starts Ray puts a Java there, and a Spark task checks its node before any JVM is started.
+
+``python -m flinkray.spark.ray_java`` prints the folder to put on the PATH before ``ray start``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psutil
+
+from flinkray.core.errors import UnsupportedEnvironmentError
+from flinkray.spark.environment import find_java
+
+_JAVA_OF_RAYLET = "--java_worker_command="
+
+
+@contextmanager
+def java_on_path() -> Iterator[None]:
+    """While Ray is being started: a Java is on this process's PATH, if there is any to be found.
+
+    Without one Ray starts all the same, and Spark tasks are refused.
+    """
+    path = os.environ.get("PATH")
+    if shutil.which("java") is None:
+        try:
+            folder = str(find_java().home / "bin")
+        except UnsupportedEnvironmentError:
+            folder = ""
+        os.environ["PATH"] = os.pathsep.join(filter(None, (folder, path or os.defpath)))
+    try:
+        yield
+    finally:
+        if path is None:
+            os.environ.pop("PATH", None)
+        else:
+            os.environ["PATH"] = path
+
+
+def check_ray_starts_java(parent: Sequence[str] | None = None) -> None:
+    """For processes that Ray has started.
+
+    Args:
+        parent: command line of the parent process, which is the node's raylet; None: look it up.
+
+    Raises:
+        UnsupportedEnvironmentError: Ray found no Java when it was started on this node.
+    """
+    command = _parent_command() if parent is None else parent
+    if any(argument.strip() == _JAVA_OF_RAYLET for argument in command):
+        raise UnsupportedEnvironmentError(
+            "Ray was started on this node without a Java on its PATH, and would die when Spark "
+            "starts one: end Ray there, and start it again after "
+            'export PATH="$(python -m flinkray.spark.ray_java):$PATH"'
+        )
+
+
+def _parent_command() -> list[str]:
+    try:
+        parent = psutil.Process().parent()
+        return [] if parent is None else list(parent.cmdline())
+    except psutil.Error:  # it has just ended: Ray ends this process too
+        return []
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{find_java().home / 'bin'}\n")
