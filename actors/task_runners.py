@@ -12,6 +12,7 @@ from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import SPARK
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor
 from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
+from flinkray.spark.ray_java import check_ray_starts_java
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class SparkExecutorGuard(TaskRunner):
         self._session_directory = session_directory
 
     async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+        check_ray_starts_java()
         past = await self._rpc_service.run_blocking(
             past_attempts,
             descriptor.job_id,

@@ -17,6 +17,7 @@ from ray.util import list_named_actors, placement_group_table
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from flinkray.core.errors import ConfigurationError, FlinkRayError
+from flinkray.spark.ray_java import java_on_path
 
 RAY_ADDRESS = "RAY_ADDRESS"
 _HEAD_NODE_RESOURCE = "node:__internal_head__"
@@ -65,7 +66,12 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
         "logging_level": logging.ERROR,  # its warnings explain Ray, not the job
         **options,
     }
-    context = ray.init(address="local", namespace=namespace, **arguments)  # type: ignore[arg-type]
+    with java_on_path():
+        context = ray.init(
+            address="local",
+            namespace=namespace,
+            **arguments,  # type: ignore[arg-type]
+        )
     return _runtime(context, was_entered=True)
 
 

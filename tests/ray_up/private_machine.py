@@ -1,7 +1,7 @@
 """A machine of its own on this one: processes, mounts, network, home, an ssh server on loopback.
 
 Linux namespaces keep all of it apart: what runs inside sees no process, port, temporary folder,
-home or Ray token of the machine outside, and all of it is killed when its first process ends.
+home, Java or Ray token of the machine outside, and all of it is killed when its first process ends.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ mount --rbind "$place/tmp" /tmp
 mount -t tmpfs tmpfs /run
 mkdir /run/sshd
 mount --bind "$place/passwd" /etc/passwd
+if java=$(command -v java); then mount --bind /dev/null "$(readlink -f "$java")"; fi
 ip link set lo up
 /usr/sbin/sshd -f "$place/sshd_config" -E "$place/sshd.log"
 echo ready
