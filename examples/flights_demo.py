@@ -17,11 +17,12 @@ from flights import package_data, pipeline
 from flights_report import plot, summary, text_table
 
 import flinkray
-from flinkray.core.errors import FlinkRayError
-from flinkray.scheduler.job_info import JobDetails, VertexInfo
+from flinkray.scheduler.job_info import JobDetails, StageProgressInfo, VertexInfo
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+
+ACTORS = "its JobMaster, SlotPool, TaskExecutors, SparkDriver and raydp-executors"
 
 POLL = 0.25
 """Seconds between two questions after the job's progress."""
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; the cluster is gone")
         return INTERRUPTED
-    except (FlinkRayError, ModuleNotFoundError) as error:
+    except (flinkray.FlinkRayError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -54,13 +55,14 @@ def run(output: Path, parallelism: int, keep_running: bool) -> int:
     progress = Progress()
     progress.say("starting a cluster on this machine: Ray, Dispatcher, ResourceManager")
     with flinkray.connect() as client:
-        if client.dashboard_url:
-            progress.say(f"Ray dashboard: {client.dashboard_url}")
+        progress.say("the cluster is up")
         job = flinkray.spark_job(
             pipeline, name="flights", parallelism=parallelism, cpu=1, memory="1g"
         )
         handle = client.submit(job)
-        progress.say(f"submitted job {handle.job_id}; {_where_to_look(client.dashboard_url)}")
+        progress.say(f"job {handle.job_id} is submitted")
+        if client.dashboard_url:
+            progress.say(f"watch it at {client.dashboard_url}/#/actors: {ACTORS}")
         try:
             while not progress.show(handle.details()):
                 time.sleep(POLL)
@@ -125,19 +127,17 @@ def _spark_progress(vertex: VertexInfo) -> str:
     if not (vertex.active_stages or vertex.completed_stages):
         return ""
     running = "".join(
-        # Spark names a stage after the call in the program: "parquet at <line>".
-        f"; stage {stage.stage_id} ({stage.name.partition(' at ')[0]}) "
-        f"{stage.completed_tasks}/{stage.num_tasks} tasks"
+        f"; stage {_stage(stage)}: {stage.completed_tasks} of {stage.num_tasks} tasks"
         for stage in vertex.active_stages
     )
-    return f"Spark: {vertex.completed_stages} stages done, {vertex.completed_tasks} tasks{running}"
+    return f"Spark: stages done {vertex.completed_stages}, tasks {vertex.completed_tasks}{running}"
 
 
-def _where_to_look(dashboard_url: str | None) -> str:
-    names = "JobMaster, SlotPool, SparkDriver, TaskExecutors, raydp-executors"
-    if dashboard_url is None:
-        return f"its actors: {names}"
-    return f"its actors are at {dashboard_url}/#/actors: {names}"
+def _stage(stage: StageProgressInfo) -> str:
+    """Its number, and the call of the program that caused it, if it was one: Spark has
+    ``parquet at <place>``, and names such as ``$anonfun$…`` for what it does on its own."""
+    call = stage.name.partition(" at ")[0]
+    return str(stage.stage_id) if "$" in call else f"{stage.stage_id} ({call})"
 
 
 def _cancel(handle: flinkray.JobHandle, progress: Progress) -> None:
@@ -145,7 +145,7 @@ def _cancel(handle: flinkray.JobHandle, progress: Progress) -> None:
     try:
         handle.cancel()
         handle.wait(CANCEL_PATIENCE)
-    except FlinkRayError as error:
+    except flinkray.FlinkRayError as error:
         # It has ended meanwhile, or hangs; shutting the cluster down ends it in any case.
         progress.say(str(error))
 
