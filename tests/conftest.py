@@ -1,10 +1,11 @@
-"""For all tests."""
+"""What all tests share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import ray
 
 from flinkray.spark.ray_java import java_on_path
 
@@ -14,3 +15,14 @@ def java_for_ray() -> Iterator[None]:
     """Tests start Ray by themselves, and Ray must see a Java then."""
     with java_on_path():
         yield
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One Ray cluster on this machine for the whole session; use namespaces of your own in it.
+
+    With its dashboard, which serves Ray's state API.
+    """
+    ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
+    yield
+    ray.shutdown()

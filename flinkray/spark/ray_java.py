@@ -1,7 +1,7 @@
 """Java as Ray sees it.
 
-A Ray node looks for ``java`` on the PATH once, when it is started.  If it found none, its raylet dies,
-and with it all that runs there, as soon as a JVM joins or is to be started (Ray 2.60).  So whoever
+A Ray node looks for ``java`` on the PATH once, when it is started.  If it found none, its raylet
+dies, and all that runs there, as soon as a JVM joins or is to be started (Ray 2.60).  So whoever
 starts Ray puts a Java there, and a Spark task checks its node before any JVM is started.
 
 ``python -m flinkray.spark.ray_java`` prints the folder to put on the PATH before ``ray start``.
