@@ -21,7 +21,7 @@ from flinkray.actors.messages import ClusterArguments
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import EndpointSpec, RayRpcService
+from flinkray.rpc import EndpointSpec, Placement, RayRpcService
 from flinkray.rpc.ray_directory import RayDirectory
 from flinkray.scheduler.slots import WorkerLocation
 from flinkray.testing.waiting import eventually
@@ -53,6 +53,7 @@ class RayResources:
                 name="ResourceManager",
                 factory="flinkray.actors.resource_manager:create_resource_manager",
                 arguments=ClusterArguments(self.cluster_id, settings, str(self.storage)),
+                placement=Placement(node_id=ray.get_runtime_context().get_node_id()),
                 detached=True,
                 max_restarts=-1,
             )
