@@ -16,6 +16,7 @@ from flinkray.actors.messages import (
     TaskExecutorRegistration,
     TaskExecutorRegistrationSuccess,
 )
+from flinkray.actors.registration_timeout import RegistrationTimeout
 from flinkray.actors.running_tasks import RunningTasks
 from flinkray.actors.settings import heartbeat_settings, registration_settings
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
@@ -54,10 +55,6 @@ CLOSE_TIMEOUT = 10.0
 """Seconds that the slots have to become empty when the TaskExecutor stops."""
 
 
-class RegistrationTimeoutError(FlinkRayError):
-    """The TaskExecutor found no ResourceManager for too long, and ended itself."""
-
-
 async def create_task_executor(
     rpc_service: RpcService, arguments: TaskExecutorArguments
 ) -> TaskExecutor:
@@ -94,7 +91,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._location, arguments.total_profile, arguments.number_of_slots
         )
         configuration = services.configuration
-        self._registration_timeout = configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT)
+        self._registration_timeout = RegistrationTimeout(
+            self, configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT)
+        )
         self._table = TaskSlotTable(
             arguments.resource_id,
             arguments.total_profile,
@@ -144,7 +143,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._offering: set[JobID] = set()
         self._missed_by_job_master: dict[JobID, frozenset[AllocationID]] = {}
         """Active slots that the JobMaster's last heartbeat did not list."""
-        self._registration_timer: TimerHandle | None = None
         self._slot_timer: TimerHandle | None = None
 
     @property
@@ -154,7 +152,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     # --- life cycle -------------------------------------------------------------------------------
 
     async def on_start(self) -> None:
-        self._start_registration_timer()
+        self._registration_timeout.start()
         retriever = self._services.high_availability.get_resource_manager_leader_retriever()
         await self._resource_manager.start(retriever)
 
@@ -186,7 +184,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def _resource_manager_connected(
         self, manager: ResourceManagerGateway, success: TaskExecutorRegistrationSuccess
     ) -> None:
-        self._stop_registration_timer()
+        self._registration_timeout.stop()
         self._instance_id = success.instance_id
         self._resource_manager_target = target = success.resource_manager_resource_id
         resource_id = self._location.resource_id
@@ -204,7 +202,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         if self._resource_manager_target is not None:
             self._heartbeats.unmonitor_target(self._resource_manager_target)
             self._resource_manager_target = None
-        self._start_registration_timer()
+        self._registration_timeout.start()
 
     def _resource_manager_deaf(self, reason: str) -> None:
         manager = self._resource_manager.target_gateway
@@ -222,25 +220,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
         self._heartbeats.request_heartbeat(resource_id, None)
-
-    def _start_registration_timer(self) -> None:
-        self._stop_registration_timer()
-        self._registration_timer = self.schedule_run_async(
-            self._registration_timeout, self._registration_timed_out
-        )
-
-    def _stop_registration_timer(self) -> None:
-        if self._registration_timer is not None:
-            self._registration_timer.cancel()
-            self._registration_timer = None
-
-    def _registration_timed_out(self) -> None:
-        self.on_fatal_error(
-            RegistrationTimeoutError(
-                f"{self.address} could not register at the ResourceManager within "
-                f"{self._registration_timeout:g} s"
-            )
-        )
 
     # --- slots ------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ from flinkray.actors.messages import (
     TaskExecutorRegistrationSuccess,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
-from flinkray.actors.task_executor import RegistrationTimeoutError, TaskExecutor
+from flinkray.actors.registration_timeout import RegistrationTimeoutError
+from flinkray.actors.task_executor import TaskExecutor
 from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
 from flinkray.actors.task_executor_host import TaskExecutorHost
 from flinkray.actors.task_runners import TaskError, TaskRunner
