@@ -63,6 +63,7 @@ from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.job_scheduler import JobScheduler
 from flinkray.scheduler.slots import (
     AllocatedSlot,
+    ResourceRequirements,
     ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
@@ -120,6 +121,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         )
         self._slot_pool: SlotPoolGateway | None = None
         self._pool_slots: tuple[AllocatedSlot, ...] = ()
+        self._requirements: ResourceRequirements | None = None
+        """As declared last: to be declared again to a new SlotPool."""
         self._task_executors = TaskExecutorConnections(
             self,
             self._job_id,
@@ -225,7 +228,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         for action in actions:
             match action:
                 case act.DeclareRequirements(requirements):
-                    self._tell_pool(lambda pool: pool.set_resource_requirements(requirements))
+                    self._requirements = requirements
+                    self._declare_requirements()
                 case act.ReleaseSlots(allocations, reason):
                     self._tell_pool(lambda pool: pool.release_slots(allocations, reason))
                 case act.DeployTask():
@@ -324,18 +328,29 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         manager = self._resource_manager.target_gateway
         if manager is not None:
             await self._connect_slot_pool(manager)
+        self._declare_requirements()
+
+    def _declare_requirements(self) -> None:
+        requirements = self._requirements
+        if requirements is not None:
+            self._tell_pool(lambda pool: pool.set_resource_requirements(requirements))
 
     async def _slot_pool_lost(self, reason: str) -> None:
-        """A new pool knows of no slot: those that TaskExecutors hold are given back first."""
+        """A new pool knows of no slot: those that TaskExecutors hold are given back first.
+
+        The scheduler hears of it first, so that the tasks' ends do not come as failures of their
+        own.
+        """
         if not self.is_running or self._scheduler.status.is_terminal:
             return
-        log.warning("job %s: its SlotPool died: %s", self._job_id, reason)
+        cause = f"the SlotPool died: {reason}"
+        log.warning("job %s: %s", self._job_id, cause)
         self._slot_pool = None
         self._pool_slots = ()
-        cause = f"the SlotPool died: {reason}"
+        self._apply(self._scheduler.slot_pool_lost(reason, self._now))
         self._task_executors.remove_all(cause)
-        await self._start_slot_pool()
-        self._apply(self._scheduler.slot_pool_lost(cause, self._now))
+        if self._scheduler.status in (JobStatus.RUNNING, JobStatus.RESTARTING):
+            await self._start_slot_pool()
 
     def _tell_pool(self, call: Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]) -> None:
         """Calls reach the pool in the order of this method's; its death is the watch's to tell."""

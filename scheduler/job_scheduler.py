@@ -138,7 +138,7 @@ class JobScheduler:
         return self._slots_lost(causes, now)
 
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
-        """The SlotPool is gone.  Start the new one first: the requirements are declared to it."""
+        """The SlotPool is gone; the requirements are declared again, for the next one."""
         if self.status.is_terminal:
             return []
         self._slots.held = ()

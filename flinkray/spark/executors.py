@@ -87,6 +87,12 @@ class ExecutorView:
             self._known = active
         return self._registered, self._progress(executors)
 
+    def final_progress(self) -> SparkProgress:
+        """The progress, once Spark has booked all that has happened so far."""
+        self._context.listenerBus().waitUntilEmpty()
+        executors = self._json(self._store.executorList(False))
+        return self._progress([e for e in executors if e["id"] != "driver"])
+
     def _progress(self, executors: list[dict[str, Any]]) -> SparkProgress:
         stages = self._json(
             self._store.stageList(

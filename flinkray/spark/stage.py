@@ -176,6 +176,7 @@ class SparkStage:
             returned = function(session)
             result = store_result(returned, self._stage.result_location)
         if outcome.error is None:
+            self._report_final_progress()
             self._finish(result)
         elif self._is_spark_gone():
             # The user's function saw the end of Spark; why Spark ended is the cause to report.
@@ -241,6 +242,18 @@ class SparkStage:
             if progress != reported and time.monotonic() >= next_report:
                 reported, next_report = progress, time.monotonic() + _PROGRESS_INTERVAL
                 self._tell(partial(self._listener.progress, progress))
+
+    def _report_final_progress(self) -> None:
+        """Unless the function has stopped its session: then the last look has to do."""
+        from py4j.protocol import Py4JError
+
+        assert self._application is not None
+        try:
+            progress = self._application.executor_view().final_progress()
+        except (Py4JError, OSError) as error:
+            logger.info("no final progress of job %s: %s", self._stage.job_id, error)
+            return
+        self._tell(lambda: self._listener.progress(progress))
 
     def _report_executors(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
         if registered == self._registered:

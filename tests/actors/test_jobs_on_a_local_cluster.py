@@ -316,3 +316,20 @@ async def dispatcher_is_back(cluster: LocalCluster) -> None:
         return True
 
     await eventually(answers, "the Dispatcher's answer")
+
+
+@pytest.mark.parametrize(
+    ("victim", "cause"),
+    [("SlotPool", "slot pool"), ("TaskExecutor", "TaskExecutor"), ("SparkDriver", "Spark driver")],
+)
+async def test_job_without_restarts_fails_with_the_cause_after_the_death_of(
+    victim: str, cause: str, cluster: LocalCluster
+) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
+    await until_executing(cluster, job_id)
+
+    cluster.crash(victim)
+
+    result = await end(cluster, job_id)
+    assert result.status is JobStatus.FAILED
+    assert cause in (result.failure or "")
