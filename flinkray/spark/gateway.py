@@ -127,7 +127,7 @@ class SparkStageListenerGateway(FencedRpcGateway):
     async def spark_progress(
         self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress
     ) -> None:
-        """At most twice a second, when something changed."""
+        """A few times a second at the most, when something changed."""
 
     @abstractmethod
     async def spark_stage_finished(

@@ -95,11 +95,14 @@ def stage_properties(
     refuse_owned(user)
     heap, overhead = split_memory(stage.slot_profile, user.get("spark.executor.memoryOverhead"))
     marker = marker_options(stage.job_id, attempt_name(stage))
+    cores = max(1, math.floor(stage.slot_profile.cpu))
     scratch = f"{ray.session_directory}/{stage_name(stage.job_id, attempt_name(stage))}"
     defaults = {
         "spark.app.name": stage.job_name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Else it depends on how many executors are registered when it is first asked for.
+        "spark.default.parallelism": str(max(2, stage.parallelism * cores)),
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
     }
     owned = {
@@ -107,7 +110,7 @@ def stage_properties(
         "spark.driver.host": ray.node_ip,
         "spark.driver.bindAddress": ray.node_ip,
         "spark.executor.instances": str(stage.parallelism),
-        "spark.executor.cores": str(max(1, math.floor(stage.slot_profile.cpu))),
+        "spark.executor.cores": str(cores),
         "spark.executor.memory": f"{heap // MIB}m",
         "spark.executor.memoryOverhead": f"{overhead // MIB}m",
         "spark.dynamicAllocation.enabled": "false",
@@ -117,7 +120,11 @@ def stage_properties(
         "spark.ray.log4j.factory.class": "log4j2",
         "spark.ray.log4j.config.file.name": "log4j2.xml",
         "spark.executor.extraJavaOptions": _joined(
-            *MODULE_OPTIONS, *marker, user.get("spark.executor.extraJavaOptions", "")
+            *MODULE_OPTIONS,
+            # As many threads for collection and compilation as the slot has cores, not the node.
+            f"-XX:ActiveProcessorCount={cores}",
+            *marker,
+            user.get("spark.executor.extraJavaOptions", ""),
         ),
         f"{_ACTOR_RESOURCE}.cpu": f"{stage.slot_profile.cpu:g}",
     }

@@ -25,7 +25,6 @@ from flinkray.spark.gateway import (
     SparkResult,
     SparkStageDescriptor,
 )
-from flinkray.spark.jvm import SparkStartError
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
 from flinkray.spark.result import (
@@ -40,8 +39,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_INTERVAL = 0.25
-_PROGRESS_INTERVAL = 0.5
+_START_LOOK_INTERVAL = 0.25
+_RUN_LOOK_INTERVAL = 0.5
+"""Seconds between two looks at Spark, before and after all executors have been registered once."""
 
 
 class StageListener(Protocol):
@@ -94,7 +94,7 @@ class SparkStage:
         self._lock = threading.RLock()
         self._over = False
         self._stopping = threading.Event()
-        self._complete = threading.Event()
+        self._are_complete = False
         self._registered: tuple[SparkExecutorInfo, ...] = ()
         self._application: SparkApplication | None = None
         self.timings: dict[str, float] = {}
@@ -112,7 +112,6 @@ class SparkStage:
         with self._lock:
             self._over = True
             self._stopping.set()
-            self._complete.set()
             application = self._application
         if application is not None:
             application.close()
@@ -138,9 +137,7 @@ class SparkStage:
         session = application.open()
         self.timings.update(application.timings)
         self._watch_executors(application)
-        begin = time.monotonic()
-        self._await_executors(application)
-        self.timings["executors"] = time.monotonic() - begin
+        # Not when all executors are there: planning and the first tasks need not wait for the last.
         if not self._stopping.is_set():
             self._run_user_code(function, session)
 
@@ -159,16 +156,16 @@ class SparkStage:
         application.jvm.on_exit(self._on_jvm_exit)
         return application
 
-    def _await_executors(self, application: SparkApplication) -> None:
-        if not self._complete.wait(self._executor_timeout):
-            missing = sorted(
-                set(range(self._stage.parallelism)) - {e.bundle_index for e in self._registered}
-            )
-            raise SparkStartError(
-                f"the executors of slots {missing} did not register within "
-                f"{self._executor_timeout:g} s; their logs are raydp-java-worker-* in "
-                f"{self._ray.logs_directory}, the driver's is {application.jvm.log_file}"
-            )
+    def _executors_missing(self, application: SparkApplication) -> SparkFailure:
+        missing = sorted(
+            set(range(self._stage.parallelism)) - {e.bundle_index for e in self._registered}
+        )
+        return system_failure(
+            "SparkStartError",
+            f"the executors of slots {missing} did not register within "
+            f"{self._executor_timeout:g} s; their logs are raydp-java-worker-* in "
+            f"{self._ray.logs_directory}, the driver's is {application.jvm.log_file}",
+        )
 
     def _run_user_code(self, function: SparkFunction, session: SparkSession) -> None:
         outcome = _Outcome()
@@ -225,8 +222,8 @@ class SparkStage:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         reported = SparkProgress()
-        next_report = 0.0
-        while not self._stopping.wait(_LOOK_INTERVAL):
+        opened = time.monotonic()
+        while not self._stopping.wait(self._look_interval):
             try:
                 if view.is_stopped():
                     if application.is_app_master_lost():
@@ -238,10 +235,17 @@ class SparkStage:
                 if application.jvm.is_alive:  # it was the app master that did not answer
                     self._fail(self._spark_gone(error))
                 return  # else the JVM has ended; its watcher reports that
-            self._report_executors(registered)
-            if progress != reported and time.monotonic() >= next_report:
-                reported, next_report = progress, time.monotonic() + _PROGRESS_INTERVAL
+            self._report_executors(registered, time.monotonic() - opened)
+            if not self._are_complete and time.monotonic() - opened > self._executor_timeout:
+                self._fail(self._executors_missing(application))
+                return
+            if progress != reported:
+                reported = progress
                 self._tell(partial(self._listener.progress, progress))
+
+    @property
+    def _look_interval(self) -> float:
+        return _RUN_LOOK_INTERVAL if self._are_complete else _START_LOOK_INTERVAL
 
     def _report_final_progress(self) -> None:
         """Unless the function has stopped its session: then the last look has to do."""
@@ -255,13 +259,16 @@ class SparkStage:
             return
         self._tell(lambda: self._listener.progress(progress))
 
-    def _report_executors(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
+    def _report_executors(
+        self, registered: tuple[SparkExecutorInfo, ...], seconds_since_open: float
+    ) -> None:
         if registered == self._registered:
             return
         self._registered = registered
         self._tell(lambda: self._listener.executors_changed(registered))
-        if len(registered) == self._stage.parallelism:
-            self._complete.set()
+        if len(registered) == self._stage.parallelism and not self._are_complete:
+            self._are_complete = True
+            self.timings["executors"] = seconds_since_open
 
     # --- one outcome --------------------------------------------------------------------------
 
@@ -281,7 +288,6 @@ class SparkStage:
                 return
             self._over = True
             self._stopping.set()
-            self._complete.set()
             report()
 
     def _tell(self, report: Callable[[], None]) -> None:
