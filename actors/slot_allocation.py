@@ -30,7 +30,6 @@ from flinkray.scheduler.slot_manager_actions import (
     CancelWorkerGroupRequest,
     FreeSlot,
     NotifyAllocationFailure,
-    NotifyNotEnoughResources,
     ReleaseWorkerGroup,
     RequestSlot,
     SlotManagerAction,
@@ -205,8 +204,6 @@ class SlotAllocation(WorkerEvents):
                     self._free_slot(action)
                 case NotifyAllocationFailure():
                     self._notify_allocation_failure(action)
-                case NotifyNotEnoughResources():
-                    self._notify_not_enough_resources(action.job_id, action.shortages)
         self._schedule_check()
         self._shortages.slots_changed()
 

@@ -14,7 +14,6 @@ from flinkray.scheduler.shortages import ClusterResources, explain
 from flinkray.scheduler.slot_books import SlotBooks, SlotManagerSettings
 from flinkray.scheduler.slot_manager_actions import (
     FreeSlot,
-    NotifyNotEnoughResources,
     ReleaseWorkerGroup,
     SlotManagerAction,
     StopTaskExecutor,
@@ -66,7 +65,6 @@ class SlotManager:
             )
         )
         self._checked_at = -inf
-        self._told: dict[JobID, tuple[ResourceShortage, ...]] = {}
 
     # jobs
 
@@ -90,7 +88,6 @@ class SlotManager:
         the idle time-out.
         """
         self._books.jobs.pop(job_id, None)
-        self._told.pop(job_id, None)
         actions: list[SlotManagerAction] = []
         reason = f"job {job_id} has ended" if job_ended else f"the master of job {job_id} is gone"
         request = self._books.groups.request_of_job(job_id)
@@ -317,17 +314,6 @@ class SlotManager:
             times += [b.deadline for b in group.bundles.values() if b.state is BundleState.STARTING]
         return min((t for t in times if t > self._checked_at), default=None)
 
-    def notify_shortages(self, now: float, cluster: ClusterResources) -> list[SlotManagerAction]:
-        """NotifyNotEnoughResources for each job whose shortages differ from what it was told
-        last."""
-        actions: list[SlotManagerAction] = []
-        for job_id in self._books.jobs:
-            shortages = self.shortages(job_id, now, cluster)
-            if shortages != self._told.get(job_id, ()):
-                self._told[job_id] = shortages
-                actions.append(NotifyNotEnoughResources(job_id, shortages))
-        return actions
-
     # questions
 
     def shortages(
@@ -339,7 +325,7 @@ class SlotManager:
 
     @property
     def has_shortage(self) -> bool:
-        """Whether some job misses slots now (then :meth:`notify_shortages` is worth calling)."""
+        """Whether some job misses slots now."""
         return any(missing_slots(self._books, r) for r in self._books.jobs.values())
 
     def worker_group_of(self, job_id: JobID) -> WorkerGroupId | None:

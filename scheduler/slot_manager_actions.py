@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.slots import ResourceShortage
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +91,6 @@ class NotifyAllocationFailure:
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyNotEnoughResources:
-    """Tell a JobMaster why its slots are missing; empty: nothing is short any more."""
-
-    job_id: JobID
-    shortages: tuple[ResourceShortage, ...]
-
-
 SlotManagerAction = (
     StartWorkerGroup
     | CancelWorkerGroupRequest
@@ -109,5 +100,4 @@ SlotManagerAction = (
     | RequestSlot
     | FreeSlot
     | NotifyAllocationFailure
-    | NotifyNotEnoughResources
 )

@@ -8,7 +8,6 @@ from flinkray.core.ids import AllocationID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shortages import ClusterResources, slots_that_fit
 from flinkray.scheduler.slot_manager import SlotManager
-from flinkray.scheduler.slot_manager_actions import NotifyNotEnoughResources, RequestSlot
 from flinkray.scheduler.slots import ResourceShortage
 from tests.scheduler.builders import (
     GIB,
@@ -16,9 +15,6 @@ from tests.scheduler.builders import (
     LARGE,
     SMALL,
     group,
-    location,
-    one,
-    report,
     requirements,
     sequence,
 )
@@ -150,20 +146,6 @@ def test_shared_worker_larger_than_every_node_is_unfulfillable(manager: SlotMana
     found = shortage(manager, cluster(SMALL))
     assert found.unfulfillable
     assert "No node can ever hold a worker of 2 CPU, 8g memory" in found.reason
-
-
-def test_job_is_told_once_and_again_when_nothing_is_missing_any_more(
-    manager: SlotManager,
-) -> None:
-    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
-    told = one(manager.notify_shortages(6.0, cluster(NODE)), NotifyNotEnoughResources)
-    assert told.shortages[0].missing == 1
-    assert manager.notify_shortages(7.0, cluster(NODE)) == []
-    manager.worker_group_started(1, group(), 8.0)
-    actions = manager.register_task_executor(location("te0"), SMALL, report("te0", None), 9.0)
-    asked = one(actions, RequestSlot)
-    manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, 9.0)
-    assert manager.notify_shortages(10.0, cluster(NODE)) == [NotifyNotEnoughResources(JOB, ())]
 
 
 def test_slots_are_counted_per_node_and_binary_fractions_do_not_matter() -> None:
