@@ -31,12 +31,12 @@ def connect(
 ) -> ClusterClient:
     """Connect to a cluster.
 
-    Where: the Ray that this process is connected to already; else the one at *address* (or
-    ``RAY_ADDRESS``), ``auto`` or ``host:port``, where a flinkray cluster must run; without any
-    address, or with ``local``, a local Ray with an embedded cluster is started, and both end when
-    the client is closed (or, less orderly, when the process ends).  In a Ray that the caller had
-    initialised, without *address*, a cluster that does not run is started too, and ends with the
-    client.
+    Where: the Ray that this process is connected to already (an *address* must then be its); else
+    the one at *address* (or ``RAY_ADDRESS``), ``auto`` or ``host:port``, where a flinkray cluster
+    must run; without any address, or with ``local``, a local Ray with an embedded cluster is
+    started, and both end when the client is closed (or, less orderly, when the process ends).  In a
+    Ray that the caller had initialised, without *address*, a cluster that does not run is started
+    too, and ends with the client.
 
     Args:
         cluster_id: name of the cluster; ``cluster.id`` of the configuration when None.
@@ -94,6 +94,8 @@ def _enter_ray(
     address: str | None, namespace: str, ray_options: Mapping[str, object]
 ) -> RayRuntime:
     if ray_runtime.is_connected():
+        if address not in (None, "auto"):
+            ray_runtime.check_is_present(address)
         return ray_runtime.present_ray()
     if address is not None:
         return ray_runtime.join_ray(address, namespace)

@@ -54,6 +54,22 @@ def present_ray() -> RayRuntime:
     return _runtime(ray.init(ignore_reinit_error=True, configure_logging=False), was_entered=False)
 
 
+def check_is_present(address: str) -> None:
+    """
+    Raises:
+        ClusterNotFoundError: *address* (``host:port``) is not that of the Ray that this process is
+            connected to already.
+        ConfigurationError: not such an address.
+    """
+    _check_reachable(address)
+    present = ray.get_runtime_context().gcs_address
+    if address.rpartition(":")[2] != present.rpartition(":")[2]:  # a host has many names
+        raise ClusterNotFoundError(
+            f"this process is connected to the Ray at {present} and cannot join the one at "
+            f"{address} too; call ray.shutdown() first, or leave the address out"
+        )
+
+
 def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime:
     """Start a Ray of this process's own, which ends with it.
 
