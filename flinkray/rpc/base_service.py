@@ -66,8 +66,8 @@ class BaseRpcService(RpcService):
         self._by_number: dict[int, RpcEndpoint] = {}
         self._connections: dict[str, ClientConnection] = {}
         self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
-        self._peers: set[ServerConnection] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._peers: dict[ServerConnection, None] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -202,9 +202,11 @@ class BaseRpcService(RpcService):
             self._keep(self.process_name, connection)
         return connection
 
-    def new_memory_connection(self, target: BaseRpcService, process: str) -> ClientConnection:
+    def new_memory_connection(
+        self, target: BaseRpcService, process: str, latency: Callable[[], float] | None = None
+    ) -> ClientConnection:
         """A connection from this service to *target*, which lives on the same loop."""
-        near, far = MemoryTransport.pair(self.loop)
+        near, far = MemoryTransport.pair(self.loop, latency)
         connection = ClientConnection(
             process,
             target.incarnation,
@@ -220,7 +222,7 @@ class BaseRpcService(RpcService):
     def new_peer(self, transport: Transport, peer: str) -> ServerConnection:
         """The called side of a new connection from *peer*."""
         server = ServerConnection(self, transport, peer, self.max_frame_size)
-        self._peers.add(server)
+        self._peers[server] = None
         return server
 
     # --- called side --------------------------------------------------------------------------
@@ -232,7 +234,7 @@ class BaseRpcService(RpcService):
 
     def peer_lost(self, peer: ServerConnection) -> None:
         """For connections: a peer's connection is gone."""
-        self._peers.discard(peer)
+        self._peers.pop(peer, None)
 
     def stop_requested(self, answer: Callable[[], None]) -> None:
         """For connections: close all endpoints, answer, end the process."""
@@ -293,8 +295,8 @@ class BaseRpcService(RpcService):
     def create_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work of the service itself; cancelled when it closes."""
         task = self.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda _: self._tasks.pop(task))
         task.add_done_callback(_retrieve)
         return task
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flinkray.core.clock import Clock
@@ -19,6 +20,10 @@ from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec, load_factory
 
 logger = logging.getLogger(__name__)
+
+_NAME_FREED_TIMEOUT = 10.0
+"""Seconds that a spawn waits for a starting or ending process of the same name."""
+_NAME_FREED_POLL = 0.02
 
 
 async def create_endpoint(service: RpcService, spec: EndpointSpec) -> RpcEndpoint:
@@ -51,6 +56,8 @@ class _Process:
     owner: str
     restarts_left: int
     service: LocalRpcService | None = None
+    creation: asyncio.Task[RpcEndpoint] | None = None
+    """Of the present incarnation's endpoint."""
     restart: asyncio.Task[None] | None = None
 
 
@@ -60,6 +67,10 @@ class LocalNetwork:
 
     restart_delay: float = 0.0
     """Seconds from a crash until a process that is to be restarted is there again."""
+    start_delay: Callable[[], float] = lambda: 0.0
+    """Seconds that the next process takes until it begins to make its endpoint."""
+    latency: Callable[[], float] | None = None
+    """Seconds that the next frame from one process to another takes; None: one turn of the loop."""
     services: dict[str, LocalRpcService] = field(default_factory=dict)
     """The processes that are up, by name."""
     _processes: dict[str, _Process] = field(default_factory=dict)
@@ -71,17 +82,35 @@ class LocalNetwork:
         return str(self._incarnations)
 
     async def spawn(self, spec: EndpointSpec, spawner: LocalRpcService) -> str:
-        if spec.name in self._processes or spec.name in self.services:
-            raise ProcessExistsError(spec.name)
+        await self._until_free(spec.name, spawner.loop)
         process = _Process(spec, spawner.process_name, spec.max_restarts)
         self._processes[spec.name] = process
         try:
             endpoint = await self._run(process, spawner.clock, spawner.ask_timeout)
         except BaseException:
             if self._processes.get(spec.name) is process:
-                self.kill(spec.name)
+                if spec.detached and not spawner.is_up and process.creation is not None:
+                    process.creation.add_done_callback(lambda task: self._start_ended(spec, task))
+                else:
+                    self.kill(spec.name)
             raise
         return endpoint.address
+
+    async def _until_free(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a process of that name that starts or ends, as a spawn on Ray does."""
+        give_up = loop.time() + _NAME_FREED_TIMEOUT
+        while name in self._processes or name in self.services:
+            service = self.services.get(name)
+            if (service is not None and service.endpoints()) or loop.time() > give_up:
+                raise ProcessExistsError(name)
+            await asyncio.sleep(_NAME_FREED_POLL)
+
+    def _start_ended(self, spec: EndpointSpec, creation: asyncio.Task[RpcEndpoint]) -> None:
+        """A process lives on without who spawned it, unless it could not be started."""
+        process = self._processes.get(spec.name)
+        failed = not creation.cancelled() and creation.exception() is not None
+        if failed and process is not None and process.creation is creation:
+            self.kill(spec.name)
 
     def crash(self, process_name: str) -> None:
         """The process dies as by SIGKILL; restarted as its spec says."""
@@ -131,6 +160,19 @@ class LocalNetwork:
         spec: EndpointSpec = codec.decode(codec.encode(process.spec))
         service = LocalRpcService(spec.name, self, clock=clock, ask_timeout=ask_timeout)
         process.service = service
+        # a task of the new process: it ends with that one, and not with who spawned it
+        creation = process.creation = service.create_task(self._create(process, service, spec))
+        try:
+            return await asyncio.shield(creation)
+        except asyncio.CancelledError:
+            if creation.cancelled():
+                raise RpcConnectionError(f"the process {spec.name} died at its start") from None
+            raise
+
+    async def _create(
+        self, process: _Process, service: LocalRpcService, spec: EndpointSpec
+    ) -> RpcEndpoint:
+        await asyncio.sleep(self.start_delay())
         endpoint = await create_endpoint(service, spec)
         endpoint.terminated.add_done_callback(
             lambda _: self._main_ended(process, service, endpoint)
@@ -142,8 +184,9 @@ class LocalNetwork:
         try:
             await self._run(process, clock, ask_timeout)
         except Exception:
-            logger.exception("restarting %s failed", process.spec.name)
-            self.crash(process.spec.name)
+            if process.restart is asyncio.current_task():  # not: it was crashed, and comes again
+                logger.exception("restarting %s failed", process.spec.name)
+                self.crash(process.spec.name)
 
     def _main_ended(
         self, process: _Process, service: LocalRpcService, endpoint: RpcEndpoint
@@ -213,6 +256,11 @@ class LocalRpcService(BaseRpcService):
             connection = await self._connection(process_name)
             await connection.stop_process()
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the process lives, be it that it starts or ends."""
+        return self.network.services.get(self.process_name) is self
+
     def abort(self) -> None:
         """Die as by SIGKILL: nothing is stopped, nobody is told but by broken connections."""
         self._leave()
@@ -230,14 +278,14 @@ class LocalRpcService(BaseRpcService):
             self._executor.shutdown(wait=False)
 
     def _leave(self) -> None:
-        if self.network.services.get(self.process_name) is self:
+        if self.is_up:
             del self.network.services[self.process_name]
 
     async def _open_connection(self, process_name: str) -> ClientConnection:
         target = self.network.services.get(process_name)
         if target is None:
             raise RpcConnectionError(f"no process {process_name} is running")
-        return self.new_memory_connection(target, process_name)
+        return self.new_memory_connection(target, process_name, self.network.latency)
 
     async def _is_alive(self, connection: ClientConnection) -> bool:
         return False  # a connection in memory is lost only when a side ends

@@ -35,16 +35,16 @@ class TimerHandle:
 
     __slots__ = ("_handle", "_timers")
 
-    def __init__(self, timers: set[TimerHandle]) -> None:
+    def __init__(self, timers: dict[TimerHandle, None]) -> None:
         self._timers = timers
         self._handle: asyncio.TimerHandle | None = None
-        timers.add(self)
+        timers[self] = None
 
     def arm(self, handle: asyncio.TimerHandle) -> None:
         self._handle = handle
 
     def cancel(self) -> None:
-        self._timers.discard(self)
+        self._timers.pop(self, None)
         if self._handle is not None:
             self._handle.cancel()
 
@@ -58,10 +58,11 @@ class Mailbox:
         self._loop = service.loop
         self._state = EndpointState.CREATED
         self._waiting: deque[Coroutine[Any, Any, None]] = deque()
-        self._handlers: set[asyncio.Task[None]] = set()
-        self._background: set[asyncio.Task[Any]] = set()
-        self._timers: set[TimerHandle] = set()
-        self._watches: set[TerminationWatch] = set()
+        # in their order, so that an end takes the same course whenever it is repeated
+        self._handlers: dict[asyncio.Task[None], None] = {}
+        self._background: dict[asyncio.Task[Any], None] = {}
+        self._timers: dict[TimerHandle, None] = {}
+        self._watches: dict[TerminationWatch, None] = {}
         self._start_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
@@ -150,7 +151,7 @@ class Mailbox:
                 self._error = error
         self._state = EndpointState.TERMINATED
         if self._handlers:
-            await asyncio.wait(self._handlers, timeout=self._endpoint.handler_grace)
+            await asyncio.wait(tuple(self._handlers), timeout=self._endpoint.handler_grace)
         leftovers = self._release()
         if leftovers:
             await asyncio.wait(leftovers)
@@ -170,19 +171,18 @@ class Mailbox:
         self._service.unregister_endpoint(self._endpoint)
         self._complete()
 
-    def _release(self) -> set[asyncio.Task[Any]]:
+    def _release(self) -> list[asyncio.Task[Any]]:
         for timer in tuple(self._timers):
             timer.cancel()
         for watch in tuple(self._watches):
             watch.cancel()
         while self._waiting:
             self._waiting.popleft().close()
-        tasks = {*self._handlers, *self._background}
         current = asyncio.current_task(self._loop) if _on_loop(self._loop) else None
+        tasks = [task for task in (*self._handlers, *self._background) if task is not current]
         for task in tasks:
-            if task is not current:
-                task.cancel()
-        return {task for task in tasks if task is not current}
+            task.cancel()
+        return tasks
 
     def _complete(self) -> None:
         if not self.started.done():
@@ -210,8 +210,8 @@ class Mailbox:
 
     def _spawn_handler(self, handler: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(handler)
-        self._handlers.add(task)
-        task.add_done_callback(self._handlers.discard)
+        self._handlers[task] = None
+        task.add_done_callback(lambda _: self._handlers.pop(task))
 
     def run_async(self, fn: Callable[[], Awaitable[None] | None]) -> None:
         if _on_loop(self._loop):
@@ -227,7 +227,9 @@ class Mailbox:
         except Exception as error:  # noqa: BLE001 - the endpoint decides what it means
             self._endpoint.on_fatal_error(error)
             return
-        if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):  # not wrapped: one that is dropped unbegun would complain
+            self.create_task(result, None)
+        elif inspect.isawaitable(result):
             self.create_task(_await(result), None)
 
     def call_async(
@@ -269,7 +271,7 @@ class Mailbox:
         timer = TimerHandle(self._timers)
 
         def run() -> None:
-            self._timers.discard(timer)
+            self._timers.pop(timer, None)
             self._invoke(fn)
 
         timer.arm(self._loop.call_later(delay, run))
@@ -280,14 +282,14 @@ class Mailbox:
     def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
         self.validate_runs_in_main_thread()
         task = self._loop.create_task(coroutine, name=name)
-        self._background.add(task)
+        self._background[task] = None
         task.add_done_callback(self._background_done)
         if self._state is EndpointState.TERMINATED:
             task.cancel()
         return task
 
     def _background_done(self, task: asyncio.Task[Any]) -> None:
-        self._background.discard(task)
+        del self._background[task]
         if task.cancelled():
             return
         error = task.exception()
@@ -302,13 +304,13 @@ class Mailbox:
         self.validate_runs_in_main_thread()
 
         def fired(reason: str) -> None:
-            self._watches.discard(watch)
+            self._watches.pop(watch, None)
             self._invoke(lambda: on_terminated(reason))
 
         watch = self._service.watch(address, fired)
         if watch.is_active and self._state is not EndpointState.TERMINATED:
-            self._watches = {known for known in self._watches if known.is_active}
-            self._watches.add(watch)
+            self._watches = {known: None for known in self._watches if known.is_active}
+            self._watches[watch] = None
         else:
             watch.cancel()
         return watch

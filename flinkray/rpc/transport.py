@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -46,8 +47,12 @@ class Transport(ABC):
 class MemoryTransport(Transport):
     """One end of a pair on one event loop; a frame arrives in the loop's next turn."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, latency: Callable[[], float] | None = None
+    ) -> None:
+        """*latency*: seconds until what is sent now arrives, if not in the next turn."""
         self._loop = loop
+        self._latency = latency
         self._receiver: FrameReceiver | None = None
         self._peer: MemoryTransport | None = None
         self._inbox: list[bytes] = []
@@ -55,8 +60,10 @@ class MemoryTransport(Transport):
         self._context = contextvars.Context()
 
     @classmethod
-    def pair(cls, loop: asyncio.AbstractEventLoop) -> tuple[MemoryTransport, MemoryTransport]:
-        one, other = cls(loop), cls(loop)
+    def pair(
+        cls, loop: asyncio.AbstractEventLoop, latency: Callable[[], float] | None = None
+    ) -> tuple[MemoryTransport, MemoryTransport]:
+        one, other = cls(loop, latency), cls(loop, latency)
         one._peer, other._peer = other, one
         return one, other
 
@@ -78,18 +85,24 @@ class MemoryTransport(Transport):
     def close(self) -> None:
         peer, self._peer = self._peer, None
         if peer is not None:
-            self._loop.call_soon(peer._lost, "the connection was closed by the other side")
+            self._loop.call_soon(peer._closed, context=peer._context)
             self._loop.call_soon(self._lost, "the connection was closed")
 
     def break_off(self, reason: str) -> None:
         peer, self._peer = self._peer, None
         self._receiver = None
         if peer is not None:
-            self._loop.call_soon(peer._lost, reason)
+            peer._soon(lambda: peer._lost(reason))
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        if self._latency is None:
+            self._loop.call_soon(callback, context=self._context)
+        else:
+            self._loop.call_later(self._latency(), callback, context=self._context)
 
     def _arriving(self, frame: bytes) -> None:
         if not self._inbox:
-            self._loop.call_soon(self._deliver, context=self._context)
+            self._soon(self._deliver)
         self._inbox.append(frame)
 
     def _deliver(self) -> None:
@@ -97,6 +110,10 @@ class MemoryTransport(Transport):
         for frame in frames:
             if self._receiver is not None:
                 self._receiver.frame_received(frame)
+
+    def _closed(self) -> None:
+        self._deliver()
+        self._lost("the connection was closed by the other side")
 
     def _lost(self, reason: str) -> None:
         self._peer = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
+from typing import ClassVar
 
 from flinkray.actors.cluster_services import ClusterServices, Leadership
 from flinkray.actors.dispatcher import Dispatcher
@@ -66,6 +67,12 @@ def scripted_job(
 class LocalCluster:
     """An async context manager: entered, the cluster runs on the present event loop."""
 
+    masters: ClassVar[dict[str, str]] = {
+        "ResourceManager": "flinkray.testing.local_workers:create_local_resource_manager",
+        "Dispatcher": f"{__name__}:create_local_dispatcher",
+    }
+    """Their factories."""
+
     def __init__(
         self,
         storage_dir: str,
@@ -79,11 +86,7 @@ class LocalCluster:
 
     async def __aenter__(self) -> LocalCluster:
         self.client = LocalRpcService("client", self.network)
-        masters = {
-            "ResourceManager": "flinkray.testing.local_workers:create_local_resource_manager",
-            "Dispatcher": f"{__name__}:create_local_dispatcher",
-        }
-        for name, factory in masters.items():
+        for name, factory in self.masters.items():
             spec = EndpointSpec(
                 name, name, factory, self._arguments, detached=True, max_restarts=-1
             )

@@ -9,12 +9,14 @@ JSON of a list of attempts, each a list of steps; the last attempt's steps serve
 ``progress <n>``       n tasks are done
 ``finish``             the user's function has returned
 ``fail <text>``        the user's function has raised
+``pause <s>``          s seconds pass
 ``wait``               nothing more happens until the driver is stopped
 =====================  =========================================================================
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -91,6 +93,8 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
             elif verb == "fail":
                 failure = SparkFailure("ValueError", argument, "Traceback …", is_user_error=True)
                 await self._listener.spark_stage_failed(vertex_id, attempt, failure)
+            elif verb == "pause":
+                await asyncio.sleep(float(argument))
             elif verb != "wait":
                 raise ValueError(f"no such step in the script: {step!r}")
 

@@ -77,9 +77,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.blocking_calls -= 1
 
 
-def run_on_virtual_time(main: Coroutine[Any, Any, T], limit: float = LIMIT) -> T:
-    """``asyncio.run`` on a loop of its own.  *limit* in virtual seconds."""
-    loop = VirtualTimeLoop(limit)
+def run_on_virtual_time(
+    main: Coroutine[Any, Any, T], limit: float = LIMIT, loop: VirtualTimeLoop | None = None
+) -> T:
+    """``asyncio.run`` on a loop of its own, or on *loop*.  *limit* in virtual seconds."""
+    loop = loop or VirtualTimeLoop()
+    loop.limit = limit
     try:
         return loop.run_until_complete(main)
     finally:
