@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
 
 import flinkray
 from flinkray.actors.cluster_services import ClusterServices, Leadership
@@ -23,15 +24,17 @@ from flinkray.actors.messages import (
 )
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
+    FlinkRayError,
     JobExecutionError,
     JobNotFoundError,
     JobStateError,
     JobSubmissionError,
+    RecipientUnreachableError,
     RpcError,
 )
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, RandomBytes
 from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS
-from flinkray.ha import StoreError
+from flinkray.ha import CorruptEntryError, JobStoreStateError, StoreError
 from flinkray.rpc import (
     EndpointSpec,
     FencedRpcEndpoint,
@@ -54,7 +57,7 @@ log = logging.getLogger(__name__)
 JOB_MASTER_FACTORY = "flinkray.actors.job_master:create_job_master"
 
 _RETRY_DELAY = 0.5
-"""Seconds between two attempts to reach the ResourceManager while a job is cleaned up."""
+"""Seconds between two attempts to store how a job ended, or to clean up after it."""
 _CANCEL_GRACE = 20.0
 """Seconds that running jobs have to end when the cluster is shut down."""
 
@@ -145,16 +148,21 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job = self._manage(job_graph, self.clock.time())
         try:
             await self._graphs.put_job_graph(job_graph)
-        except StoreError as error:
+        except FlinkRayError as error:
             del self._jobs[job_id]
-            raise JobSubmissionError(job_id, f"its graph could not be stored: {error}") from error
+            refusal = JobSubmissionError(job_id, f"its graph could not be stored: {error}")
+            job.ended.set_exception(refusal)  # for who has asked for its result meanwhile
+            job.ended.exception()
+            raise refusal from error
         log.info("job %s (%s) accepted", job_id, job_graph.name)
         self.create_task(self._start_job_master(job))
 
     async def list_jobs(self) -> tuple[JobOverview, ...]:
-        details = [await self._details_of(job) for job in self._jobs.values()]
-        details += [ended.details for ended in self._ended.values()]
-        return tuple(sorted(map(overview_of, details), key=lambda o: (o.start_time, o.job_id)))
+        running = await asyncio.gather(*map(self._details_of, tuple(self._jobs.values())))
+        details = {job.job_id: job for job in running}
+        details.update((ended.job_id, ended.details) for ended in self._ended.values())
+        overviews = map(overview_of, details.values())
+        return tuple(sorted(overviews, key=lambda o: (o.start_time, o.job_id)))
 
     async def request_job_status(self, job_id: JobID) -> JobStatus:
         return (await self.request_job_details(job_id)).status
@@ -182,7 +190,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job = self._job(job_id)
         job.cancel_requested = True
         if job.gateway is not None:
-            await job.gateway.cancel()
+            try:
+                await job.gateway.cancel()
+            except RecipientUnreachableError as error:  # the next one hears it when it registers
+                log.info("job %s: the JobMaster to be told of the cancel died: %s", job_id, error)
 
     async def request_cluster_overview(self) -> ClusterOverview:
         manager = await self._services.connect_to_resource_manager()
@@ -206,7 +217,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 await self.cancel_job(job.job_id)
         if running:
             await asyncio.wait([job.ended for job in running], timeout=_CANCEL_GRACE)
-        for job in self._jobs.values():
+        for job in tuple(self._jobs.values()):
             log.error("job %s did not end within %g s; it is killed", job.job_id, _CANCEL_GRACE)
             await self.rpc_service.kill(job_master_process(job.job_id))
         manager = await self._services.connect_to_resource_manager()
@@ -240,6 +251,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             detached=True,
         )
         try:
+            # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet
+            await self.rpc_service.kill(spec.name)
             await self.rpc_service.spawn(spec)
         except Exception as error:  # noqa: BLE001 - whatever the JobMaster's own start-up raised
             if job.job_master_id == job_master_id:
@@ -260,22 +273,31 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        job = self._jobs.get(job_id)
-        if job is None or job.outcome is not None:
-            return RegistrationRejection(
-                f"job {job_id} is not to be run by this cluster (any more)"
-            )
-        if job.job_master_id not in (None, job_master_id):
-            return RegistrationRejection(f"job {job_id} is led by {job.job_master_id}")
+        rejection = self._why_not_led_by(job_id, job_master_id)
+        if rejection is not None:
+            return RegistrationRejection(rejection)
         try:
             gateway = await self.connect(job_master_address, JobMasterGateway, job_master_id)
         except RpcError as error:
             return RegistrationFailure(f"no JobMaster at {job_master_address}: {error}")
+        rejection = self._why_not_led_by(job_id, job_master_id)  # it may have been replaced by now
+        if rejection is not None:
+            return RegistrationRejection(rejection)
+        job = self._job(job_id)
         if job.job_master_id is None:  # it was started by a previous Dispatcher
             job.job_master_id = job_master_id
             self._watch_job_master(job, job_master_id)
         job.gateway = gateway
         return JobMasterToDispatcherRegistrationSuccess(job.cancel_requested)
+
+    def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
+        """None: nothing is against that JobMaster."""
+        job = self._jobs.get(job_id)
+        if job is None or job.ending is not None or job.outcome is not None:
+            return f"job {job_id} is not to be run by this cluster (any more)"
+        if job.job_master_id not in (None, job_master_id):
+            return f"job {job_id} is led by {job.job_master_id}"
+        return None
 
     async def _job_master_terminated(
         self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str
@@ -284,6 +306,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             return  # a newer one leads
         job.gateway = None
         job.job_master_id = None
+        if job.ending is not None:
+            await asyncio.shield(job.ending)
         if job.outcome is not None:
             await self._clean_up(job)
             return
@@ -308,13 +332,22 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job = self._job(job_id)
         if job.outcome is not None:
             return  # told before, by a call whose answer was lost
-        if job.job_master_id != job_master_id:
+        if job.job_master_id not in (None, job_master_id):  # None: it has not registered here yet
             raise JobStateError(job_id, f"it is led by {job.job_master_id}, not {job_master_id}")
         await self._job_ended(job, ArchivedJob(result, job.with_failovers(details)))
 
     async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:
+        """Returns when it is stored how the job ended; what was told first counts."""
+        if job.ending is None:
+            job.ending = self.create_task(self._store(job, outcome), f"store {job.job_id}")
+        await asyncio.shield(job.ending)
+
+    async def _store(self, job: ManagedJob, outcome: ArchivedJob) -> None:
+        await _insist(
+            f"job {job.job_id}: cannot store how it ended yet",
+            lambda: self._results.create_dirty_result(outcome),
+        )
         job.outcome = outcome
-        await self._results.create_dirty_result(outcome)
         log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
 
     async def _clean_up(self, job: ManagedJob) -> None:
@@ -322,16 +355,40 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         outcome = job.outcome
         assert outcome is not None
         reason = f"job {outcome.result.status.name}"
-        while True:
-            try:
-                manager = await self._services.connect_to_resource_manager()
-                await manager.release_job(job.job_id, reason)
-                break
-            except RpcError as error:
-                log.warning("job %s: cannot give back its workers yet: %s", job.job_id, error)
-                await asyncio.sleep(_RETRY_DELAY)
-        await self._graphs.remove_job_graph(job.job_id)
-        await self._results.mark_result_as_clean(job.job_id)
+
+        async def release() -> None:
+            # the JobMaster was given up, or a previous Dispatcher took its report: it may live yet
+            await self.rpc_service.kill(job_master_process(job.job_id))
+            manager = await self._services.connect_to_resource_manager()
+            await manager.release_job(job.job_id, reason)
+
+        name = f"job {job.job_id}"
+        await _insist(f"{name}: cannot give back its workers yet", release)
+        await _insist(
+            f"{name}: cannot remove its graph yet",
+            lambda: self._graphs.remove_job_graph(job.job_id),
+        )
+        await _insist(
+            f"{name}: cannot mark its result as clean yet",
+            lambda: self._results.mark_result_as_clean(job.job_id),
+        )
         self._ended[job.job_id] = outcome
         del self._jobs[job.job_id]
         job.ended.set_result(outcome)
+
+
+async def _insist(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Until it is done: nobody else would do it.
+
+    What a store says of the state that it is in does not change by trying again: it is logged.
+    """
+    while True:
+        try:
+            await work()
+            return
+        except (JobStoreStateError, CorruptEntryError) as error:
+            log.error("%s, and never will: %s", what, error)
+            return
+        except (RpcError, StoreError) as error:
+            log.warning("%s: %s", what, error)
+        await asyncio.sleep(_RETRY_DELAY)

@@ -31,8 +31,10 @@ class ManagedJob:
     watch: TerminationWatch | None = None
     failovers: int = 0
     cancel_requested: bool = False
+    ending: asyncio.Task[None] | None = None
+    """Stores how the job ended; from its beginning on no JobMaster is started."""
     outcome: ArchivedJob | None = None
-    """Set as soon as the job's end is stored; from then on no JobMaster is started."""
+    """Set as soon as the job's end is stored."""
     failures: list[ExceptionEntry] = field(default_factory=list)
     """Deaths of this job's JobMasters."""
 
