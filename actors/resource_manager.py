@@ -71,13 +71,16 @@ async def create_resource_manager(
 
 
 async def lead_resource_manager(
-    rpc_service: RpcService, arguments: ClusterArguments, driver: ResourceManagerDriver
+    rpc_service: RpcService,
+    arguments: ClusterArguments,
+    driver: ResourceManagerDriver,
+    random_bytes: RandomBytes = os.urandom,
 ) -> ResourceManager:
     """Wait for the leadership; then the ResourceManager of that session, knowing what exists."""
     services = ClusterServices.create(rpc_service, arguments)
     election = services.high_availability.get_resource_manager_leader_election()
     leadership = await Leadership.win(election)
-    manager = ResourceManager(rpc_service, services, leadership, driver)
+    manager = ResourceManager(rpc_service, services, leadership, driver, random_bytes)
     await manager.recover()
     return manager
 
@@ -249,6 +252,10 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         gateway = await self._connect_back(job_master_address, JobMasterGateway, job_master_id)
         if isinstance(gateway, RegistrationFailure):
             return gateway
+        try:
+            await gateway.request_job_status()
+        except RpcError as error:  # its successor is at that address by now
+            return RegistrationFailure(f"{job_master_address} is not {job_master_id}: {error}")
         earlier = self._close_job_master(job_id)
         if earlier is not None and earlier.job_master_id != job_master_id:
             self._slots.job_master_gone(job_id, f"job {job_id} has a new JobMaster")

@@ -91,7 +91,7 @@ class ShortageReporter:
                     self._told[job_id] = shortages
                     self._notify(job_id, shortages)
             else:
-                next_look = min(next_look, due - now)
+                next_look = min(next_look, max(SHORTEST_INTERVAL, due - now))
         self._is_looking = False
         if self._short_since:
             self._look_after(next_look)
