@@ -113,6 +113,7 @@ class Coordinators:
     async def _stop(self, key: CoordinatorKey, coordinator: _Coordinator) -> None:
         if coordinator.watch is not None:
             coordinator.watch.cancel()
+        coordinator.start.cancel()  # or it would have to wait for a node that may never come
         await asyncio.wait([coordinator.start])
         if coordinator.gateway is not None:
             try:

@@ -32,6 +32,8 @@ from flinkray.actors.messages import (
 )
 from flinkray.actors.settings import heartbeat_settings, registration_settings
 from flinkray.actors.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.task_runners import TaskError
+from flinkray.actors.tell import tell
 from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
@@ -39,6 +41,8 @@ from flinkray.core.errors import (
     JobStateError,
     RecipientUnreachableError,
     RpcError,
+    SlotAllocationError,
+    UnknownTaskExecutorError,
 )
 from flinkray.core.ids import (
     AllocationID,
@@ -83,6 +87,9 @@ log = logging.getLogger(__name__)
 
 _REPORT_RETRY_DELAY = 0.5
 """Seconds between two attempts to tell the Dispatcher of the job's end."""
+
+_SLOT_POOL_STARTS = 5
+"""How many SlotPools in a row may die while they start before the JobMaster gives up."""
 
 
 def slot_pool_process(job_id: JobID) -> str:
@@ -205,12 +212,12 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._dispatcher.stop()
         await self._resource_manager.stop()
         await self._coordinators.kill_all()
-        await self._close_slot_pool("the JobMaster stops")
-        if manager is not None:
+        if manager is not None:  # before the slots are free, which it would give to the job again
             try:
                 await manager.disconnect_job_master(self._job_id, self.fencing_token, "it stops")
             except RpcError as error:
                 log.info("job %s: no goodbye to the ResourceManager: %s", self._job_id, error)
+        await self._close_slot_pool("the JobMaster stops")
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
@@ -258,6 +265,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         try:
             executor = self._task_executors.get(action.slot.location.resource_id)
             await executor.submit_task(action.descriptor, self.fencing_token)
+        except (UnknownTaskExecutorError, SlotAllocationError, TaskError) as error:
+            # not a slot of ours (any more): with it the next attempt would fail at once, too
+            self._slot_lost(action.slot.allocation_id, str(error))
         except FlinkRayError as error:
             self._apply(self._scheduler.deploy_failed(attempt_id, str(error), self._now))
 
@@ -322,13 +332,27 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 self._services.arguments, self._job_id, self.fencing_token, self.address
             ),
         )
-        address = await self.rpc_service.spawn(spec)
-        self._slot_pool = await self.connect(address, SlotPoolGateway, self.fencing_token)
+        for starts_left in reversed(range(_SLOT_POOL_STARTS)):
+            try:
+                address = await self.rpc_service.spawn(spec)
+                pool = await self.connect(address, SlotPoolGateway, self.fencing_token)
+                break
+            except RpcError as error:  # it died while it started
+                if not starts_left:
+                    raise
+                log.warning("job %s: its SlotPool did not start: %s", self._job_id, error)
+                await self.rpc_service.kill(spec.name)
+        self._slot_pool = pool
         self.watch(address, lambda reason: self.run_async(partial(self._slot_pool_lost, reason)))
+        for location in self._task_executors.locations():  # they have registered meanwhile
+            self._tell_pool_of(location)
         manager = self._resource_manager.target_gateway
         if manager is not None:
             await self._connect_slot_pool(manager)
         self._declare_requirements()
+
+    def _tell_pool_of(self, location: WorkerLocation) -> None:
+        self._tell_pool(lambda pool: pool.register_task_executor(location))
 
     def _declare_requirements(self) -> None:
         requirements = self._requirements
@@ -349,13 +373,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._pool_slots = ()
         self._apply(self._scheduler.slot_pool_lost(reason, self._now))
         self._task_executors.remove_all(cause)
-        if self._scheduler.status in (JobStatus.RUNNING, JobStatus.RESTARTING):
+        if self._scheduler.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
             await self._start_slot_pool()
 
     def _tell_pool(self, call: Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]) -> None:
         """Calls reach the pool in the order of this method's; its death is the watch's to tell."""
         if self._slot_pool is not None:
-            self.create_task(_log_failure(call(self._slot_pool), f"job {self._job_id}: SlotPool"))
+            tell(self, call(self._slot_pool), f"the SlotPool of job {self._job_id}")
 
     async def _close_slot_pool(self, reason: str) -> None:
         pool, self._slot_pool = self._slot_pool, None
@@ -363,8 +387,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             await _log_failure(pool.close_pool(reason), f"job {self._job_id}: closing its SlotPool")
 
     async def slots_changed(self, slots: tuple[AllocatedSlot, ...]) -> None:
-        self._pool_slots = slots
-        self._apply(self._scheduler.slots_changed(slots, self._now))
+        """Last words of a pool that died, and slots of TaskExecutors that were lost since, do not
+        count."""
+        if self._slot_pool is None:
+            return
+        connected = {location.resource_id for location in self._task_executors.locations()}
+        self._pool_slots = tuple(s for s in slots if s.location.resource_id in connected)
+        self._apply(self._scheduler.slots_changed(self._pool_slots, self._now))
 
     # --- the ResourceManager and the Dispatcher ---------------------------------------------------
 
@@ -390,6 +419,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def _resource_manager_lost(self, reason: str) -> None:
         self._resource_manager_heartbeats.stop()
         self._tell_pool(lambda pool: pool.disconnect_resource_manager())
+        # the next one knows nothing of what this one said, and would never take it back
+        self._apply(self._scheduler.resources_short((), self._now))
 
     async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
         self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
@@ -419,7 +450,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             return RegistrationRejection(f"this JobMaster runs job {self._job_id}, not {job_id}")
         try:
             if await self._task_executors.add(location):
-                self._tell_pool(lambda pool: pool.register_task_executor(location))
+                self._tell_pool_of(location)
         except RpcError as error:
             return RegistrationFailure(f"no TaskExecutor at {location.address}: {error}")
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
@@ -441,6 +472,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
+        self._slot_lost(allocation_id, reason)
+
+    def _slot_lost(self, allocation_id: AllocationID, reason: str) -> None:
         self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
         self._tell_pool(lambda pool: pool.fail_allocation(allocation_id, reason))
 

@@ -89,6 +89,10 @@ class TaskExecutorConnections:
         )
         return True
 
+    def locations(self) -> tuple[WorkerLocation, ...]:
+        """Of those that are connected."""
+        return tuple(connection.location for connection in self._connections.values())
+
     def get(self, resource_id: ResourceID) -> TaskExecutorGateway:
         """Raises UnknownTaskExecutorError when it is not (any more) connected."""
         connection = self._connections.get(resource_id)

@@ -24,4 +24,5 @@ def tell(endpoint: RpcEndpoint, message: Coroutine[Any, Any, None], to: str) -> 
         except FlinkRayError as error:
             log.info("%s could not be told: %s", to, error)
 
-    endpoint.create_task(send(), f"message to {to}")
+    task = endpoint.create_task(send(), f"message to {to}")
+    task.add_done_callback(lambda _: message.close())  # if it was dropped before it had begun
