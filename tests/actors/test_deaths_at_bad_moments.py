@@ -1,0 +1,324 @@
+"""What random deaths have brought to light, and reading the code with them in mind: each as the
+moment that it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.core.errors import JobSubmissionError
+from flinkray.core.ids import (
+    AllocationID,
+    FencingToken,
+    JobID,
+    JobMasterId,
+    ResourceID,
+    WorkerGroupId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import RegistrationFailure
+from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart
+from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing.local_cluster import scripted_job
+from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.chaos_cluster import ChaosCluster, SeededLoop
+from tests.actors.resource_cluster import ONE_CPU, ResourceCluster, number
+
+NODE = ResourceProfile(4, 2**33)
+RUNS = ["register", "wait"]
+
+Test = Callable[[ChaosCluster], Awaitable[None]]
+
+
+def on_cluster(
+    *nodes: ResourceProfile, configuration: dict[str, str] | None = None
+) -> Callable[[Test], Callable[[Path], None]]:
+    """Runs a test on virtual time, with a cluster in which everything takes a while."""
+
+    def decorate(test: Test) -> Callable[[Path], None]:
+        def run(tmp_path: Path) -> None:
+            random = Random(1)
+            cluster = ChaosCluster(random, tmp_path, *nodes, configuration=configuration or {})
+            cluster.network.restart_delay = 0.0
+
+            async def main() -> None:
+                async with cluster:
+                    await test(cluster)
+
+            run_on_virtual_time(main(), loop=SeededLoop(random))
+            assert cluster.problems == []
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return decorate
+
+
+def starts_of(cluster: ChaosCluster, kind: str) -> int:
+    """How many processes of a kind have been started."""
+    return sum(f"  + {kind}" in line for line in cluster.story)
+
+
+def start_slowly(cluster: ChaosCluster, kind: str, delay: float) -> None:
+    """From now on processes of a kind take so long, and others no time."""
+    cluster.network.start_delay = lambda: delay if cluster.processes()[-1].startswith(kind) else 0.0
+
+
+async def until_up(cluster: ChaosCluster, kind: str) -> None:
+    await eventually(lambda: cluster.processes(kind), 10, f"a {kind}")
+
+
+async def until_executing(cluster: ChaosCluster, job_id: JobID) -> None:
+    async def executing() -> bool:
+        vertices = (await cluster.details(job_id)).vertices
+        executions = [e for vertex in vertices for e in vertex.executions]
+        return bool(executions) and all(e.state is ExecutionState.RUNNING for e in executions)
+
+    await eventually(executing, 30, "all executions RUNNING")
+
+
+async def dispatcher_is_back(cluster: ChaosCluster) -> None:
+    async def answers() -> bool:
+        await (await cluster.dispatcher()).list_jobs()
+        return True
+
+    await eventually(answers, 30, "the Dispatcher's answer")
+
+
+def fail_storage(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SeededLoop)
+    loop.storage_works_from = loop.time() + seconds
+
+
+# --- the end of a job -----------------------------------------------------------------------------
+
+
+@on_cluster(NODE, configuration={"cluster.registration.error-delay": "30 s"})
+async def test_end_reported_to_a_new_dispatcher_before_registering_there_counts(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-13.  The job was executed a second time."""
+    job_id = await cluster.submit(scripted_job(["register", "pause 5", "finish"]))
+    await until_executing(cluster, job_id)
+    cluster.crash("Dispatcher")
+    await asyncio.sleep(6)
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "SparkDriver") == 1
+
+
+@on_cluster(NODE)
+async def test_result_is_stored_as_soon_as_the_storage_works_again(cluster: ChaosCluster) -> None:
+    """DI-13.  The JobMaster's second report was taken for stored, and the result was lost."""
+    job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
+    await until_executing(cluster, job_id)
+    fail_storage(60)
+
+    result = await cluster.result(job_id)
+
+    assert result.status is JobStatus.FINISHED
+    assert starts_of(cluster, "SparkDriver") == starts_of(cluster, "Dispatcher") == 1
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+    assert await cluster.result(job_id) == result
+
+
+@on_cluster(NODE)
+async def test_storage_that_fails_while_a_job_is_cleaned_up_kills_nobody(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-13."""
+
+    def changed() -> None:
+        if starts_of(cluster, "SparkDriver") and not cluster.processes("JobMaster"):
+            fail_storage(60)
+            cluster.on_change = lambda: None
+
+    cluster.on_change = changed
+    job_id = await cluster.submit(scripted_job(["register", "finish"]))
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert asyncio.get_running_loop().time() > 60
+    assert starts_of(cluster, "Dispatcher") == 1
+
+
+@on_cluster(NODE, configuration={"jobmaster.max-failovers": "0"})
+async def test_job_master_that_starts_while_the_dispatcher_dies_does_not_count_as_dead(
+    cluster: ChaosCluster,
+) -> None:
+    """The next Dispatcher counted against the job that the name of its JobMaster was not free."""
+    start_slowly(cluster, "JobMaster", 1.0)
+    job_id = await cluster.submit(scripted_job(["register", "finish"]))
+    await until_up(cluster, "JobMaster")
+    cluster.network.latency = lambda: 0.1  # so that it is long there before it is told to go
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "SparkDriver") == 1
+
+
+@on_cluster(NODE)
+async def test_cancel_at_the_moment_of_the_job_masters_death_is_told_to_the_next(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-06."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    dispatcher = await cluster.dispatcher()
+    cluster.crash("JobMaster")
+
+    await dispatcher.cancel_job(job_id)
+
+    assert (await cluster.result(job_id)).status is JobStatus.CANCELED
+
+
+@on_cluster(NODE)
+async def test_stage_whose_driver_does_not_come_can_be_cancelled(cluster: ChaosCluster) -> None:
+    """Its placement may be gone with a node, and then it waits for as long as that takes."""
+    start_slowly(cluster, "SparkDriver", 3000.0)
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_up(cluster, "SparkDriver")
+
+    await (await cluster.dispatcher()).cancel_job(job_id)
+
+    result = await asyncio.wait_for(cluster.result(job_id), 60)
+    assert result.status is JobStatus.CANCELED
+
+
+# --- submitting and listing -----------------------------------------------------------------------
+
+
+@on_cluster(NODE)
+async def test_who_waits_for_a_job_that_is_refused_is_told(cluster: ChaosCluster) -> None:
+    job = scripted_job(RUNS)
+    dispatcher = await cluster.dispatcher()
+    fail_storage(1)
+
+    answers = await asyncio.gather(
+        dispatcher.submit_job(job),
+        dispatcher.request_job_result(job.job_id),
+        return_exceptions=True,
+    )
+
+    assert [type(answer) for answer in answers] == [JobSubmissionError, JobSubmissionError]
+    await asyncio.sleep(1)
+    await dispatcher.submit_job(job)
+
+
+@on_cluster(NODE)
+async def test_jobs_can_be_listed_while_others_are_submitted(cluster: ChaosCluster) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    dispatcher = await cluster.dispatcher()
+
+    listed, *_ = await asyncio.gather(
+        dispatcher.list_jobs(), *(dispatcher.submit_job(scripted_job(RUNS)) for _ in range(3))
+    )
+
+    assert job_id in {job.job_id for job in listed}
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+
+@on_cluster(NODE)
+async def test_slot_pool_that_dies_while_it_starts_is_followed_by_another(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 6.  It was the end of the JobMaster."""
+    start_slowly(cluster, "SlotPool", 0.3)
+    job = scripted_job(["register", "finish"], restart_strategy=NoRestart())
+    job_id = await cluster.submit(job)
+    await until_up(cluster, "SlotPool")
+    cluster.crash("SlotPool")
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "JobMaster") == 1
+    assert starts_of(cluster, "SlotPool") == 2
+
+
+@on_cluster(NODE)
+async def test_new_slot_pool_knows_task_executors_that_registered_before_it_was_there(
+    cluster: ChaosCluster,
+) -> None:
+    """Their offers were refused, and they could not register a second time."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    start_slowly(cluster, "SlotPool", 2.0)
+    cluster.crash("SlotPool")
+    await asyncio.sleep(0.1)
+
+    await asyncio.wait_for(until_executing(cluster, job_id), 10)
+    assert len(cluster.workers.starts) == 2
+
+
+@on_cluster(NODE)
+async def test_slots_of_a_lost_task_executor_are_not_used_when_a_late_report_lists_them(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 41.  All restarts of the job were used up at one moment."""
+    cluster.workers.nodes.clear()
+    job = scripted_job(RUNS, parallelism=1, restart_strategy=NoRestart())
+    await cluster.submit(job)
+    await until_up(cluster, "SlotPool")
+    await asyncio.sleep(0.5)
+    name = cluster.processes("JobMaster")[0]
+    (endpoint,) = cluster.network.services[name].endpoints()
+    token = getattr(endpoint, "fencing_token", None)
+    assert isinstance(token, FencingToken)
+    master = await cluster.client.connect(endpoint.address, JobMasterGateway, token)
+    lost = WorkerLocation(
+        ResourceID("lost"), "lost/taskexecutor", "node", "127.0.0.1", 1, WorkerGroupId("g"), 0
+    )
+
+    await master.slots_changed((AllocatedSlot(number(AllocationID, 1), 0, ONE_CPU, lost),))
+
+    details = await cluster.details(job.job_id)
+    assert (details.status, details.exceptions) == (JobStatus.RUNNING, ())
+
+
+@on_cluster()
+async def test_what_a_dead_resource_manager_said_of_shortages_is_forgotten(
+    cluster: ChaosCluster,
+) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+
+    async def reason() -> str:
+        return (await cluster.details(job_id)).pending_reason or ""
+
+    async def is_explained() -> bool:
+        return "no nodes" in await reason()
+
+    await eventually(is_explained, 10, "the ResourceManager's reason")
+    cluster.network.restart_delay = 60.0
+    cluster.crash("ResourceManager")
+    await asyncio.sleep(0.1)
+
+    assert "0 of 2 slots" in await reason()
+
+
+@on_virtual_time
+async def test_registration_of_a_dead_job_master_does_not_replace_its_successors(
+    tmp_path: Path,
+) -> None:
+    """Seed 28.  The call had been sent before the death, and the connection back reached the new
+    process at the same address: its requirements were refused from then on."""
+    cluster = ResourceCluster(tmp_path, ONE_CPU)
+    manager = await cluster.start_resource_manager()
+    present = cluster.job(1, attempt=1)
+    await present.register()
+
+    answer = await manager.register_job_master(
+        number(JobMasterId, 1000), present.resource_id, present.address, present.job_id
+    )
+
+    assert isinstance(answer, RegistrationFailure)
+    await present.declare(1)
+    await present.has_slots(1)

@@ -1,0 +1,312 @@
+"""Jobs on a cluster whose processes die at random moments, as a seed says.
+
+``FLINKRAY_DEATHS=1000:5000`` runs the seeds of that range in place of the usual ones, and
+``FLINKRAY_DEATHS=17`` that seed alone.  A failure prints the story of its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from flinkray.core.errors import (
+    DuplicateJobSubmissionError,
+    JobStateError,
+    JobSubmissionError,
+    RpcError,
+)
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.job_graph import (
+    SPARK,
+    FixedDelayRestart,
+    Invokable,
+    JobGraph,
+    JobVertex,
+    NoRestart,
+)
+from flinkray.scheduler.job_info import JobResult
+from flinkray.scheduler.states import JobStatus
+from flinkray.testing.scripted_spark_driver import script
+from flinkray.testing.virtual_time import NothingWillHappenError, run_on_virtual_time
+from tests.actors.chaos_cluster import LONGEST_STEP, ChaosCluster, SeededLoop
+
+BOUND = 120.0
+"""Virtual seconds after the last fault within which every job must have ended."""
+VICTIMS = (
+    "Dispatcher",
+    "ResourceManager",
+    "JobMaster",
+    "SlotPool",
+    "TaskExecutor",
+    "SparkDriver",
+)
+
+
+def seeds() -> range:
+    first, _, end = os.environ.get("FLINKRAY_DEATHS", "0:40").partition(":")
+    return range(int(first), int(end or int(first) + 1))
+
+
+@dataclass
+class Job:
+    """What is submitted, and what may become of it."""
+
+    graph: JobGraph
+    start: float
+    cancel_at: float | None
+    must_finish: bool
+    """It has so many restarts that no death is a reason to fail."""
+
+
+class Story:
+    """One seed: its cluster, jobs and faults."""
+
+    def __init__(self, seed: int, storage: Path, random: Random) -> None:
+        self.random = random
+        self.is_patient = random.random() < 0.6
+        """Whether jobs and masters have restarts without end."""
+        self.adds_nodes_late = random.random() < 0.2
+        self.horizon = random.choice((0.1, 0.3, 1.0, 3.0))
+        """Seconds in which faults begin."""
+        nodes = [ResourceProfile(4, 2**33)] * random.choice((1, 2))
+        self.late_nodes = nodes if self.adds_nodes_late else []
+        self.cluster = ChaosCluster(
+            random,
+            storage,
+            *([] if self.adds_nodes_late else nodes),
+            configuration={
+                "cluster.registration.error-delay": random.choice(("5 ms", "100 ms", "1 s")),
+                "cluster.registration.refused-registration-delay": "100 ms",
+                "jobmaster.max-failovers": "1000" if self.is_patient else "5",
+            },
+        )
+        self.jobs = [self._job(number) for number in range(random.randint(1, 3))]
+        self.results: dict[JobID, JobResult] = {}
+
+    def _job(self, number: int) -> Job:
+        random = self.random
+        attempts = [self._steps("fail it") for _ in range(random.choice((0, 0, 1, 2)))]
+        cancel_at = random.uniform(0, self.horizon) if random.random() < 0.3 else None
+        is_endless = cancel_at is not None and random.random() < 0.7
+        attempts.append(self._steps("wait" if is_endless else "finish"))
+        restarts = self.is_patient or random.random() < 0.7
+        count = 10_000 if self.is_patient else random.randint(0, 4)
+        delay = random.choice((0.0, 0.01, 0.1))
+        vertex = JobVertex(
+            JobVertexID.generate(random.randbytes),
+            f"job {number}",
+            random.randint(1, 3),
+            ResourceProfile(1, 2**30),
+            Invokable(SPARK, script(*attempts)),
+        )
+        graph = JobGraph(
+            JobID.generate(random.randbytes),
+            vertex.name,
+            (vertex,),
+            FixedDelayRestart(count, delay) if restarts else NoRestart(),
+        )
+        start = random.choice((0.0, random.uniform(0, self.horizon)))
+        return Job(graph, start, cancel_at, self.is_patient and cancel_at is None)
+
+    def _steps(self, last: str) -> list[str]:
+        steps = []
+        if self.random.random() < 0.8:
+            steps.append("register")
+            for _ in range(self.random.choice((0, 0, 1, 2))):
+                steps += ["lose 0", f"pause {self._pause()}", "register"]
+        return [*steps, f"pause {self._pause()}", last]
+
+    def _pause(self) -> float:
+        return self.random.choice((0.0, 0.01, self.horizon / 2)) * self.random.random()
+
+    # --- what happens -------------------------------------------------------------------------
+
+    async def happens(self) -> None:
+        async with self.cluster:
+            faults = asyncio.ensure_future(self._faults())
+            players = [asyncio.ensure_future(self._play(job)) for job in self.jobs]
+            await faults
+            self.cluster.tell("--- no fault after this")
+            _, late = await asyncio.wait(players, timeout=BOUND)
+            for player in late:
+                player.cancel()
+            for player in set(players) - late:
+                player.result()
+            missing = [j.graph.name for j in self.jobs if j.graph.job_id not in self.results]
+            if missing:
+                self.cluster.problem(f"without a result after {BOUND:g} s: {missing}")
+                return
+            await self._look_at_the_end()
+
+    async def _faults(self) -> None:
+        faults = [self._deaths(), self._deaths_after_changes()]
+        if self.random.random() < 0.2:
+            faults.append(self._refusal())
+        if self.random.random() < 0.2:
+            faults.append(self._storage_failure())
+        if self.adds_nodes_late:
+            faults.append(self._late_nodes())
+        await asyncio.gather(*faults)
+
+    async def _deaths(self) -> None:
+        """At any moment, often of several at once."""
+        moments = sorted(
+            self.random.uniform(0, self.horizon) for _ in range(self.random.randint(0, 5))
+        )
+        now = 0.0
+        for moment in moments:
+            await asyncio.sleep(moment - now)
+            now = moment
+            for _ in range(self.random.choice((1, 1, 2, 3))):
+                self._kill_one()
+
+    async def _deaths_after_changes(self) -> None:
+        """A moment after a process has come or gone: while others start, or are cleaned up."""
+        loop = asyncio.get_running_loop()
+        left = self.random.randint(0, 8)
+        chance = self.random.choice((0.02, 0.1, 0.3))
+
+        def changed() -> None:
+            nonlocal left
+            if left > 0 and self.random.random() < chance:
+                left -= 1
+                loop.call_later(self.random.uniform(0, LONGEST_STEP), self._kill_one)
+
+        self.cluster.on_change = changed
+        await asyncio.sleep(2 * self.horizon)
+        self.cluster.on_change = lambda: None
+        await asyncio.sleep(LONGEST_STEP)
+
+    def _kill_one(self) -> None:
+        kinds = [kind for kind in VICTIMS if self.cluster.processes(kind)]
+        if kinds:
+            victim = self.random.choice(self.cluster.processes(self.random.choice(kinds)))
+            self.cluster.tell(f"*** {victim} is killed")
+            self.cluster.network.crash(victim)
+
+    async def _refusal(self) -> None:
+        await asyncio.sleep(self.random.uniform(0, self.horizon))
+        self.cluster.tell("*** worker groups are refused")
+        self.cluster.workers.refusal = "the quota is used up"
+        await asyncio.sleep(self.random.uniform(0, 5))
+        self.cluster.workers.refusal = None
+
+    async def _storage_failure(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SeededLoop)
+        await asyncio.sleep(self.random.uniform(0, self.horizon))
+        duration = self.random.uniform(0, 2)
+        self.cluster.tell(f"*** the storage fails for {duration:g} s")
+        loop.storage_works_from = loop.time() + duration
+        await asyncio.sleep(duration + 0.2)  # who failed at its start is started again
+
+    async def _late_nodes(self) -> None:
+        await asyncio.sleep(2 * self.horizon + 10)
+        for job in self.jobs:
+            if job.graph.job_id in self.results or job.cancel_at is not None:
+                continue
+            reason = (await self.cluster.details(job.graph.job_id)).pending_reason
+            if "no nodes" not in (reason or ""):
+                self.cluster.problem(f"{job.graph.name} waits for nodes and says {reason!r}")
+        for node in self.late_nodes:
+            self.cluster.tell("*** a node joins")
+            self.cluster.workers.add_node(node)
+
+    # --- a client -----------------------------------------------------------------------------
+
+    async def _play(self, job: Job) -> None:
+        await asyncio.sleep(job.start)
+        await self._submit(job)
+        canceller = asyncio.ensure_future(self._keep_cancelling(job))
+        result = await self._result(job)
+        canceller.cancel()
+        self.cluster.tell(f"{job.graph.name} ended: {result.status.name} {result.failure or ''}")
+        self.results[job.graph.job_id] = result
+        leftovers = self.cluster.leftovers_of(job.graph.job_id)
+        if leftovers:
+            self.cluster.problem(f"{job.graph.name} has ended and still has {leftovers}")
+        allowed = {JobStatus.FINISHED}
+        if job.cancel_at is not None:
+            allowed.add(JobStatus.CANCELED)
+        if not self.is_patient:
+            allowed.add(JobStatus.FAILED)
+        if result.status not in allowed:
+            self.cluster.problem(
+                f"{job.graph.name} ended as {result.status.name} ({result.failure})"
+            )
+
+    async def _submit(self, job: Job) -> None:
+        while True:
+            try:
+                await self.cluster.submit(job.graph)
+                return
+            except DuplicateJobSubmissionError:
+                return  # an earlier call was carried out and its answer lost
+            except (RpcError, JobSubmissionError) as error:
+                self.cluster.tell(f"client: {job.graph.name} is not submitted: {error}")
+            await asyncio.sleep(0.01)
+
+    async def _result(self, job: Job) -> JobResult:
+        while True:
+            try:
+                return await self.cluster.result(job.graph.job_id)
+            except RpcError as error:
+                self.cluster.tell(f"client: no result of {job.graph.name}: {error}")
+            await asyncio.sleep(0.01)
+
+    async def _keep_cancelling(self, job: Job) -> None:
+        """Again and again: a Dispatcher that dies forgets what was asked of it."""
+        if job.cancel_at is None:
+            return
+        await asyncio.sleep(max(0.0, job.cancel_at - job.start))
+        while True:
+            try:
+                await (await self.cluster.dispatcher()).cancel_job(job.graph.job_id)
+            except JobStateError:
+                return  # it has finished
+            except RpcError as error:
+                self.cluster.tell(f"client: {job.graph.name} is not cancelled: {error}")
+            await asyncio.sleep(1.0)
+
+    # --- afterwards ---------------------------------------------------------------------------
+
+    async def _look_at_the_end(self) -> None:
+        cluster = self.cluster
+        cluster.tell("--- all jobs have ended, the masters are killed")
+        cluster.network.crash("Dispatcher")
+        cluster.network.crash("ResourceManager")
+        await asyncio.sleep(1.0)
+        for job in self.jobs:
+            again = await self._result(job)
+            if again != self.results[job.graph.job_id]:
+                cluster.problem(f"{job.graph.name} has another result now: {again}")
+            status = await cluster.status(job.graph.job_id)
+            if status is not again.status:
+                cluster.problem(f"{job.graph.name} is shown as {status.name}")
+        listed = await (await cluster.dispatcher()).list_jobs()
+        if {job.job_id for job in listed} != set(self.results) or len(listed) != len(self.jobs):
+            cluster.problem(f"the list of jobs is {listed}")
+        if sorted(cluster.processes()) != ["Dispatcher", "ResourceManager", "client"]:
+            cluster.problem(f"still up: {cluster.processes()}")
+        if cluster.workers.groups or not all(n.used.is_zero() for n in cluster.workers.nodes):
+            cluster.problem(f"worker groups are left: {list(cluster.workers.groups)}")
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_every_job_ends_once_and_leaves_nothing_whoever_dies(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    story = Story(seed, tmp_path, random)
+    try:
+        run_on_virtual_time(story.happens(), loop=SeededLoop(random))
+    except (NothingWillHappenError, AssertionError, RpcError) as error:
+        story.cluster.problems.append(repr(error))
+    if story.cluster.problems:
+        text = "\n".join(story.cluster.story)
+        problems = "\n".join(story.cluster.problems)
+        pytest.fail(f"seed {seed}:\n{text}\n\nseed {seed}: {problems}", pytrace=False)
