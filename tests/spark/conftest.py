@@ -1,28 +1,13 @@
-"""One Ray cluster for all tests of this package, with logical CPUs enough for several stages."""
+"""Placement groups for the tests of this package."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import pytest
-import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from tests.spark.hosts import SLOT
-
-
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        num_cpus=8,
-        namespace="flinkray-test",
-        log_to_driver=False,
-        logging_level="WARNING",
-    )
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture
