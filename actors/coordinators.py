@@ -88,7 +88,7 @@ class Coordinators:
         coordinator.gateway = gateway
         if not coordinator.stopping:
             coordinator.watch = self._owner.watch(
-                address, lambda reason: self._lost(key, f"the Spark driver died: {reason}")
+                gateway, lambda reason: self._lost(key, f"the Spark driver died: {reason}")
             )
             self._on_started(key)
 

@@ -343,7 +343,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 log.warning("job %s: its SlotPool did not start: %s", self._job_id, error)
                 await self.rpc_service.kill(spec.name)
         self._slot_pool = pool
-        self.watch(address, lambda reason: self.run_async(partial(self._slot_pool_lost, reason)))
+        self.watch(pool, lambda reason: self.run_async(partial(self._slot_pool_lost, reason)))
         for location in self._task_executors.locations():  # they have registered meanwhile
             self._tell_pool_of(location)
         manager = self._resource_manager.target_gateway

@@ -110,9 +110,8 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         connection = self._connection
         assert connection is not None
         log.info("%s: registered at %s", self._endpoint.address, connection.target_address)
-        self._watch = self._endpoint.watch(
-            connection.target_address, lambda reason: self._lost(connection, reason)
-        )
+        # not what is at its address by now, which may be its successor
+        self._watch = self._endpoint.watch(gateway, lambda reason: self._lost(connection, reason))
         result = self._on_connected(gateway, response)
         if result is not None:
             await result

@@ -178,7 +178,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             registration,
             instance_id,
             gateway,
-            self.watch(address, lambda reason: self._task_executor_lost(resource_id, reason)),
+            self.watch(gateway, lambda reason: self._task_executor_lost(resource_id, reason)),
         )
         self._task_executor_heartbeats.monitor_target(
             resource_id, lambda _: gateway.heartbeat_from_resource_manager(self._resource_id)
@@ -265,7 +265,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             job_master_resource_id,
             gateway,
             self.watch(
-                job_master_address,
+                gateway,
                 lambda reason: self._job_master_lost(job_id, job_master_id, reason),
             ),
         )

@@ -70,7 +70,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._idle_check: TimerHandle | None = None
 
     async def on_start(self) -> None:
-        self.watch(self._job_master.address, self._job_master_terminated)
+        self.watch(self._job_master, self._job_master_terminated)
 
     async def on_stop(self) -> None:
         self._stop_declaring()

@@ -80,7 +80,7 @@ class TaskExecutorConnections:
         if known is not None:
             self.lose(resource_id, "it was started anew")
         gateway = await self._owner.connect(location.address, TaskExecutorGateway)
-        watch = self._owner.watch(location.address, lambda reason: self.lose(resource_id, reason))
+        watch = self._owner.watch(gateway, lambda reason: self.lose(resource_id, reason))
         self._connections[resource_id] = _Connection(location, gateway, watch)
         assert self._heartbeats is not None
         job_master = ResourceID(self._owner.rpc_service.process_name)

@@ -26,7 +26,7 @@ from flinkray.rpc.dispatch import ServerConnection, exports_of
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
 from flinkray.rpc.gateway import RpcGateway
-from flinkray.rpc.proxy import Binding, make_proxy
+from flinkray.rpc.proxy import Binding, binding_of, make_proxy
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import ADDRESS_SEPARATOR, split_address
 from flinkray.rpc.transport import MemoryTransport, Transport
@@ -251,19 +251,29 @@ class BaseRpcService(RpcService):
 
     # --- watching -----------------------------------------------------------------------------
 
-    def watch(self, address: str, on_terminated: Callable[[str], None]) -> TerminationWatch:
-        watch = TerminationWatch(address, on_terminated)
-        task = self.create_task(self._watch(watch))
+    def watch(
+        self, target: str | RpcGateway, on_terminated: Callable[[str], None]
+    ) -> TerminationWatch:
+        if isinstance(target, str):
+            watch, watching = TerminationWatch(target, on_terminated), None
+        else:
+            binding = binding_of(target)
+            watch = TerminationWatch(binding.address, on_terminated)
+            watching = (binding.connection, binding.number)
+        task = self.create_task(self._watch(watch, watching))
         watch.on_end(lambda: _cancel(task))
         return watch
 
-    async def _watch(self, watch: TerminationWatch) -> None:
+    async def _watch(
+        self, watch: TerminationWatch, watching: tuple[ClientConnection, int] | None
+    ) -> None:
         while watch.is_active:
             try:
-                connection, number = await self._resolve(watch.address, None)
+                connection, number = watching or await self._resolve(watch.address, None)
             except RpcError as error:
                 watch.fire(str(error))
                 return
+            watching = None
             ended: asyncio.Future[str] = self.loop.create_future()
 
             def set_ended(reason: str, ended: asyncio.Future[str] = ended) -> None:

@@ -158,9 +158,14 @@ class RpcEndpoint(RpcGateway):
         """See :meth:`RpcService.connect`."""
         return await self._rpc_service.connect(address, gateway, fencing_token)
 
-    def watch(self, address: str, on_terminated: Callable[[str], None]) -> TerminationWatch:
-        """Be told on the main thread, with the reason; ends when this endpoint terminates."""
-        return self._mailbox.watch(address, on_terminated)
+    def watch(
+        self, target: str | RpcGateway, on_terminated: Callable[[str], None]
+    ) -> TerminationWatch:
+        """See :meth:`RpcService.watch`.
+
+        Be told on the main thread; ends when this endpoint terminates.
+        """
+        return self._mailbox.watch(target, on_terminated)
 
 
 class FencedRpcEndpoint(RpcEndpoint, FencedRpcGateway, Generic[TokenT]):

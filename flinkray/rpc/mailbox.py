@@ -15,6 +15,7 @@ from flinkray.rpc.watch import TerminationWatch
 
 if TYPE_CHECKING:
     from flinkray.rpc.endpoint import RpcEndpoint
+    from flinkray.rpc.gateway import RpcGateway
     from flinkray.rpc.service import RpcService
 
 logger = logging.getLogger(__name__)
@@ -300,14 +301,16 @@ class Mailbox:
         else:
             self._endpoint.on_fatal_error(error)
 
-    def watch(self, address: str, on_terminated: Callable[[str], None]) -> TerminationWatch:
+    def watch(
+        self, target: str | RpcGateway, on_terminated: Callable[[str], None]
+    ) -> TerminationWatch:
         self.validate_runs_in_main_thread()
 
         def fired(reason: str) -> None:
             self._watches.pop(watch, None)
             self._invoke(lambda: on_terminated(reason))
 
-        watch = self._service.watch(address, fired)
+        watch = self._service.watch(target, fired)
         if watch.is_active and self._state is not EndpointState.TERMINATED:
             self._watches = {known: None for known in self._watches if known.is_active}
             self._watches[watch] = None

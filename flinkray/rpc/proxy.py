@@ -88,6 +88,14 @@ def make_proxy(gateway: type[G], binding: Binding) -> G:
     return cast("G", proxy)
 
 
+def binding_of(gateway: RpcGateway) -> Binding:
+    """Raises TypeError: it is no proxy."""
+    binding = getattr(gateway, _BINDING, None)
+    if not isinstance(binding, Binding):
+        raise TypeError(f"{gateway!r} is no proxy: it was not connected to")
+    return binding
+
+
 @cache
 def _proxy_class(gateway: type[RpcGateway]) -> type[RpcGateway]:
     def address(self: Any) -> str:

@@ -73,10 +73,14 @@ class RpcService(ABC):
         """
 
     @abstractmethod
-    def watch(self, address: str, on_terminated: Callable[[str], None]) -> TerminationWatch:
-        """Be told once, with the reason, when the endpoint there terminates or its process dies.
+    def watch(
+        self, target: str | RpcGateway, on_terminated: Callable[[str], None]
+    ) -> TerminationWatch:
+        """Be told once, with the reason, when an endpoint terminates or its process dies.
 
-        Also when nothing is at the address.  A restart by Ray is a death.
+        *target* is an address, for whatever is there by the time that it is reached, or a proxy,
+        for the very endpoint that it was connected to.  Also when nothing is there (any more).  A
+        restart by Ray is a death.
         """
 
     @abstractmethod

@@ -54,10 +54,10 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway):
         self._stopped: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
-        self.watch(self._stage.listener_address, self._on_job_master_lost)
         listener = await self.connect(
             self._stage.listener_address, SparkStageListenerGateway, self._stage.job_master_id
         )
+        self.watch(listener, self._on_job_master_lost)
         self.create_task(self._send_reports(listener), name="reports to the JobMaster")
         self._run.start()
 

@@ -65,7 +65,7 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
         self._listener = listener
 
     async def on_start(self) -> None:
-        self.watch(self._listener.address, self._listener_terminated)
+        self.watch(self._listener, self._listener_terminated)
         self.create_task(self._follow_script())
 
     def _listener_terminated(self, reason: str) -> None:

@@ -322,3 +322,30 @@ async def test_registration_of_a_dead_job_master_does_not_replace_its_successors
     assert isinstance(answer, RegistrationFailure)
     await present.declare(1)
     await present.has_slots(1)
+
+
+@on_cluster(NODE)
+async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_successor_is_there(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 1259 with slow messages.  The watch was set up by address and found the successor, at
+    which the JobMaster never registered: no cancel reached the job any more."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    cluster.network.latency = lambda: 0.1
+    cluster.crash("Dispatcher")
+
+    def registered() -> bool:
+        return any(
+            line.endswith("jobmaster: registered at Dispatcher/dispatcher")
+            for line in cluster.story[seen:]
+        )
+
+    seen = len(cluster.story)
+    await eventually(registered, 30, "the JobMaster at the new Dispatcher")
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+    await asyncio.sleep(5)
+    await (await cluster.dispatcher()).cancel_job(job_id)
+
+    assert (await asyncio.wait_for(cluster.result(job_id), 10)).status is JobStatus.CANCELED

@@ -93,6 +93,9 @@ async def test_a_process_that_restarts_is_reported_dead_and_comes_back_as_anothe
     assert await again.notes() == ()
     with pytest.raises(RecipientUnreachableError):
         await echo.notes()
+    # a watch of a proxy is of what it was connected to, not of the successor at that address
+    pair.caller.watch(echo, reported.put_nowait)
+    await asyncio.wait_for(reported.get(), 10)
     # a fatal error of its endpoint is a death too, a closed endpoint is the end
     await again.break_yourself()
     await until_gone(pair.caller, address)
