@@ -71,6 +71,8 @@ class LocalNetwork:
     """Seconds that the next process takes until it begins to make its endpoint."""
     latency: Callable[[], float] | None = None
     """Seconds that the next frame from one process to another takes; None: one turn of the loop."""
+    orphan_delay: Callable[[], float] | None = None
+    """Seconds for which the next process outlives its owner's sudden death; None: not at all."""
     services: dict[str, LocalRpcService] = field(default_factory=dict)
     """The processes that are up, by name."""
     _processes: dict[str, _Process] = field(default_factory=dict)
@@ -118,7 +120,7 @@ class LocalNetwork:
         service = self.services.get(process_name)
         if service is not None:
             service.abort()
-            self._orphan(process_name)
+            self._orphan(process_name, self.orphan_delay)
         if process is not None and service is not None:
             process.service = None
             if process.restarts_left == 0:
@@ -137,23 +139,31 @@ class LocalNetwork:
         service = self.services.get(process_name)
         if service is not None:
             service.abort()
-        self._orphan(process_name)
+        self._orphan(process_name, self.orphan_delay)
 
     def end_children(self, owner: str) -> None:
         """End the processes that die with *owner*."""
-        self._orphan(owner)
+        self._orphan(owner, None)
 
     async def close(self) -> None:
         """End every process, and wait for what is under way."""
+        self.orphan_delay = None
         for process_name in (*self._processes, *self.services):
             self.kill(process_name)
         while self._ends:
             await asyncio.wait(self._ends)
 
-    def _orphan(self, owner: str) -> None:
+    def _orphan(self, owner: str, delay: Callable[[], float] | None) -> None:
         for name, process in tuple(self._processes.items()):
             if process.owner == owner and not process.spec.detached:
-                self.kill(name)
+                if delay is None:
+                    self.kill(name)
+                else:
+                    asyncio.get_running_loop().call_later(delay(), self._kill_orphan, process)
+
+    def _kill_orphan(self, process: _Process) -> None:
+        if self._processes.get(process.spec.name) is process:
+            self.kill(process.spec.name)
 
     async def _run(self, process: _Process, clock: Clock, ask_timeout: float) -> RpcEndpoint:
         # through the codec, as every other service would have to send it

@@ -47,6 +47,15 @@ VICTIMS = (
     "SparkDriver",
 )
 
+ORPHANS_LIVE = 0.05
+"""Seconds for which a process outlives its owner at most."""
+SLOW = {
+    "rpc.ask-timeout": "500 ms",
+    "heartbeat.interval": "300 ms",
+    "heartbeat.timeout": "1500 ms",
+}
+"""Of a cluster whose messages take so long that registrations and calls are repeated."""
+
 
 def seeds() -> range:
     first, _, end = os.environ.get("FLINKRAY_DEATHS", "0:40").partition(":")
@@ -74,6 +83,7 @@ class Story:
         self.adds_nodes_late = random.random() < 0.2
         self.horizon = random.choice((0.1, 0.3, 1.0, 3.0))
         """Seconds in which faults begin."""
+        is_slow = random.random() < 0.3
         nodes = [ResourceProfile(4, 2**33)] * random.choice((1, 2))
         self.late_nodes = nodes if self.adds_nodes_late else []
         self.cluster = ChaosCluster(
@@ -84,8 +94,13 @@ class Story:
                 "cluster.registration.error-delay": random.choice(("5 ms", "100 ms", "1 s")),
                 "cluster.registration.refused-registration-delay": "100 ms",
                 "jobmaster.max-failovers": "1000" if self.is_patient else "5",
+                **(SLOW if is_slow else {}),
             },
         )
+        if is_slow:
+            self.cluster.longest_message = random.choice((0.03, 0.1))
+        if random.random() < 0.3:
+            self.cluster.network.orphan_delay = lambda: random.uniform(0, ORPHANS_LIVE)
         self.jobs = [self._job(number) for number in range(random.randint(1, 3))]
         self.results: dict[JobID, JobResult] = {}
 
@@ -98,17 +113,24 @@ class Story:
         restarts = self.is_patient or random.random() < 0.7
         count = 10_000 if self.is_patient else random.randint(0, 4)
         delay = random.choice((0.0, 0.01, 0.1))
-        vertex = JobVertex(
-            JobVertexID.generate(random.randbytes),
-            f"job {number}",
-            random.randint(1, 3),
-            ResourceProfile(1, 2**30),
-            Invokable(SPARK, script(*attempts)),
-        )
+        parallelism = random.randint(1, 3)
+        scripts = [script(*attempts)]
+        if random.random() < 0.3:
+            scripts.insert(0, script(self._steps("finish")))
+        vertices = [
+            JobVertex(
+                JobVertexID.generate(random.randbytes),
+                f"stage {i}",
+                parallelism,
+                ResourceProfile(1, 2**30),
+                Invokable(SPARK, code),
+            )
+            for i, code in enumerate(scripts)
+        ]
         graph = JobGraph(
             JobID.generate(random.randbytes),
-            vertex.name,
-            (vertex,),
+            f"job {number}",
+            tuple(vertices),
             FixedDelayRestart(count, delay) if restarts else NoRestart(),
         )
         start = random.choice((0.0, random.uniform(0, self.horizon)))
@@ -228,6 +250,8 @@ class Story:
         canceller.cancel()
         self.cluster.tell(f"{job.graph.name} ended: {result.status.name} {result.failure or ''}")
         self.results[job.graph.job_id] = result
+        if self.cluster.network.orphan_delay is not None:
+            await asyncio.sleep(ORPHANS_LIVE)
         leftovers = self.cluster.leftovers_of(job.graph.job_id)
         if leftovers:
             self.cluster.problem(f"{job.graph.name} has ended and still has {leftovers}")
