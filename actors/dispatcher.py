@@ -22,6 +22,7 @@ from flinkray.actors.messages import (
     JobMasterArguments,
     JobMasterToDispatcherRegistrationSuccess,
 )
+from flinkray.actors.settings import heartbeat_settings
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,
@@ -32,12 +33,13 @@ from flinkray.core.errors import (
     RecipientUnreachableError,
     RpcError,
 )
-from flinkray.core.ids import DispatcherId, JobID, JobMasterId, RandomBytes
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, RandomBytes, ResourceID
 from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS
 from flinkray.ha import CorruptEntryError, JobStoreStateError, StoreError
 from flinkray.rpc import (
     EndpointSpec,
     FencedRpcEndpoint,
+    HeartbeatSender,
     RegistrationFailure,
     RegistrationRejection,
     RpcService,
@@ -97,7 +99,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._results = services.high_availability.get_job_result_store(ArchivedJob)
         self._jobs: dict[JobID, ManagedJob] = {}
         self._ended: dict[JobID, ArchivedJob] = {}
+        self._resource_id = ResourceID(rpc_service.process_name)
         self._shutting_down = False
+        self._gives_up_jobs = False
+        """Whether a job that has no JobMaster is to get no other."""
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -117,6 +122,16 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 self._manage(graph, self.clock.time())
 
     async def on_start(self) -> None:
+        settings = heartbeat_settings(self._services.configuration)
+        silence = f"no heartbeat from it for {settings.timeout:g} s"
+        self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
+            self,
+            settings,
+            payload=lambda _: None,
+            on_heartbeat=lambda _target, _payload: None,
+            on_timeout=lambda target: self._job_master_deaf(target, silence),
+            on_unreachable=lambda target: self._job_master_deaf(target, "it is unreachable"),
+        )
         for job in self._jobs.values():
             if job.outcome is not None:
                 self.create_task(self._clean_up(job))
@@ -126,6 +141,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._leadership.confirm(self)
 
     async def on_stop(self) -> None:
+        self._heartbeats.stop()
         await self._leadership.give_up()
         await self._services.high_availability.close()
 
@@ -214,9 +230,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         running = list(self._jobs.values())
         for job in running:
             if job.outcome is None:
-                await self.cancel_job(job.job_id)
+                try:
+                    await self.cancel_job(job.job_id)
+                except RpcError as error:
+                    log.warning("job %s cannot be cancelled: %s", job.job_id, error)
         if running:
             await asyncio.wait([job.ended for job in running], timeout=_CANCEL_GRACE)
+        self._gives_up_jobs = True
         for job in tuple(self._jobs.values()):
             log.error("job %s did not end within %g s; it is killed", job.job_id, _CANCEL_GRACE)
             await self.rpc_service.kill(job_master_process(job.job_id))
@@ -288,7 +308,19 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             job.job_master_id = job_master_id
             self._watch_job_master(job, job_master_id)
         job.gateway = gateway
-        return JobMasterToDispatcherRegistrationSuccess(job.cancel_requested)
+        self._heartbeats.monitor_target(
+            ResourceID(job_master_process(job_id)),
+            lambda _: gateway.heartbeat_from_dispatcher(self._resource_id),
+        )
+        return JobMasterToDispatcherRegistrationSuccess(self._resource_id, job.cancel_requested)
+
+    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
+        self._heartbeats.receive_heartbeat(resource_id, None)
+
+    def _job_master_deaf(self, process: ResourceID, reason: str) -> None:
+        """It may be hung for good: it is killed, and its watch does the rest."""
+        log.warning("%s is killed: %s", process, reason)
+        self.create_task(self.rpc_service.kill(process), f"kill {process}")
 
     def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
         """None: nothing is against that JobMaster."""
@@ -306,10 +338,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             return  # a newer one leads
         job.gateway = None
         job.job_master_id = None
+        self._heartbeats.unmonitor_target(ResourceID(job_master_process(job.job_id)))
         if job.ending is not None:
             await asyncio.shield(job.ending)
         if job.outcome is not None:
             await self._clean_up(job)
+            return
+        if self._gives_up_jobs:
             return
         if job_master_id is None:
             log.info("job %s: it has no JobMaster: %s", job.job_id, reason)

@@ -92,6 +92,10 @@ class DispatcherGateway(FencedRpcGateway):
         """
 
     @abstractmethod
+    @oneway
+    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
     ) -> None:
@@ -236,6 +240,10 @@ class JobMasterGateway(SparkStageListenerGateway):
         """All slots the pool holds now."""
 
     # from the Dispatcher
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None: ...
 
     @abstractmethod
     async def request_job_status(self) -> JobStatus: ...

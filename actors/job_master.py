@@ -177,7 +177,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 self._job_id, self.fencing_token, self.address
             ),
             on_connected=self._dispatcher_connected,
-            on_lost=lambda reason: None,
+            on_lost=lambda reason: self._dispatcher_heartbeats.stop(),
             on_rejection=self._rejected,
             settings=registration,
         )
@@ -190,14 +190,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def on_start(self) -> None:
         self._task_executors.start()
-        self._resource_manager_heartbeats: HeartbeatManager[None, None] = HeartbeatManager(
-            self,
-            heartbeat_settings(self._services.configuration),
-            payload=lambda target: None,
-            on_heartbeat=lambda target, payload: None,
-            on_timeout=lambda target: self._resource_manager.reconnect("its heartbeat timed out"),
-            on_unreachable=lambda target: self._resource_manager.reconnect("it is unreachable"),
-        )
+        self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
+        self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
         high_availability = self._services.high_availability
         await self._dispatcher.start(high_availability.get_dispatcher_leader_retriever())
         await self._resource_manager.start(
@@ -205,9 +199,20 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         )
         self.create_task(self._start_scheduling(), name="start scheduling")
 
+    def _heartbeats_of(self, leader: LeaderConnection[Any, Any]) -> HeartbeatManager[None, None]:
+        return HeartbeatManager(
+            self,
+            heartbeat_settings(self._services.configuration),
+            payload=lambda target: None,
+            on_heartbeat=lambda target, payload: None,
+            on_timeout=lambda target: leader.reconnect("its heartbeat timed out"),
+            on_unreachable=lambda target: leader.reconnect("it is unreachable"),
+        )
+
     async def on_stop(self) -> None:
         self._task_executors.stop()
         self._resource_manager_heartbeats.stop()
+        self._dispatcher_heartbeats.stop()
         manager = self._resource_manager.target_gateway
         await self._dispatcher.stop()
         await self._resource_manager.stop()
@@ -438,8 +443,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def _dispatcher_connected(
         self, dispatcher: DispatcherGateway, response: JobMasterToDispatcherRegistrationSuccess
     ) -> None:
+        self._dispatcher_heartbeats.monitor_target(
+            response.dispatcher_resource_id,
+            lambda _: dispatcher.heartbeat_from_job_master(self._resource_id),
+        )
         if response.cancel_requested:
             await self.cancel()
+
+    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
+        self._dispatcher_heartbeats.request_heartbeat(resource_id, None)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 

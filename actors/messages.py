@@ -47,6 +47,7 @@ class JobMasterRegistrationSuccess:
 class JobMasterToDispatcherRegistrationSuccess:
     """Accepted by the Dispatcher."""
 
+    dispatcher_resource_id: ResourceID
     cancel_requested: bool
     """A client has asked for the job's end before this JobMaster was there."""
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from flinkray.actors.dispatcher import job_master_process
+from flinkray.actors.cluster_services import ClusterServices, Leadership
+from flinkray.actors.dispatcher import Dispatcher, job_master_process
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
+from flinkray.actors.job_master import JobMaster
+from flinkray.actors.messages import ClusterArguments, JobMasterArguments
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FencingTokenError,
@@ -18,13 +23,17 @@ from flinkray.core.errors import (
     JobSubmissionError,
     RpcError,
 )
-from flinkray.core.ids import DispatcherId, JobID, JobMasterId, LeaderSessionID
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, LeaderSessionID, ResourceID
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
+from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import NoRestart
 from flinkray.scheduler.job_info import JobResult
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.local_cluster import LocalCluster, scripted_job
+from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.conftest import QUICK
 
 RUNS = ["register", "wait"]
 ENDS = ["register", "finish"]
@@ -333,3 +342,47 @@ async def test_job_without_restarts_fails_with_the_cause_after_the_death_of(
     result = await end(cluster, job_id)
     assert result.status is JobStatus.FAILED
     assert cause in (result.failure or "")
+
+
+class DeafJobMaster(JobMaster):
+    """Lives, and answers no heartbeat of the Dispatcher."""
+
+    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
+        pass
+
+
+async def create_deaf_job_master(
+    rpc_service: RpcService, arguments: JobMasterArguments
+) -> DeafJobMaster:
+    services = ClusterServices.create(rpc_service, arguments.cluster)
+    return DeafJobMaster(
+        rpc_service, services, arguments, spark_driver_factory=SCRIPTED_SPARK_DRIVER
+    )
+
+
+async def create_dispatcher_of_deaf_job_masters(
+    rpc_service: RpcService, arguments: ClusterArguments
+) -> Dispatcher:
+    services = ClusterServices.create(rpc_service, arguments)
+    leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
+    factory = f"{__name__}:create_deaf_job_master"
+    return Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
+
+
+class ClusterOfDeafJobMasters(LocalCluster):
+    masters: ClassVar[dict[str, str]] = {
+        **LocalCluster.masters,
+        "Dispatcher": f"{__name__}:create_dispatcher_of_deaf_job_masters",
+    }
+
+
+@on_virtual_time
+async def test_job_master_that_is_hung_is_replaced_and_in_the_end_given_up(tmp_path: Path) -> None:
+    configuration = {**QUICK, "jobmaster.max-failovers": "1"}
+    async with ClusterOfDeafJobMasters(str(tmp_path), configuration=configuration) as cluster:
+        job_id = await cluster.submit(scripted_job(RUNS))
+
+        result = await asyncio.wait_for(cluster.result(job_id), 200)
+
+    assert result.status is JobStatus.FAILED
+    assert "JobMaster died 2 times" in (result.failure or "")
