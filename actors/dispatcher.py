@@ -236,12 +236,14 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                     log.warning("job %s cannot be cancelled: %s", job.job_id, error)
         if running:
             await asyncio.wait([job.ended for job in running], timeout=_CANCEL_GRACE)
-        self._gives_up_jobs = True
         for job in tuple(self._jobs.values()):
             log.error("job %s did not end within %g s; it is killed", job.job_id, _CANCEL_GRACE)
             await self.rpc_service.kill(job_master_process(job.job_id))
         manager = await self._services.connect_to_resource_manager()
         await manager.shut_down()
+        self._gives_up_jobs = True
+        for job_id in tuple(self._jobs):  # the successors of those that were killed, told to cancel
+            await self.rpc_service.kill(job_master_process(job_id))
         self.close()
 
     def _job(self, job_id: JobID) -> ManagedJob:

@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from flinkray.actors import dispatcher
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import (
@@ -36,9 +39,14 @@ Test = Callable[[ChaosCluster], Awaitable[None]]
 
 
 def on_cluster(
-    *nodes: ResourceProfile, configuration: dict[str, str] | None = None
+    *nodes: ResourceProfile,
+    configuration: dict[str, str] | None = None,
+    expected_error: str | None = None,
 ) -> Callable[[Test], Callable[[Path], None]]:
-    """Runs a test on virtual time, with a cluster in which everything takes a while."""
+    """Runs a test on virtual time, with a cluster in which everything takes a while.
+
+    *expected_error*: what is in the first, and only, error that is logged.
+    """
 
     def decorate(test: Test) -> Callable[[Path], None]:
         def run(tmp_path: Path) -> None:
@@ -51,6 +59,8 @@ def on_cluster(
                     await test(cluster)
 
             run_on_virtual_time(main(), loop=SeededLoop(random))
+            if expected_error is not None:
+                assert expected_error in cluster.problems.pop(0)
             assert cluster.problems == []
 
         run.__name__, run.__doc__ = test.__name__, test.__doc__
@@ -171,10 +181,10 @@ async def test_cancel_at_the_moment_of_the_job_masters_death_is_told_to_the_next
     """DI-06."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
-    dispatcher = await cluster.dispatcher()
+    gateway = await cluster.dispatcher()
     cluster.crash("JobMaster")
 
-    await dispatcher.cancel_job(job_id)
+    await gateway.cancel_job(job_id)
 
     assert (await cluster.result(job_id)).status is JobStatus.CANCELED
 
@@ -192,34 +202,52 @@ async def test_stage_whose_driver_does_not_come_can_be_cancelled(cluster: ChaosC
     assert result.status is JobStatus.CANCELED
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.04, 0.05, 0.06])
+def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_outlive_the_cluster(
+    delay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def shut_down(cluster: ChaosCluster) -> None:
+        job_id = await cluster.submit(scripted_job(RUNS))
+        await until_executing(cluster, job_id)
+        start_slowly(cluster, "JobMaster", delay)
+        await (await cluster.dispatcher()).shut_down_cluster()
+        await asyncio.sleep(5)
+        assert cluster.processes() == ["client"]
+        assert cluster.workers.groups == {}
+
+    monkeypatch.setattr(dispatcher, "_CANCEL_GRACE", 0.0)
+    expected = "did not end within 0 s; it is killed"
+    on_cluster(NODE, expected_error=expected)(shut_down)(tmp_path)
+
+
 # --- submitting and listing -----------------------------------------------------------------------
 
 
 @on_cluster(NODE)
 async def test_who_waits_for_a_job_that_is_refused_is_told(cluster: ChaosCluster) -> None:
     job = scripted_job(RUNS)
-    dispatcher = await cluster.dispatcher()
+    gateway = await cluster.dispatcher()
     fail_storage(1)
 
     answers = await asyncio.gather(
-        dispatcher.submit_job(job),
-        dispatcher.request_job_result(job.job_id),
+        gateway.submit_job(job),
+        gateway.request_job_result(job.job_id),
         return_exceptions=True,
     )
 
     assert [type(answer) for answer in answers] == [JobSubmissionError, JobSubmissionError]
     await asyncio.sleep(1)
-    await dispatcher.submit_job(job)
+    await gateway.submit_job(job)
 
 
 @on_cluster(NODE)
 async def test_jobs_can_be_listed_while_others_are_submitted(cluster: ChaosCluster) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
-    dispatcher = await cluster.dispatcher()
+    gateway = await cluster.dispatcher()
 
     listed, *_ = await asyncio.gather(
-        dispatcher.list_jobs(), *(dispatcher.submit_job(scripted_job(RUNS)) for _ in range(3))
+        gateway.list_jobs(), *(gateway.submit_job(scripted_job(RUNS)) for _ in range(3))
     )
 
     assert job_id in {job.job_id for job in listed}
