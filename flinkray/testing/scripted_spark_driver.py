@@ -20,6 +20,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 
+from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.spark.gateway import (
     SparkDriverGateway,
@@ -66,13 +67,19 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
 
     async def on_start(self) -> None:
         self.watch(self._listener, self._listener_terminated)
-        self.create_task(self._follow_script())
+        self.create_task(self._follow())
 
     def _listener_terminated(self, reason: str) -> None:
         self.close()
 
     async def stop(self) -> None:
         self.close()
+
+    async def _follow(self) -> None:
+        try:
+            await self._follow_script()
+        except FlinkRayError as error:
+            self._listener_terminated(str(error))
 
     async def _follow_script(self) -> None:
         vertex_id = self._descriptor.vertex_id
