@@ -252,10 +252,6 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         gateway = await self._connect_back(job_master_address, JobMasterGateway, job_master_id)
         if isinstance(gateway, RegistrationFailure):
             return gateway
-        try:
-            await gateway.request_job_status()
-        except RpcError as error:  # its successor is at that address by now
-            return RegistrationFailure(f"{job_master_address} is not {job_master_id}: {error}")
         earlier = self._close_job_master(job_id)
         if earlier is not None and earlier.job_master_id != job_master_id:
             self._slots.job_master_gone(job_id, f"job {job_id} has a new JobMaster")
@@ -367,6 +363,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         registration = self._registrations[address] = object()
         try:
             connected = await self.connect(address, gateway, token)
+            if isinstance(connected, JobMasterGateway):
+                # refused by a successor, which may be at that address by now
+                await connected.request_job_status()
             if self._registrations.get(address) is registration:
                 return connected
             return RegistrationFailure(f"{address} has registered again meanwhile")

@@ -80,6 +80,8 @@ class TaskExecutorConnections:
         if known is not None:
             self.lose(resource_id, "it was started anew")
         gateway = await self._owner.connect(location.address, TaskExecutorGateway)
+        if resource_id in self._connections:
+            return False  # a repetition of this call was faster
         watch = self._owner.watch(gateway, lambda reason: self.lose(resource_id, reason))
         self._connections[resource_id] = _Connection(location, gateway, watch)
         assert self._heartbeats is not None

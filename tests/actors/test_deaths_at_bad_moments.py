@@ -246,11 +246,10 @@ async def test_jobs_can_be_listed_while_others_are_submitted(cluster: ChaosClust
     await until_executing(cluster, job_id)
     gateway = await cluster.dispatcher()
 
-    listed, *_ = await asyncio.gather(
-        gateway.list_jobs(), *(gateway.submit_job(scripted_job(RUNS)) for _ in range(3))
-    )
+    listing = asyncio.ensure_future(gateway.list_jobs())
+    await asyncio.gather(*(gateway.submit_job(scripted_job(RUNS)) for _ in range(3)))
 
-    assert job_id in {job.job_id for job in listed}
+    assert job_id in {job.job_id for job in await listing}
 
 
 # --- slots ----------------------------------------------------------------------------------------
