@@ -17,7 +17,14 @@ from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
 from flinkray.core.errors import DuplicateJobSubmissionError, JobNotFoundError, JobStateError
-from flinkray.core.ids import DispatcherId, JobID, JobMasterId, JobVertexID, LeaderSessionID
+from flinkray.core.ids import (
+    DispatcherId,
+    JobID,
+    JobMasterId,
+    JobVertexID,
+    LeaderSessionID,
+    ResourceID,
+)
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha import LeaderRetrievalService
@@ -155,6 +162,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationRejection:
+        raise AssertionError("there are no JobMasters")
+
+    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
         raise AssertionError("there are no JobMasters")
 
     async def job_reached_terminal_state(
