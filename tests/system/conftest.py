@@ -9,7 +9,7 @@ import pytest
 
 import flinkray
 from flinkray.client import ClusterClient
-from tests.system.observer import available_resources
+from tests.system.observer import CLUSTER_ID, available_resources
 from tests.system.pipelines import Gate
 
 
@@ -20,7 +20,7 @@ def client(ray_cluster: object) -> Iterator[ClusterClient]:
         "restart-strategy.fixed-delay.attempts": 2,
         "restart-strategy.fixed-delay.delay": "200 ms",
     }
-    with flinkray.connect(cluster_id="system", configuration=configuration) as client:
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
         yield client
 
 

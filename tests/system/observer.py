@@ -15,6 +15,10 @@ from flinkray.core.ids import JobID
 from flinkray.spark.processes import leftover_processes
 from flinkray.testing.waiting import wait_until
 
+CLUSTER_ID = "system"
+NAMESPACE = f"flinkray-{CLUSTER_ID}"
+"""Of the cluster under test: other tests may have clusters on the same Ray."""
+
 LEAVE_TIME = 10.0
 """Seconds in which everything of an ended job must be gone."""
 
@@ -23,6 +27,7 @@ LEAVE_TIME = 10.0
 class Actor:
     name: str
     kind: str
+    namespace: str
     pid: int
     actor_id: str
     worker_group: str | None
@@ -41,6 +46,7 @@ def live_actors() -> list[Actor]:
         Actor(
             name=state.name or "",
             kind=state.class_name,
+            namespace=state.ray_namespace,
             pid=state.pid,
             actor_id=state.actor_id,
             worker_group=state.placement_group_id or None,
@@ -59,9 +65,11 @@ def _bundle_index(resources: dict[str, float]) -> int | None:
 
 
 def actor(kind: str, job_id: JobID | None = None) -> Actor:
-    """The one live actor of a class (of a job, where the class has one per job)."""
+    """The cluster's one live actor of a class (of a job, where the class has one per job)."""
     found = [
-        a for a in live_actors() if a.kind == kind and (job_id is None or job_id.hex() in a.name)
+        a
+        for a in live_actors()
+        if (a.kind, a.namespace) == (kind, NAMESPACE) and (job_id is None or job_id.hex() in a.name)
     ]
     assert len(found) == 1, f"{kind} of {job_id}: {found}"
     return found[0]
