@@ -80,8 +80,8 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
         "include_dashboard": True,
         "log_to_driver": False,
         "logging_level": logging.ERROR,  # its warnings explain Ray, not the job
-        # Ray runs its Python workers at nice 15 and its Java workers at 0: the executors of a busy
-        # machine would starve their driver and the cluster's masters.
+        # Ray runs its Python workers at nice 15 and its Java workers at 0: a busy machine would
+        # favour executors over their driver and over the cluster's masters.
         "_system_config": {"worker_niceness": 0},
         **options,
     }
