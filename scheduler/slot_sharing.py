@@ -1,0 +1,149 @@
+"""Which subtasks share a slot.
+
+Subtasks of different vertices of one *slot-sharing group* may share a slot, subtasks of the same
+vertex never do (SP-20); so a group needs as many slots as its widest vertex has subtasks.
+Subtasks with the same index of the vertices of one *co-location group* must share one (EG-09).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from flinkray.core.ids import ExecutionVertexID, JobVertexID
+from flinkray.core.resources import ResourceProfile
+
+Producers = Callable[[ExecutionVertexID], Iterable[ExecutionVertexID]]
+
+
+@dataclass(frozen=True, slots=True)
+class SharingVertex:
+    """What has to be known of a job vertex."""
+
+    vertex_id: JobVertexID
+    parallelism: int
+    slot_sharing_group: str
+    """Vertices of different groups never share a slot."""
+    slot_profile: ResourceProfile
+    """Of the group's slots: the same for all vertices of a group."""
+    co_location_group: str | None = None
+    producers: Producers | None = None
+    """A few producers of a subtask, those that it is best near to; None: it does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSlotSharingGroup:
+    """Subtasks that share one slot."""
+
+    vertices: tuple[ExecutionVertexID, ...]
+    """At most one subtask of each vertex, in the order of the vertices."""
+    profile: ResourceProfile
+
+
+@dataclass(slots=True)
+class _Open:
+    """A sharing group while its slots are being made up."""
+
+    profile: ResourceProfile
+    slots: list[dict[JobVertexID, ExecutionVertexID]]
+    slot_of: dict[ExecutionVertexID, int]
+    co_located: dict[tuple[str, int], int]
+    """Co-location group and subtask index -> the slot."""
+
+
+def slot_sharing_groups(vertices: Sequence[SharingVertex]) -> tuple[ExecutionSlotSharingGroup, ...]:
+    """All slots that the vertices need, each with the subtasks that share it.
+
+    *vertices* in topological order.  A subtask goes, in this order of preference, where its
+    co-location group is; where a producer of it is; into the slot of its own index, so that equal
+    parallelisms end up side by side; into the first slot without a subtask of its vertex.
+    Takes time in proportion to the number of subtasks.
+
+    Raises:
+        ValueError: the vertices of a co-location group are not of one slot-sharing group and one
+            parallelism, or those of a slot-sharing group not of one profile.
+    """
+    _refuse_contradictions(vertices)
+    groups: dict[str, _Open] = {}
+    for vertex in vertices:
+        group = groups.get(vertex.slot_sharing_group)
+        if group is None:
+            group = _Open(vertex.slot_profile, [], {}, {})
+            groups[vertex.slot_sharing_group] = group
+        _place(vertex, group)
+    return tuple(
+        ExecutionSlotSharingGroup(tuple(slot.values()), group.profile)
+        for group in groups.values()
+        for slot in group.slots
+    )
+
+
+def _place(vertex: SharingVertex, group: _Open) -> None:
+    subtasks = [ExecutionVertexID(vertex.vertex_id, i) for i in range(vertex.parallelism)]
+    taken: set[int] = set()
+
+    def put(subtask: ExecutionVertexID, index: int) -> None:
+        taken.add(index)
+        group.slots[index][vertex.vertex_id] = subtask
+        group.slot_of[subtask] = index
+        if vertex.co_location_group is not None:
+            group.co_located[vertex.co_location_group, subtask.subtask_index] = index
+
+    homeless = []
+    for subtask in subtasks:
+        index = None
+        if vertex.co_location_group is not None:
+            index = group.co_located.get((vertex.co_location_group, subtask.subtask_index))
+        if index is None:
+            homeless.append(subtask)
+        else:
+            put(subtask, index)
+    strangers = []
+    for subtask in homeless:
+        near = vertex.producers(subtask) if vertex.producers is not None else ()
+        for producer in near:
+            index = group.slot_of.get(producer)
+            if index is not None and index not in taken:
+                put(subtask, index)
+                break
+        else:
+            strangers.append(subtask)
+    last = []
+    for subtask in strangers:
+        index = subtask.subtask_index
+        if index < len(group.slots) and index not in taken:
+            put(subtask, index)
+        else:
+            last.append(subtask)
+    free = (index for index in range(len(group.slots)) if index not in taken)
+    for subtask in last:
+        index = next(free, None)
+        if index is None:
+            index = len(group.slots)
+            group.slots.append({})
+        put(subtask, index)
+
+
+def _refuse_contradictions(vertices: Sequence[SharingVertex]) -> None:
+    first_of_sharing: dict[str, SharingVertex] = {}
+    first_of_location: dict[str, SharingVertex] = {}
+    for vertex in vertices:
+        first = first_of_sharing.setdefault(vertex.slot_sharing_group, vertex)
+        if first.slot_profile != vertex.slot_profile:
+            raise ValueError(
+                f"the vertices {first.vertex_id} ({first.slot_profile}) and {vertex.vertex_id} "
+                f"({vertex.slot_profile}) are in slot-sharing group {vertex.slot_sharing_group!r}: "
+                "its slots need one profile"
+            )
+        if vertex.co_location_group is None:
+            continue
+        first = first_of_location.setdefault(vertex.co_location_group, vertex)
+        if (first.slot_sharing_group, first.parallelism) != (
+            vertex.slot_sharing_group,
+            vertex.parallelism,
+        ):
+            raise ValueError(
+                f"the vertices {first.vertex_id} and {vertex.vertex_id} are in co-location group "
+                f"{vertex.co_location_group!r}: they need the same slot-sharing group and the same "
+                "parallelism"
+            )

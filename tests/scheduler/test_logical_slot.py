@@ -1,0 +1,73 @@
+"""LogicalSlot: one payload, given back once."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
+from flinkray.scheduler.logical_slot import FailPayload, LogicalSlot
+from tests.scheduler.builders import VERTEX, allocated_slot
+
+SUBTASK = ExecutionVertexID(VERTEX, 0)
+FIRST = ExecutionAttemptID(SUBTASK, 0)
+SECOND = ExecutionAttemptID(SUBTASK, 1)
+
+
+def slot_with_payload() -> LogicalSlot:
+    slot = LogicalSlot(SUBTASK, allocated_slot(1))
+    assert slot.try_assign_payload(FIRST)
+    return slot
+
+
+def test_second_payload_is_refused() -> None:
+    """SP-19."""
+    slot = slot_with_payload()
+    assert not slot.try_assign_payload(SECOND)
+    assert slot.payload == FIRST
+
+
+def test_no_payload_after_the_release() -> None:
+    """SP-19."""
+    slot = LogicalSlot(SUBTASK, allocated_slot(1))
+    slot.release("taken away")
+    assert not slot.try_assign_payload(FIRST)
+
+
+def test_owner_who_takes_the_slot_away_fails_the_payload_and_is_not_handed_the_slot() -> None:
+    """SP-19."""
+    slot = slot_with_payload()
+    assert slot.release("its TaskExecutor died") == [FailPayload(FIRST, "its TaskExecutor died")]
+    slot.payload_ended()
+    assert not slot.wants_to_return
+
+
+def test_slot_is_released_only_after_its_payload_ended_and_its_owner_took_it_back() -> None:
+    """SP-19."""
+    slot = slot_with_payload()
+    assert slot.release_slot("cancelled") == [FailPayload(FIRST, "cancelled")]
+    assert not slot.wants_to_return
+    assert not slot.is_released
+    slot.payload_ended()
+    assert slot.wants_to_return
+    assert not slot.is_released
+    slot.taken_back()
+    assert slot.is_released
+    assert not slot.wants_to_return
+
+
+def test_ten_releases_fail_the_payload_once_and_return_the_slot_once() -> None:
+    """SP-19."""
+    slot = slot_with_payload()
+    failures = [f for i in range(10) for f in slot.release_slot(f"release {i}")]
+    assert failures == [FailPayload(FIRST, "release 0")]
+    slot.payload_ended()
+    assert slot.wants_to_return
+    slot.taken_back()
+    assert slot.release_slot("once more") == []
+    assert not slot.wants_to_return
+
+
+def test_slot_whose_payload_has_ended_is_given_back_at_once() -> None:
+    """SP-19."""
+    slot = slot_with_payload()
+    slot.payload_ended()
+    assert slot.release_slot("finished") == []
+    assert slot.wants_to_return

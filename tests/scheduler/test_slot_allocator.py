@@ -1,0 +1,222 @@
+"""ExecutionSlotAllocator: physical slots of the pool shared out among subtasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    JobVertexID,
+    ResourceID,
+)
+from flinkray.scheduler.logical_slot import FailPayload
+from flinkray.scheduler.slot_allocator import (
+    ExecutionSlotAllocator,
+    LogicalSlotAllocated,
+    LogicalSlotFailed,
+    SlotAllocatorAction,
+)
+from flinkray.scheduler.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotAllocated,
+    SlotRequestFailed,
+    SlotRequestFailure,
+    SlotRequests,
+    SlotsLost,
+)
+from flinkray.scheduler.slot_sharing import SharingVertex, slot_sharing_groups
+from tests.scheduler.builders import SMALL, allocated_slot, allocation, id_of, one, only
+
+
+def subtask(vertex: int, index: int = 0) -> ExecutionVertexID:
+    return ExecutionVertexID(id_of(JobVertexID, vertex), index)
+
+
+def attempt(vertex: int, index: int = 0, number: int = 0) -> ExecutionAttemptID:
+    return ExecutionAttemptID(subtask(vertex, index), number)
+
+
+ALL = [subtask(1, 0), subtask(1, 1), subtask(2, 0), subtask(2, 1)]
+
+
+def allocator(**settings: bool) -> ExecutionSlotAllocator:
+    """Of two vertices with two subtasks each, which share two slots."""
+    vertices = [SharingVertex(id_of(JobVertexID, n), 2, "default", SMALL) for n in (1, 2)]
+    return ExecutionSlotAllocator(slot_sharing_groups(vertices), **settings)
+
+
+def answer(
+    of: ExecutionSlotAllocator, requests: SlotRequests, *allocations: int
+) -> list[SlotAllocatorAction]:
+    return of.slot_events(
+        SlotAllocated(request.request_id, allocated_slot(number))
+        for request, number in zip(requests.requests, allocations, strict=False)
+    )
+
+
+def deployed() -> ExecutionSlotAllocator:
+    """All four subtasks run, in slots 1 and 2."""
+    slots = allocator()
+    actions = answer(slots, one(slots.allocate(ALL), SlotRequests), 1, 2)
+    for action in only(actions, LogicalSlotAllocated):
+        assert action.slot.try_assign_payload(ExecutionAttemptID(action.slot.vertex, 0))
+    return slots
+
+
+def test_one_message_asks_for_the_slots_of_all_subtasks() -> None:
+    """SP-20: one request for each slot, not for each subtask."""
+    requests = one(allocator().allocate(ALL), SlotRequests)
+    assert [r.vertices for r in requests.requests] == [
+        (subtask(1, 0), subtask(2, 0)),
+        (subtask(1, 1), subtask(2, 1)),
+    ]
+    assert requests.profile == SMALL
+    assert not requests.is_batch
+
+
+def test_slot_goes_to_all_who_wait_for_it_and_to_who_comes_later() -> None:
+    """SP-20."""
+    slots = allocator()
+    requests = one(slots.allocate([subtask(1, 0)]), SlotRequests)
+    (first,) = answer(slots, requests, 1)
+    (later,) = slots.allocate([subtask(2, 0)])
+    assert isinstance(first, LogicalSlotAllocated)
+    assert isinstance(later, LogicalSlotAllocated)
+    assert first.slot.slot.allocation_id == later.slot.slot.allocation_id == allocation(1)
+    assert first.slot is not later.slot
+
+
+def test_subtask_that_has_a_slot_or_waits_for_one_does_not_ask_again() -> None:
+    slots = allocator()
+    slots.allocate([subtask(1, 0)])
+    with pytest.raises(ValueError, match="waits for one"):
+        slots.allocate([subtask(1, 0)])
+
+
+def test_failed_request_fails_all_who_wait_for_its_slot() -> None:
+    """SP-20."""
+    slots = allocator()
+    requests = one(slots.allocate(ALL), SlotRequests)
+    failed = SlotRequestFailed(
+        requests.requests[0].request_id, SlotRequestFailure.TIMED_OUT, "none came"
+    )
+    actions = slots.slot_events([failed])
+    assert [(a.vertex, a.reason) for a in only(actions, LogicalSlotFailed)] == [
+        (subtask(1, 0), "none came"),
+        (subtask(2, 0), "none came"),
+    ]
+    assert slots.number_waiting == 1
+    assert one(slots.allocate([subtask(1, 0)]), SlotRequests).requests != requests.requests
+
+
+def test_losing_the_slot_releases_all_who_share_it() -> None:
+    """SP-20: the root takes its children along, and the pool is not given back what it lost."""
+    slots = deployed()
+    actions = slots.slot_events([SlotsLost((allocation(1),), "its node died")])
+    assert actions == [
+        FailPayload(attempt(1, 0), "its node died"),
+        FailPayload(attempt(2, 0), "its node died"),
+    ]
+    assert slots.payload_ended([attempt(1, 0), attempt(2, 0)]) == []
+    assert slots.logical_slot(subtask(1, 0)) is None
+    assert slots.logical_slot(subtask(1, 1)) is not None
+
+
+def test_slot_goes_back_to_the_pool_with_the_last_who_shares_it() -> None:
+    """SP-02, SP-20."""
+    slots = deployed()
+    assert slots.payload_ended([attempt(1, 0)]) == []
+    assert slots.payload_ended([attempt(2, 0)]) == [
+        ReturnSlots((allocation(1),), "its task has ended")
+    ]
+
+
+def test_released_share_is_back_when_its_attempt_has_ended() -> None:
+    """SP-19."""
+    slots = deployed()
+    both = [subtask(1, 0), subtask(2, 0)]
+    assert slots.release(both, "cancelled") == [
+        FailPayload(attempt(1, 0), "cancelled"),
+        FailPayload(attempt(2, 0), "cancelled"),
+    ]
+    assert slots.release(both, "again") == []
+    ended = slots.payload_ended([attempt(1, 0), attempt(2, 0)], "cancelled")
+    assert ended == [ReturnSlots((allocation(1),), "cancelled")]
+
+
+def test_end_of_an_earlier_attempt_does_not_take_the_share_of_the_present_one() -> None:
+    slots = deployed()
+    slots.payload_ended([attempt(1, 0)])
+    (again,) = slots.allocate([subtask(1, 0)])
+    assert isinstance(again, LogicalSlotAllocated)
+    assert again.slot.try_assign_payload(attempt(1, 0, number=1))
+    slots.payload_ended([attempt(1, 0, number=0)])
+    assert slots.logical_slot(subtask(1, 0)) is again.slot
+
+
+def test_next_request_prefers_the_slot_that_the_group_had() -> None:
+    """So that after a failure state is found beside the slot."""
+    slots = deployed()
+    slots.payload_ended([ExecutionAttemptID(v, 0) for v in ALL])
+    requests = one(slots.allocate(ALL), SlotRequests)
+    assert [r.preferred_allocations for r in requests.requests] == [
+        (allocation(1),),
+        (allocation(2),),
+    ]
+
+
+def test_places_of_the_inputs_of_all_who_share_are_told() -> None:
+    here, there = ResourceID("here"), ResourceID("there")
+    near = {subtask(1, 0): (here,), subtask(2, 0): (there, here)}
+    requests = one(allocator().allocate(ALL, near=near), SlotRequests)
+    assert requests.requests[0].preferred_task_executors == (here, there)
+    assert requests.requests[1].preferred_task_executors == ()
+
+
+def test_request_is_cancelled_with_the_last_who_waits() -> None:
+    slots = allocator()
+    requests = one(slots.allocate(ALL), SlotRequests)
+    assert slots.cancel([subtask(1, 0)], "not needed") == []
+    first = requests.requests[0].request_id
+    assert slots.cancel([subtask(2, 0)], "not needed") == [
+        CancelSlotRequests((first,), "not needed")
+    ]
+    assert slots.cancel([subtask(2, 0)], "again") == []
+
+
+def test_slot_that_crosses_the_cancellation_of_its_request_is_returned() -> None:
+    slots = allocator()
+    requests = one(slots.allocate(ALL), SlotRequests)
+    slots.cancel(ALL, "not needed")
+    returned = only(answer(slots, requests, 1, 2), ReturnSlots)
+    assert [r.allocations for r in returned] == [(allocation(1),), (allocation(2),)]
+    assert all(slots.logical_slot(v) is None for v in ALL)
+
+
+def test_lost_pool_fails_what_runs_and_what_waits() -> None:
+    slots = allocator(is_batch=True)
+    answer(slots, one(slots.allocate([subtask(1, 0), subtask(1, 1)]), SlotRequests), 1)
+    running = slots.logical_slot(subtask(1, 0))
+    assert running is not None
+    assert running.try_assign_payload(attempt(1, 0))
+    actions = slots.pool_lost("killed")
+    assert one(actions, FailPayload).attempt_id == attempt(1, 0)
+    failed = one(actions, LogicalSlotFailed)
+    assert (failed.vertex, failed.failure) == (subtask(1, 1), SlotRequestFailure.POOL_CLOSED)
+    assert one(slots.allocate([subtask(1, 0)]), SlotRequests).is_batch
+
+
+def test_ten_thousand_subtasks_are_asked_for_by_one_message() -> None:
+    vertices = [SharingVertex(id_of(JobVertexID, n), 5000, "default", SMALL) for n in (1, 2)]
+    groups = slot_sharing_groups(vertices)
+    slots = ExecutionSlotAllocator(groups)
+    subtasks = [subtask(n, i) for n in (1, 2) for i in range(5000)]
+    requests = one(slots.allocate(subtasks), SlotRequests)
+    assert len(requests.requests) == 5000
+    given = answer(slots, requests, *range(1, 5001))
+    held: set[AllocationID] = {a.slot.slot.allocation_id for a in only(given, LogicalSlotAllocated)}
+    assert len(given) == 10_000
+    assert len(held) == 5000
