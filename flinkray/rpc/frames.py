@@ -35,6 +35,7 @@ class FrameStream(asyncio.Protocol, Transport):
         self._waiter: asyncio.Future[None] | None = None
         self._outgoing: list[bytes] = []
         self._congested: asyncio.Future[None] | None = None
+        self._is_paused = False
         self._lost: str | None = None
         self._break_reason: str | None = None
 
@@ -66,7 +67,7 @@ class FrameStream(asyncio.Protocol, Transport):
 
     # --- Transport ----------------------------------------------------------------------------
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes, lane: int | None = None) -> None:
         if self._lost is not None:
             return
         if not self._outgoing:
@@ -86,6 +87,22 @@ class FrameStream(asyncio.Protocol, Transport):
     async def drain(self) -> None:
         if self._congested is not None:
             await asyncio.shield(self._congested)
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._is_paused and self._lost is None:
+            self._split()
+        if not self._is_paused and self._transport is not None:
+            self._transport.resume_reading()
 
     def close(self) -> None:
         self._flush()
@@ -117,7 +134,7 @@ class FrameStream(asyncio.Protocol, Transport):
         end = len(buffer)
         position = 0
         try:
-            while end - position >= 4:
+            while end - position >= 4 and not self._is_paused:
                 (length,) = _LENGTH.unpack_from(buffer, position)
                 if length > self._limit:
                     self.abort(f"a frame of {length} bytes came, the limit is {self._limit}")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+WRITE_HIGH_WATER = 262_144
+"""Bytes that are queued for the other side before senders should wait."""
 
 
 class FrameReceiver(Protocol):
     """The end of a transport where frames arrive."""
 
     def frame_received(self, frame: bytes) -> None:
-        """Frames arrive whole, in the order they were sent, each once."""
+        """Frames arrive whole, each once; those of one lane in the order they were sent."""
 
     def connection_lost(self, reason: str) -> None:
         """Once; no frame comes after it."""
@@ -23,8 +27,12 @@ class Transport(ABC):
     """The end of a transport where frames are sent."""
 
     @abstractmethod
-    def send(self, frame: bytes) -> None:
-        """Queue a frame; dropped when the connection is gone."""
+    def send(self, frame: bytes, lane: int | None = None) -> None:
+        """Queue a frame; dropped when the connection is gone.
+
+        Frames of one lane arrive in the order they were sent, and a large frame holds up those of
+        its own lane only.  A large frame without a lane may be overtaken by any other.
+        """
 
     @property
     @abstractmethod
@@ -36,6 +44,18 @@ class Transport(ABC):
         """Wait until the queue is short again, or the connection gone."""
 
     @abstractmethod
+    def pause_reading(self) -> None:
+        """Give this side's receiver nothing more until :meth:`resume_reading`.
+
+        The other side becomes congested when it goes on sending.  To be called at any time, also
+        while a frame is received; idempotent.
+        """
+
+    @abstractmethod
+    def resume_reading(self) -> None:
+        """Go on after :meth:`pause_reading`, beginning in the loop's next turn; idempotent."""
+
+    @abstractmethod
     def close(self) -> None:
         """Send what is queued, then end the connection; the other side is told."""
 
@@ -45,7 +65,10 @@ class Transport(ABC):
 
 
 class MemoryTransport(Transport):
-    """One end of a pair on one event loop; a frame arrives in the loop's next turn."""
+    """One end of a pair on one event loop; a frame arrives in the loop's next turn.
+
+    A frame takes no time to transfer, whatever its size, so that lanes make no difference.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, latency: Callable[[], float] | None = None
@@ -55,7 +78,15 @@ class MemoryTransport(Transport):
         self._latency = latency
         self._receiver: FrameReceiver | None = None
         self._peer: MemoryTransport | None = None
-        self._inbox: list[bytes] = []
+        self._travelling: list[bytes] = []
+        self._inbox: deque[bytes] = deque()
+        self._queued_bytes = 0
+        """Of both."""
+        self._is_paused = False
+        self._end: str | None = None
+        """Why the connection ends when the inbox is empty."""
+        self._congested: asyncio.Future[None] | None = None
+        """Set while those who send to this end should wait."""
         # what arrives must not run in the context of who sent it
         self._context = contextvars.Context()
 
@@ -71,16 +102,25 @@ class MemoryTransport(Transport):
         """Who gets the frames that arrive at this end."""
         self._receiver = receiver
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes, lane: int | None = None) -> None:
         if self._peer is not None:
-            self._peer._arriving(frame)
+            self._peer._coming(frame)
 
     @property
     def is_congested(self) -> bool:
-        return False
+        return self._peer is not None and self._peer._congested is not None
 
     async def drain(self) -> None:
-        return
+        if self._peer is not None and self._peer._congested is not None:
+            await asyncio.shield(self._peer._congested)
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._loop.call_soon(self._read, context=self._context)
 
     def close(self) -> None:
         peer, self._peer = self._peer, None
@@ -91,6 +131,7 @@ class MemoryTransport(Transport):
     def break_off(self, reason: str) -> None:
         peer, self._peer = self._peer, None
         self._receiver = None
+        self._forget()
         if peer is not None:
             peer._soon(lambda: peer._lost(reason))
 
@@ -100,23 +141,48 @@ class MemoryTransport(Transport):
         else:
             self._loop.call_later(self._latency(), callback, context=self._context)
 
-    def _arriving(self, frame: bytes) -> None:
-        if not self._inbox:
-            self._soon(self._deliver)
-        self._inbox.append(frame)
+    def _coming(self, frame: bytes) -> None:
+        if not self._travelling:
+            self._soon(self._arrived)
+        self._travelling.append(frame)
+        self._queued_bytes += len(frame)
+        if self._queued_bytes > WRITE_HIGH_WATER and self._congested is None:
+            self._congested = self._loop.create_future()
 
-    def _deliver(self) -> None:
-        frames, self._inbox = self._inbox, []
-        for frame in frames:
-            if self._receiver is not None:
-                self._receiver.frame_received(frame)
+    def _arrived(self) -> None:
+        frames, self._travelling = self._travelling, []
+        self._inbox.extend(frames)
+        self._read()
+
+    def _read(self) -> None:
+        inbox = self._inbox
+        while inbox and not self._is_paused and self._receiver is not None:
+            frame = inbox.popleft()
+            self._queued_bytes -= len(frame)
+            self._receiver.frame_received(frame)
+        if self._congested is not None and self._queued_bytes <= WRITE_HIGH_WATER // 2:
+            self._let_senders_go()
+        if self._end is not None and not self._is_paused:
+            self._lost(self._end)
 
     def _closed(self) -> None:
-        self._deliver()
-        self._lost("the connection was closed by the other side")
+        self._end = "the connection was closed by the other side"
+        self._arrived()
 
     def _lost(self, reason: str) -> None:
         self._peer = None
         receiver, self._receiver = self._receiver, None
+        self._forget()
         if receiver is not None:
             receiver.connection_lost(reason)
+
+    def _forget(self) -> None:
+        self._travelling.clear()
+        self._inbox.clear()
+        self._queued_bytes = 0
+        self._let_senders_go()
+
+    def _let_senders_go(self) -> None:
+        congested, self._congested = self._congested, None
+        if congested is not None and not congested.done():
+            congested.set_result(None)
