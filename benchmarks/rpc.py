@@ -1,170 +1,104 @@
-"""Calls between two processes on one node: flinkray's RPC against raw Ray actor calls, in one run.
+"""Calls between two processes on one node: flinkray beside bare Ray and xoscar, in one run.
 
-Run: ``python -m benchmarks.rpc [rounds]``.  Printed are medians of the rounds and ratios; compare
-ratios, as machines are noisy.  Both sides of each pair live in Ray actors.
+Medians of several rounds; the contenders take turns within a round, so that what else the machine
+does hits all of them.  Compare ratios: a figure of one run says little about another run's.
+xoscar runs in an environment of its own, which is made on first use; `--no-peers` does without.
+
+Exit status 1: a goal was missed.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import statistics
+import json
+import os
 import sys
-import time
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import ray
-
-from flinkray.core.message import message
-from flinkray.rpc import (
-    EndpointSpec,
-    RayRpcService,
-    RpcEndpoint,
-    RpcGateway,
-    RpcService,
-    ask_timeout,
-    oneway,
+HERE = Path(__file__).resolve().parent
+# Ray's workers import the endpoints and messages by the same names as this process does.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
 
-ASKS = 2000
-PIPELINED = 20_000
-RAW_PIPELINED = 4_000
-OUTSTANDING = 1000
+from _machine import facts  # noqa: E402
+from _rpc import calls, codec_times, local  # noqa: E402
+from _rpc.cluster import Cluster  # noqa: E402
+from _rpc.peers import PeersUnavailableError  # noqa: E402
 
+if TYPE_CHECKING:
+    from _rpc.report import Section
 
-@message
-class Measured:
-    """Seconds of single asks, and calls per second."""
-
-    p50: float
-    p99: float
-    pipelined: float
-    tells: float
+WITHOUT_RAY: dict[str, Callable[[int], Awaitable[Section]]] = {}
 
 
-class EchoGateway(RpcGateway):
-    """What is called."""
-
-    @abstractmethod
-    async def echo(self, value: int) -> int: ...
-
-    @abstractmethod
-    @oneway
-    async def tell(self, value: int) -> None: ...
+async def _codec(rounds: int) -> Section:
+    return codec_times.run(rounds)
 
 
-class Echo(RpcEndpoint, EchoGateway):
-    """The called side."""
-
-    async def echo(self, value: int) -> int:
-        return value
-
-    async def tell(self, value: int) -> None:
-        return
+WITHOUT_RAY |= {"codec": _codec, "local": local.run}
+WITH_RAY: dict[str, Callable[[Cluster], Awaitable[Section]]] = {"calls": calls.run}
+SECTIONS = (*WITHOUT_RAY, *WITH_RAY)
 
 
-class CallerGateway(RpcGateway):
-    """What measures."""
-
-    @abstractmethod
-    @ask_timeout(None)
-    async def measure(self, address: str) -> Measured: ...
-
-
-class Caller(RpcEndpoint, CallerGateway):
-    """The calling side."""
-
-    async def measure(self, address: str) -> Measured:
-        echo = await self.connect(address, EchoGateway)
-        p50, p99 = await single(lambda: echo.echo(1))
-        pipelined = await many(lambda: echo.echo(1), PIPELINED)
-        begin = time.perf_counter()
-        for _ in range(PIPELINED):
-            await echo.tell(1)
-        await echo.echo(1)  # handled after all of them
-        tells = PIPELINED / (time.perf_counter() - begin)
-        return Measured(p50, p99, pipelined, tells)
+async def measure(wanted: list[str], rounds: int, *, peers: bool) -> dict[str, Section]:
+    """The wanted sections, each shown as soon as it is there."""
+    found: dict[str, Section] = {}
+    for name, run in WITHOUT_RAY.items():
+        if name in wanted:
+            found[name] = await run(rounds)
+            found[name].show()
+    names = [name for name in WITH_RAY if name in wanted]
+    if names:
+        cluster = await Cluster.start(rounds, peers=peers)
+        try:
+            for name in names:
+                found[name] = await WITH_RAY[name](cluster)
+                found[name].show()
+        finally:
+            await cluster.stop()
+    return found
 
 
-def create_echo(service: RpcService, arguments: object) -> RpcEndpoint:
-    return Echo(service, "echo")
-
-
-def create_caller(service: RpcService, arguments: object) -> RpcEndpoint:
-    return Caller(service, "caller")
-
-
-async def single(call: Callable[[], Awaitable[Any]]) -> tuple[float, float]:
-    """p50 and p99 of one call after the other."""
-    durations = []
-    for _ in range(ASKS):
-        begin = time.perf_counter()
-        await call()
-        durations.append(time.perf_counter() - begin)
-    durations.sort()
-    return durations[ASKS // 2], durations[ASKS * 99 // 100]
-
-
-async def many(call: Callable[[], Awaitable[Any]], count: int) -> float:
-    """Calls per second with :data:`OUTSTANDING` on their way."""
-    begin = time.perf_counter()
-    for _ in range(count // OUTSTANDING):
-        await asyncio.gather(*(call() for _ in range(OUTSTANDING)))
-    return count / (time.perf_counter() - begin)
-
-
-class RawEcho:
-    """The called side, by Ray alone."""
-
-    async def echo(self, value: int) -> int:
-        return value
-
-
-class RawCaller:
-    """The calling side, by Ray alone."""
-
-    async def measure(self, echo: Any) -> tuple[float, float, float]:
-        async def call() -> None:
-            await echo.echo.remote(1)
-
-        p50, p99 = await single(call)
-        return p50, p99, await many(call, RAW_PIPELINED)
-
-
-async def main(rounds: int) -> None:
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    service = await RayRpcService.open("rpc-benchmark")
-    module = "benchmarks.rpc"
-    echo = await service.spawn(EndpointSpec("Echo", "echo", f"{module}:create_echo"))
-    address = await service.spawn(EndpointSpec("Caller", "caller", f"{module}:create_caller"))
-    caller = await service.connect(address, CallerGateway)
-    raw_echo = ray.remote(RawEcho).options(num_cpus=0, max_concurrency=OUTSTANDING).remote()
-    raw_caller = ray.remote(RawCaller).options(num_cpus=0).remote()
-    ours, raws = [], []
-    for _ in range(rounds):
-        ours.append(await caller.measure(echo))
-        raws.append(await raw_caller.measure.remote(raw_echo))
-    p50, p99, pipelined, tells = (
-        statistics.median(getattr(one, name) for one in ours)
-        for name in ("p50", "p99", "pipelined", "tells")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (5)")
+    parser.add_argument(
+        "--only", action="append", choices=SECTIONS, help="this section; may be repeated"
     )
-    raw_p50, raw_p99, raw_pipelined = (
-        statistics.median(one[index] for one in raws) for index in range(3)
-    )
-    print(f"medians of {rounds} rounds        flinkray.rpc   raw async actor   ratio")
-    for name, one, raw in (
-        ("ask p50, us", p50 * 1e6, raw_p50 * 1e6),
-        ("ask p99, us", p99 * 1e6, raw_p99 * 1e6),
-        (f"asks/s, {OUTSTANDING} outstanding", pipelined, raw_pipelined),
-        ("tells/s", tells, raw_pipelined),
-    ):
-        print(f"{name:28} {one:14,.0f} {raw:17,.0f}   {one / raw:6.3f}")
-    await service.close()
-    ray.shutdown()
+    parser.add_argument("--no-peers", action="store_true", help="do without xoscar")
+    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1")
+
+    machine = facts("flinkray", "ray", "msgpack")
+    for name, value in machine.items():
+        print(f"{name:<28}{value}")
+    wanted = arguments.only or list(SECTIONS)
+    try:
+        found = asyncio.run(measure(wanted, arguments.rounds, peers=not arguments.no_peers))
+    except PeersUnavailableError as error:
+        sys.exit(str(error))
+    goals = {goal.what: goal for section in found.values() for goal in section.goals}
+    if arguments.json:
+        report = {
+            "machine": machine,
+            "rounds": arguments.rounds,
+            "goals": {
+                what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
+                for what, goal in goals.items()
+            },
+            "sections": {name: section.figures for name, section in found.items()},
+        }
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    sys.exit(0 if all(goal.is_met for goal in goals.values()) else 1)
 
 
 if __name__ == "__main__":
-    from benchmarks.rpc import main as importable_main  # messages must have one module name
-
-    asyncio.run(importable_main(int(sys.argv[1]) if len(sys.argv) > 1 else 3))
+    main()

@@ -1,0 +1,39 @@
+"""What the sections share: a Ray of their own, a service in the driver, and the peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import ray
+
+from _rpc.peers import XoscarPeer
+from flinkray.rpc import EndpointSpec, RayRpcService
+
+
+@dataclass
+class Cluster:
+    """The processes that are measured."""
+
+    service: RayRpcService
+    peer: XoscarPeer | None
+    rounds: int
+    _addresses: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    async def start(cls, rounds: int, *, peers: bool) -> Cluster:
+        peer = await XoscarPeer.start() if peers else None
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+        return cls(await RayRpcService.open("rpc-benchmark"), peer, rounds)
+
+    async def process(self, name: str, factory: str) -> str:
+        """Address of the endpoint that *factory* makes; its process is started on first use."""
+        if name not in self._addresses:
+            spec = EndpointSpec(name.title().replace("-", ""), name, f"_rpc.endpoints:{factory}")
+            self._addresses[name] = await self.service.spawn(spec)
+        return self._addresses[name]
+
+    async def stop(self) -> None:
+        await self.service.close()
+        ray.shutdown()
+        if self.peer is not None:
+            await self.peer.close()
