@@ -6,6 +6,7 @@ from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, onew
 from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
 from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
 from flinkray.rpc.mailbox import TimerHandle
+from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.ray_service import RayRpcService
 from flinkray.rpc.registration import (
     RegisteredRpcConnection,
@@ -29,6 +30,7 @@ __all__ = [
     "LocalNetwork",
     "LocalRpcService",
     "LoopClock",
+    "PeriodicTask",
     "Placement",
     "RayRpcService",
     "RegisteredRpcConnection",

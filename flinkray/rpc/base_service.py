@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -26,9 +26,10 @@ from flinkray.rpc.dispatch import ServerConnection, exports_of
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
 from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.proxy import Binding, binding_of, make_proxy
 from flinkray.rpc.service import RpcService
-from flinkray.rpc.spec import ADDRESS_SEPARATOR, split_address
+from flinkray.rpc.spec import ADDRESS_SEPARATOR, WILDCARD, split_address
 from flinkray.rpc.transport import MemoryTransport, Transport
 from flinkray.rpc.watch import TerminationWatch
 
@@ -62,6 +63,7 @@ class BaseRpcService(RpcService):
         self._executor: ThreadPoolExecutor | None = None
         self._deadlines = Deadlines(self.loop)
         self._numbers = 0
+        self._names = 0
         self._endpoints: dict[str, tuple[int, RpcEndpoint]] = {}
         self._by_number: dict[int, RpcEndpoint] = {}
         self._connections: dict[str, ClientConnection] = {}
@@ -101,8 +103,8 @@ class BaseRpcService(RpcService):
 
     def register_endpoint(self, endpoint: RpcEndpoint) -> None:
         endpoint_id = endpoint.endpoint_id
-        if not endpoint_id or ADDRESS_SEPARATOR in endpoint_id:
-            raise ValueError(f"not an endpoint id: {endpoint_id!r} (no '/', not empty)")
+        if not endpoint_id or ADDRESS_SEPARATOR in endpoint_id or WILDCARD in endpoint_id:
+            raise ValueError(f"not an endpoint id: {endpoint_id!r} (no '/', no '*', not empty)")
         if endpoint_id in self._endpoints:
             raise ValueError(f"there is an endpoint at {endpoint.address} already")
         if self._closing is not None:
@@ -121,7 +123,17 @@ class BaseRpcService(RpcService):
 
     def find_endpoint(self, endpoint_id: str) -> tuple[int, RpcEndpoint | None]:
         """For connections: number and endpoint."""
-        return self._endpoints.get(endpoint_id, (0, None))
+        if not endpoint_id.endswith(WILDCARD):
+            return self._endpoints.get(endpoint_id, (0, None))
+        prefix = endpoint_id.removesuffix(WILDCARD)
+        for known_id, (number, endpoint) in reversed(self._endpoints.items()):
+            if known_id.startswith(prefix) and endpoint.is_running:
+                return number, endpoint
+        return 0, None
+
+    def new_endpoint_id(self, prefix: str) -> str:
+        self._names += 1
+        return f"{prefix}_{self._names}"
 
     def endpoint_by_number(self, number: int) -> RpcEndpoint | None:
         """For connections."""
@@ -142,11 +154,14 @@ class BaseRpcService(RpcService):
     async def connect(
         self, address: str, gateway: type[G], fencing_token: FencingToken | None = None
     ) -> G:
-        connection, number = await self._resolve(address, type_name(gateway))
-        binding = Binding(connection, number, address, fencing_token, self.ask_timeout)
+        connection, number, full_address = await self._resolve(address, type_name(gateway))
+        binding = Binding(connection, number, full_address, fencing_token, self.ask_timeout)
         return make_proxy(gateway, binding)
 
-    async def _resolve(self, address: str, gateway: str | None) -> tuple[ClientConnection, int]:
+    async def _resolve(
+        self, address: str, gateway: str | None
+    ) -> tuple[ClientConnection, int, str]:
+        """The connection, the endpoint's number there, and its address without a wildcard."""
         try:
             process, endpoint_id = split_address(address)
         except ValueError as error:
@@ -155,18 +170,18 @@ class BaseRpcService(RpcService):
             known = self._connections.get(process)
             connection = await self._connection(process)
             try:
-                number = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
+                number, full_id = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
             except RecipientUnreachableError:
                 if connection is not known:
                     raise
                 # the process may have been replaced while its old connection was taken for good
                 connection = await self._connection(process)
-                number = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
+                number, full_id = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
         except HandshakeError:
             raise
         except (RpcConnectionError, RecipientUnreachableError, RpcTimeoutError) as error:
             raise RpcConnectionError(f"cannot connect to {address}: {error}") from error
-        return connection, number
+        return connection, number, f"{process}{ADDRESS_SEPARATOR}{full_id}"
 
     async def _connection(self, process: str) -> ClientConnection:
         if process == self.process_name:
@@ -259,17 +274,17 @@ class BaseRpcService(RpcService):
         else:
             binding = binding_of(target)
             watch = TerminationWatch(binding.address, on_terminated)
-            watching = (binding.connection, binding.number)
+            watching = (binding.connection, binding.number, binding.address)
         task = self.create_task(self._watch(watch, watching))
         watch.on_end(lambda: _cancel(task))
         return watch
 
     async def _watch(
-        self, watch: TerminationWatch, watching: tuple[ClientConnection, int] | None
+        self, watch: TerminationWatch, watching: tuple[ClientConnection, int, str] | None
     ) -> None:
         while watch.is_active:
             try:
-                connection, number = watching or await self._resolve(watch.address, None)
+                connection, number, _ = watching or await self._resolve(watch.address, None)
             except RpcError as error:
                 watch.fire(str(error))
                 return
@@ -301,6 +316,16 @@ class BaseRpcService(RpcService):
 
     async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
         return await self.loop.run_in_executor(self.executor, fn, *args)
+
+    def schedule_periodically(
+        self,
+        fn: Callable[[], Awaitable[None] | None],
+        interval: float,
+        *,
+        initial_delay: float | None = None,
+    ) -> PeriodicTask:
+        delay = interval if initial_delay is None else initial_delay
+        return PeriodicTask(self.create_task, fn, interval, delay)
 
     def create_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work of the service itself; cancelled when it closes."""

@@ -67,8 +67,10 @@ class ClientConnection:
 
     # --- requests -----------------------------------------------------------------------------
 
-    async def resolve(self, endpoint_id: str, gateway: str | None, timeout: float) -> int:
-        """The number of the endpoint, which names this one object for good.
+    async def resolve(
+        self, endpoint_id: str, gateway: str | None, timeout: float
+    ) -> tuple[int, str]:
+        """The number of the endpoint, which names this one object for good, and its full id.
 
         Raises:
             RpcConnectionError: there is no such endpoint.
@@ -76,10 +78,11 @@ class ClientConnection:
         """
         what = f"{self.process_name}/{endpoint_id}"
         payload = _NONE if gateway is None else codec.encode(gateway)
-        number = await self._request(Kind.RESOLVE, what, payload, timeout, method=endpoint_id)
-        if type(number) is not int:
-            raise RpcSerializationError(f"{what}: unexpected answer {number!r}")
-        return number
+        answer = await self._request(Kind.RESOLVE, what, payload, timeout, method=endpoint_id)
+        match answer:
+            case (int(number), str(full_id)):
+                return number, full_id
+        raise RpcSerializationError(f"{what}: unexpected answer {answer!r}")
 
     async def stop_process(self) -> None:
         """Have the process close its endpoints and end; returns when it is about to end."""

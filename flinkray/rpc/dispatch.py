@@ -151,7 +151,7 @@ class ServerConnection:
                 f"{address} is a {type(endpoint).__name__} and does not implement {gateway}"
             )
         self._resolved.add(number)
-        self._reply(envelope, Kind.RESULT, codec.encode(number))
+        self._reply(envelope, Kind.RESULT, codec.encode((number, endpoint.endpoint_id)))
 
     def _call(self, envelope: Envelope) -> None:
         endpoint = self._service.endpoint_by_number(envelope.target)

@@ -18,10 +18,13 @@ Life cycle::
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from flinkray.core.clock import Clock
+from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
 from flinkray.core.ids import FencingToken
 from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway
 from flinkray.rpc.mailbox import Mailbox, TimerHandle
@@ -129,6 +132,35 @@ class RpcEndpoint(RpcGateway):
         To be called on the main thread.  *fn* itself is not stopped by the timeout.
         """
         return self._mailbox.call_async(fn, timeout)
+
+    def call_from_thread(self, fn: Callable[[], Awaitable[T] | T], timeout: float | None) -> T:
+        """Run on the main thread, for another thread, which waits for the result.
+
+        Raises:
+            RpcTimeoutError: not done after *timeout* seconds, be it that *fn* or something else
+                occupies the main thread; *fn* itself is not stopped.
+            RecipientUnreachableError: the endpoint has terminated.
+            ValueError: called on the main thread.
+        """
+        loop = self._rpc_service.loop
+        with contextlib.suppress(RuntimeError):
+            if asyncio.get_running_loop() is loop:
+                raise ValueError(f"{self.address}: the main thread would wait for itself")
+
+        async def run() -> T:
+            return await self.call_async(fn, None)
+
+        future = asyncio.run_coroutine_threadsafe(run(), loop)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.CancelledError:
+            raise RecipientUnreachableError(f"{self.address} has terminated") from None
+        except concurrent.futures.TimeoutError as error:
+            if future.done():
+                raise  # it is the function's own
+            name = getattr(fn, "__qualname__", repr(fn))
+            text = f"{self.address}: {name} was not done within {timeout:g} s"
+            raise RpcTimeoutError(text) from error
 
     def schedule_run_async(
         self, delay: float, fn: Callable[[], Awaitable[None] | None]

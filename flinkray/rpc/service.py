@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
 from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.watch import TerminationWatch
 
@@ -48,6 +49,9 @@ class RpcService(ABC):
         self, address: str, gateway: type[G], fencing_token: FencingToken | None = None
     ) -> G:
         """A proxy of the endpoint at *address*.
+
+        An address that ends with ``*`` is that of the newest endpoint there that runs and whose id
+        begins like that, as :meth:`new_endpoint_id` makes them.
 
         The proxy is bound to the endpoint object it was connected to: once that has terminated or
         its process has died, each call raises RecipientUnreachableError; connect again.  A wrong
@@ -94,6 +98,24 @@ class RpcService(ABC):
     @abstractmethod
     async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
         """Run *fn* in a thread of :attr:`executor`."""
+
+    @abstractmethod
+    def schedule_periodically(
+        self,
+        fn: Callable[[], Awaitable[None] | None],
+        interval: float,
+        *,
+        initial_delay: float | None = None,
+    ) -> PeriodicTask:
+        """Run *fn* on :attr:`loop`, first after *initial_delay* seconds (by default the interval).
+
+        Each further run begins *interval* seconds after the end of the one before, until the task
+        is cancelled, *fn* raises or the service closes.
+        """
+
+    @abstractmethod
+    def new_endpoint_id(self, prefix: str) -> str:
+        """*prefix* and a suffix that no id of this process has had."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -13,6 +13,9 @@ from flinkray.core.message import message
 
 ADDRESS_SEPARATOR = "/"
 
+WILDCARD = "*"
+"""At the end of an address: whatever follows."""
+
 
 @message
 class Placement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
+from typing import ClassVar
 
 import ray
 
@@ -30,6 +31,17 @@ class Point:
     x: int
     y: float
     name: str = "p"
+
+
+@message
+class Moody:
+    """A message that arrives only when it is in the mood."""
+
+    in_the_mood: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.in_the_mood:
+            raise ValueError("not in the mood")
 
 
 class OrderError(FlinkRayError):
@@ -75,6 +87,9 @@ class EchoGateway(RpcGateway):
 
     @abstractmethod
     async def unsendable(self) -> object: ...
+
+    @abstractmethod
+    async def moody(self) -> Moody: ...
 
     @abstractmethod
     @oneway
@@ -142,6 +157,11 @@ class EchoEndpoint(RpcEndpoint, EchoGateway):
     async def unsendable(self) -> object:
         return object()
 
+    async def moody(self) -> Moody:
+        moody = Moody()
+        Moody.in_the_mood = False
+        return moody
+
     async def note(self, number: int) -> None:
         self.seen.append(number)
 
@@ -161,15 +181,33 @@ class LeaderGateway(FencedRpcGateway):
     @abstractmethod
     async def lead(self) -> str: ...
 
+    @abstractmethod
+    @ask_timeout(None)
+    async def lead_later(self) -> None: ...
+
 
 class Leader(FencedRpcEndpoint[JobMasterId], LeaderGateway):
-    """Counts the handlers that ran."""
+    """Notes what it has done; waits with some of it until :attr:`may_lead` is set."""
 
-    calls = 0
+    def __init__(
+        self, rpc_service: RpcService, token: JobMasterId, deeds: list[JobMasterId] | None = None
+    ) -> None:
+        super().__init__(rpc_service, "leader", token)
+        self.deeds = [] if deeds is None else deeds
+        self.may_lead = asyncio.Event()
+        self.waiting = asyncio.Event()
+
+    def act(self) -> None:
+        self.deeds.append(self.fencing_token)
 
     async def lead(self) -> str:
-        self.calls += 1
+        self.act()
         return str(self.fencing_token)
+
+    async def lead_later(self) -> None:
+        self.waiting.set()
+        await self.may_lead.wait()
+        self.act()
 
 
 class SpawnerGateway(RpcGateway):

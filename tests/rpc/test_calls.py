@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import traceback
+from typing import Any
 
 import pytest
 
@@ -19,126 +22,158 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc.codec import remote_traceback
-from tests.rpc.conftest import Pair
 from tests.rpc.endpoints import (
     EchoEndpoint,
     EchoGateway,
     Leader,
     LeaderGateway,
+    Moody,
     OrderError,
     OtherGateway,
     Point,
 )
+from tests.rpc.on_services import Services, on_every_service
 
 
-async def connected(pair: Pair) -> tuple[EchoEndpoint, EchoGateway]:
-    endpoint = EchoEndpoint(pair.host)
+async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
+    endpoint = EchoEndpoint(services.host)
     endpoint.start()
-    return endpoint, await pair.caller.connect(endpoint.address, EchoGateway)
+    return endpoint, await services.caller.connect(endpoint.address, EchoGateway)
 
 
-async def test_an_answer_is_what_the_handler_returned(pair: Pair) -> None:
-    _, echo = await connected(pair)
+@on_every_service
+async def test_an_answer_is_what_the_handler_returned(services: Services) -> None:
+    _, echo = await connected(services)
     job = JobID(bytes(16))
     value = (None, True, 3, -1.5, "ü", b"\0", Point(1, 2.0), {"a": (job,)})
     assert await echo.echo(value) == value
     assert await echo.echo("x", times=2) == ("x", "x")
 
 
-async def test_the_gateway_has_the_endpoints_address(pair: Pair) -> None:
+@on_every_service
+async def test_the_gateway_has_the_endpoints_address(services: Services) -> None:
     """RPC-08"""
-    endpoint, echo = await connected(pair)
+    endpoint, echo = await connected(services)
     assert echo.address == endpoint.address == "host/echo"
 
 
-async def test_a_self_gateway_answers(pair: Pair) -> None:
+@on_every_service
+async def test_a_self_gateway_answers(services: Services) -> None:
     """RPC-01, RPC-04"""
-    endpoint, _ = await connected(pair)
+    endpoint, _ = await connected(services)
     gateway = endpoint.get_self_gateway(EchoGateway)
     assert await gateway.echo(1337) == 1337
     assert await gateway.running() is True
 
 
-async def test_a_self_gateway_of_a_foreign_type_is_refused(pair: Pair) -> None:
+@on_every_service
+async def test_a_self_gateway_of_a_foreign_type_is_refused(services: Services) -> None:
     """RPC-02"""
-    endpoint, _ = await connected(pair)
+    endpoint, _ = await connected(services)
     with pytest.raises(TypeError, match="EchoEndpoint does not implement OtherGateway"):
         endpoint.get_self_gateway(OtherGateway)
 
 
-async def test_a_call_before_start_fails_at_once_and_works_after(pair: Pair) -> None:
+@on_every_service
+async def test_a_call_before_start_fails_at_once_and_works_after(services: Services) -> None:
     """RPC-06"""
-    endpoint = EchoEndpoint(pair.host)
-    echo = await pair.caller.connect(endpoint.address, EchoGateway)
+    endpoint = EchoEndpoint(services.host)
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
     with pytest.raises(EndpointNotStartedError, match="host/echo"):
         await echo.echo(1)
     endpoint.start()
     assert await echo.echo(2) == 2
 
 
+@on_every_service
 @pytest.mark.parametrize("address", ["nobody/echo", "host/nothing", "no-address"])
 async def test_connecting_to_nothing_fails_at_once_and_names_the_address(
-    pair: Pair, address: str
+    services: Services, address: str
 ) -> None:
     """RPC-07"""
-    pair.caller.ask_timeout = 10_000_000
+    services.caller.ask_timeout = 10_000_000
     with pytest.raises(RpcConnectionError) as caught:
-        await pair.caller.connect(address, EchoGateway)
+        await services.caller.connect(address, EchoGateway)
     assert address in str(caught.value)
 
 
-async def test_connecting_with_a_gateway_that_is_not_implemented_is_refused(pair: Pair) -> None:
+@on_every_service
+async def test_connecting_with_a_gateway_that_is_not_implemented_is_refused(
+    services: Services,
+) -> None:
     """RPC-33"""
-    endpoint, _ = await connected(pair)
+    endpoint, _ = await connected(services)
     with pytest.raises(HandshakeError, match="OtherGateway"):
-        await pair.caller.connect(endpoint.address, OtherGateway)
+        await services.caller.connect(endpoint.address, OtherGateway)
 
 
+@on_every_service
 @pytest.mark.parametrize("how", ["at once", "later"])
 async def test_a_handlers_error_arrives_with_type_message_and_traceback(
-    pair: Pair, how: str
+    services: Services, how: str
 ) -> None:
     """RPC-09, RPC-10"""
-    _, echo = await connected(pair)
+    _, echo = await connected(services)
     with pytest.raises(ValueError, match=f"failed {how}") as caught:
         await echo.fail(how)
     assert caught.value.args == (f"failed {how}", 42)
     assert "in fail" in (remote_traceback(caught.value) or "")
 
 
-async def test_an_error_of_the_tree_arrives_with_its_attributes(pair: Pair) -> None:
-    _, echo = await connected(pair)
+@on_every_service
+async def test_an_error_of_the_tree_arrives_with_its_attributes(services: Services) -> None:
+    _, echo = await connected(services)
     with pytest.raises(OrderError) as caught:
         await echo.fail("order")
     assert caught.value.number == 7
     assert "in fail" in (caught.value.remote_traceback or "")
 
 
-async def test_an_error_of_unknown_type_arrives_under_its_name(pair: Pair) -> None:
-    _, echo = await connected(pair)
+@on_every_service
+async def test_an_error_of_unknown_type_arrives_under_its_name(services: Services) -> None:
+    _, echo = await connected(services)
     with pytest.raises(RemoteError, match="UnregisteredError: who am I"):
         await echo.fail("unregistered")
 
 
-async def test_an_argument_that_cannot_travel_is_refused_by_method_and_name(pair: Pair) -> None:
+@on_every_service
+async def test_an_argument_that_cannot_travel_is_refused_by_method_and_name(
+    services: Services,
+) -> None:
     """RPC-31"""
-    _, echo = await connected(pair)
+    _, echo = await connected(services)
     with pytest.raises(RpcSerializationError, match=r"EchoGateway\.echo: argument 'value'.*object"):
         await echo.echo(object())
     assert await echo.echo(1) == 1
 
 
-async def test_a_result_that_cannot_travel_fails_that_call_only(pair: Pair) -> None:
+@on_every_service
+async def test_an_answer_that_the_caller_cannot_decode_fails_that_call_only(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """RPC-11"""
-    _, echo = await connected(pair)
+    _, echo = await connected(services)
+    monkeypatch.setattr(Moody, "in_the_mood", True)
+    with pytest.raises(RpcSerializationError, match=r"EchoGateway\.moody: the answer.*the mood"):
+        await echo.moody()
+    assert await echo.echo(1) == 1
+
+
+@on_every_service
+async def test_a_result_that_cannot_travel_fails_that_call_only(services: Services) -> None:
+    """RPC-11"""
+    _, echo = await connected(services)
     with pytest.raises(RpcSerializationError, match=r"EchoGateway\.unsendable: the result"):
         await echo.unsendable()
     assert await echo.echo(1) == 1
 
 
-async def test_messages_above_the_frame_limit_are_refused_with_the_limit(pair: Pair) -> None:
+@on_every_service
+async def test_messages_above_the_frame_limit_are_refused_with_the_limit(
+    services: Services,
+) -> None:
     """RPC-32"""
-    _, echo = await connected(pair)
+    _, echo = await connected(services)
     with pytest.raises(FrameTooLargeError, match="10485760"):
         await echo.echo(bytes(10_485_760))
     with pytest.raises(FrameTooLargeError, match="10485760"):
@@ -146,16 +181,22 @@ async def test_messages_above_the_frame_limit_are_refused_with_the_limit(pair: P
     assert len(await echo.bytes_of_length(10_000_000)) == 10_000_000
 
 
-async def test_no_answer_in_time_names_gateway_and_method(pair: Pair) -> None:
+@on_every_service
+async def test_no_answer_in_time_names_gateway_method_and_call_site(services: Services) -> None:
     """RPC-24"""
-    endpoint, echo = await connected(pair)
-    with pytest.raises(RpcTimeoutError, match=r"EchoGateway\.too_slow.*0\.05 s"):
+    endpoint, echo = await connected(services)
+    with pytest.raises(RpcTimeoutError, match=r"EchoGateway\.too_slow.*0\.05 s") as caught:
         await echo.too_slow()
     endpoint.release.set()
+    call_site = inspect.currentframe()
+    assert call_site is not None
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert call_site in frames
 
 
-async def test_messages_of_one_sender_are_handled_in_the_order_sent(pair: Pair) -> None:
-    _, echo = await connected(pair)
+@on_every_service
+async def test_messages_of_one_sender_are_handled_in_the_order_sent(services: Services) -> None:
+    _, echo = await connected(services)
     for number in range(500):
         await echo.note(number)
     assert await echo.notes() == tuple(range(500))
@@ -163,8 +204,9 @@ async def test_messages_of_one_sender_are_handled_in_the_order_sent(pair: Pair) 
     assert await echo.notes() == tuple(range(2000))
 
 
-async def test_a_hanging_handler_holds_up_nobody(pair: Pair) -> None:
-    endpoint, echo = await connected(pair)
+@on_every_service
+async def test_a_hanging_handler_holds_up_nobody(services: Services) -> None:
+    endpoint, echo = await connected(services)
     hanging = asyncio.ensure_future(echo.hang())
     assert await echo.echo(1) == 1
     assert not hanging.done()
@@ -172,92 +214,164 @@ async def test_a_hanging_handler_holds_up_nobody(pair: Pair) -> None:
     await hanging
 
 
-async def test_calls_to_a_stopped_endpoint_fail_at_once(pair: Pair) -> None:
+@on_every_service
+async def test_calls_to_a_stopped_endpoint_fail_at_once(services: Services) -> None:
     """RPC-23"""
-    endpoint, echo = await connected(pair)
-    pair.caller.ask_timeout = 10_000_000
+    endpoint, echo = await connected(services)
+    services.caller.ask_timeout = services.host.ask_timeout = 10_000_000
+    itself = endpoint.get_self_gateway(EchoGateway)
     endpoint.handler_grace = 0.0  # type: ignore[misc]
     hanging = asyncio.ensure_future(echo.hang())
     await endpoint.hanging.wait()
     await endpoint.close()
     with pytest.raises(RecipientUnreachableError, match="hang"):
         await hanging
-    with pytest.raises(RecipientUnreachableError, match="host/echo"):
-        await echo.echo(1)
+    for gateway in (echo, itself):
+        with pytest.raises(RecipientUnreachableError, match="host/echo"):
+            await gateway.echo(1)
     with pytest.raises(RpcConnectionError):
-        await pair.caller.connect(endpoint.address, EchoGateway)
+        await services.caller.connect(endpoint.address, EchoGateway)
 
 
-async def test_calls_to_a_service_that_is_gone_fail_at_once(pair: Pair) -> None:
+@on_every_service
+async def test_calls_to_a_service_that_is_gone_fail_at_once(services: Services) -> None:
     """RPC-23, RPC-14"""
-    endpoint, echo = await connected(pair)
-    await pair.host.close()
+    endpoint, echo = await connected(services)
+    await services.host.close()
     assert endpoint.terminated.done()
     with pytest.raises(RecipientUnreachableError):
         await echo.echo(1)
     with pytest.raises(RpcConnectionError):
-        await pair.caller.connect(endpoint.address, EchoGateway)
+        await services.caller.connect(endpoint.address, EchoGateway)
 
 
-async def test_a_new_endpoint_at_the_address_is_not_the_old_proxys(pair: Pair) -> None:
+@on_every_service
+async def test_a_new_endpoint_at_the_address_is_not_the_old_proxys(services: Services) -> None:
     """RPC-20"""
-    old, echo = await connected(pair)
+    old, echo = await connected(services)
     new: list[EchoEndpoint] = []
 
     def create(_: object) -> None:
-        new.append(EchoEndpoint(pair.host))
+        new.append(EchoEndpoint(services.host))
         new[0].start()
 
     old.terminated.add_done_callback(create)
     await old.close()
-    assert await (await pair.caller.connect("host/echo", EchoGateway)).echo(1) == 1
+    assert await (await services.caller.connect("host/echo", EchoGateway)).echo(1) == 1
     assert new[0].address == old.address
     with pytest.raises(RecipientUnreachableError):
         await echo.echo(1)
 
 
-async def test_the_right_token_passes_and_any_other_is_refused_at_the_call(pair: Pair) -> None:
+@on_every_service
+async def test_the_right_token_passes_and_any_other_is_refused_at_the_call(
+    services: Services,
+) -> None:
     """FEN-02, FEN-04, FEN-09"""
     token, stale = JobMasterId(b"n" * 16), JobMasterId(b"o" * 16)
-    leader = Leader(pair.host, "leader", token)
+    leader = Leader(services.host, token)
     leader.start()
-    good = await pair.caller.connect(leader.address, LeaderGateway, token)
+    good = await services.caller.connect(leader.address, LeaderGateway, token)
     assert good.fencing_token == token
     assert await good.lead() == str(token)
     assert await leader.get_self_gateway(LeaderGateway).lead() == str(token)
     for wrong in (stale, None):
-        gateway = await pair.caller.connect(leader.address, LeaderGateway, wrong)
+        gateway = await services.caller.connect(leader.address, LeaderGateway, wrong)
         with pytest.raises(FencingTokenError) as caught:
             await gateway.lead()
         assert (caught.value.expected, caught.value.received) == (token, wrong)
         assert "LeaderGateway.lead" in str(caught.value)
-    assert leader.calls == 2
+    assert leader.deeds == [token] * 2
 
 
-async def test_a_new_leader_session_refuses_the_old_ones_callers(pair: Pair) -> None:
-    """FEN-03, FEN-09"""
+@on_every_service
+async def test_a_token_cannot_be_changed(services: Services) -> None:
+    """FEN-09"""
+    leader = Leader(services.host, JobMasterId(b"o" * 16))
+    with pytest.raises(AttributeError):
+        leader.fencing_token = JobMasterId(b"n" * 16)  # type: ignore[misc]
+
+
+@on_every_service
+async def test_a_new_leader_session_has_nothing_of_the_old_one(services: Services) -> None:
+    """FEN-03, FEN-09: the hand-over at one address of one process."""
     old, new = JobMasterId(b"o" * 16), JobMasterId(b"n" * 16)
-    first = Leader(pair.host, "leader", old)
+    deeds: list[JobMasterId] = []
+    first = Leader(services.host, old, deeds)
+    first.handler_grace = 0.0  # type: ignore[misc]
     first.start()
-    gateway = await pair.caller.connect(first.address, LeaderGateway, old)
+    gateway = await services.caller.connect(first.address, LeaderGateway, old)
+    itself = first.get_self_gateway(LeaderGateway)
+    await gateway.lead()
+    # work of all kinds that is queued or under way when the session ends
+    handled = asyncio.ensure_future(gateway.lead_later())
+    await first.waiting.wait()
+    called = first.call_async(first.lead_later, None)
+    background = first.create_task(first.lead_later())
+    first.schedule_run_async(0.01, first.act)
+    in_flight = asyncio.ensure_future(gateway.lead())
     await first.close()
-    second = Leader(pair.host, "leader", new)
+    first.run_async(first.act)
+    so_far = len(deeds)
+
+    second = Leader(services.host, new, deeds)
     second.start()
-    with pytest.raises(RecipientUnreachableError):
-        await gateway.lead()
-    stale = await pair.caller.connect(second.address, LeaderGateway, old)
+    assert second.address == first.address
+    first.may_lead.set()
+    later = asyncio.Event()
+    second.schedule_run_async(0.02, later.set)
+    await later.wait()
+    assert isinstance(await _outcome(handled), RecipientUnreachableError)
+    # it was handled by the old session in its last moment, or by none
+    assert isinstance(await _outcome(in_flight), RecipientUnreachableError | str)
+    assert called.cancelled()
+    assert background.cancelled()
+    for stale in (gateway, itself):
+        with pytest.raises(RecipientUnreachableError):
+            await stale.lead()
+    stale = await services.caller.connect(second.address, LeaderGateway, old)
     with pytest.raises(FencingTokenError):
         await stale.lead()
-    assert second.calls == 0
+    fresh = await services.caller.connect(second.address, LeaderGateway, new)
+    assert await fresh.lead() == str(new)
+    assert deeds[so_far:] == [new]
+    assert set(deeds[:so_far]) == {old}
 
 
-async def test_a_watch_tells_once_of_a_closed_endpoint(pair: Pair) -> None:
-    endpoint, _ = await connected(pair)
+async def _outcome(future: asyncio.Future[Any]) -> object:
+    (outcome,) = await asyncio.gather(future, return_exceptions=True)
+    return outcome
+
+
+@on_every_service
+async def test_a_wildcard_finds_the_endpoint_that_runs(services: Services) -> None:
+    """RPC-21"""
+    first, second = (
+        EchoEndpoint(services.host, services.host.new_endpoint_id("echo")) for _ in range(2)
+    )
+    assert first.endpoint_id != second.endpoint_id
+    for endpoint in (first, second):
+        endpoint.start()
+    await second.note(2)
+    for endpoint, notes in ((second, (2,)), (first, ())):
+        echo = await services.caller.connect("host/echo_*", EchoGateway)
+        assert await echo.notes() == notes
+        assert echo.address == endpoint.address
+        await endpoint.close()
+    with pytest.raises(RpcConnectionError, match=r"host/echo_\*"):
+        await services.caller.connect("host/echo_*", EchoGateway)
+    with pytest.raises(ValueError, match="not an endpoint id"):
+        EchoEndpoint(services.host, "echo_*")
+
+
+@on_every_service
+async def test_a_watch_tells_once_of_a_closed_endpoint(services: Services) -> None:
+    endpoint, _ = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
-    watch = pair.caller.watch(endpoint.address, reasons.put_nowait)
-    cancelled = pair.caller.watch(endpoint.address, lambda _: pytest.fail("it was cancelled"))
-    other = pair.caller.watch(endpoint.address, reasons.put_nowait)
-    await (await pair.caller.connect(endpoint.address, EchoGateway)).echo(1)
+    watch = services.caller.watch(endpoint.address, reasons.put_nowait)
+    cancelled = services.caller.watch(endpoint.address, lambda _: pytest.fail("it was cancelled"))
+    other = services.caller.watch(endpoint.address, reasons.put_nowait)
+    await (await services.caller.connect(endpoint.address, EchoGateway)).echo(1)
     cancelled.cancel()
     await endpoint.close()
     assert await reasons.get() == await reasons.get() == "the endpoint has terminated"
@@ -266,22 +380,24 @@ async def test_a_watch_tells_once_of_a_closed_endpoint(pair: Pair) -> None:
     assert reasons.empty()
 
 
-async def test_a_watch_of_nothing_tells_so(pair: Pair) -> None:
+@on_every_service
+async def test_a_watch_of_nothing_tells_so(services: Services) -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
-    pair.caller.watch("nobody/nothing", reasons.put_nowait)
+    services.caller.watch("nobody/nothing", reasons.put_nowait)
     assert "nobody" in await reasons.get()
 
 
-async def test_a_watch_of_an_endpoint_ends_with_it(pair: Pair) -> None:
-    target, _ = await connected(pair)
-    watcher = EchoEndpoint(pair.caller, "watcher")
+@on_every_service
+async def test_a_watch_of_an_endpoint_ends_with_it(services: Services) -> None:
+    target, _ = await connected(services)
+    watcher = EchoEndpoint(services.caller, "watcher")
     watcher.start()
     reasons: asyncio.Queue[str] = asyncio.Queue()
     watcher.watch(target.address, reasons.put_nowait)
-    still = EchoEndpoint(pair.caller, "still")
+    still = EchoEndpoint(services.caller, "still")
     still.start()
     still.watch(target.address, reasons.put_nowait)
-    await (await pair.caller.connect(target.address, EchoGateway)).echo(1)
+    await (await services.caller.connect(target.address, EchoGateway)).echo(1)
     await watcher.close()
     await target.close()
     assert await reasons.get() == "the endpoint has terminated"

@@ -1,22 +1,35 @@
-"""The life cycle of an endpoint and its main thread, on virtual time."""
+"""The life cycle of an endpoint and its main thread, on every service."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from abc import abstractmethod
 
 import pytest
 
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
-from flinkray.rpc import LocalRpcService, RpcEndpoint
-from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    FencedRpcGateway,
+    RpcEndpoint,
+    RpcGateway,
+    RpcService,
+)
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+from tests.rpc.on_services import (
+    Services,
+    on_every_service,
+    on_services_with_threads,
+    on_virtual_services,
+)
 
 
 class Story(RpcEndpoint):
     """Notes what happens to it; stops when :attr:`may_stop` is set."""
 
-    def __init__(self, service: LocalRpcService, endpoint_id: str = "story") -> None:
+    def __init__(self, service: RpcService, endpoint_id: str = "story") -> None:
         super().__init__(service, endpoint_id)
         self.story: list[str] = []
         self.may_stop = asyncio.Event()
@@ -39,7 +52,7 @@ class Story(RpcEndpoint):
 class SlowEcho(EchoEndpoint):
     """Its on_start and on_stop take as long as the test wants."""
 
-    def __init__(self, service: LocalRpcService) -> None:
+    def __init__(self, service: RpcService) -> None:
         super().__init__(service)
         self.may_start = asyncio.Event()
         self.may_stop = asyncio.Event()
@@ -51,56 +64,53 @@ class SlowEcho(EchoEndpoint):
         await self.may_stop.wait()
 
 
-@on_virtual_time
-async def test_calls_wait_for_on_start() -> None:
-    service = LocalRpcService()
+@on_every_service
+async def test_calls_wait_for_on_start(services: Services) -> None:
+    service = services.host
     endpoint = SlowEcho(service)
     endpoint.start()
-    echo = await service.connect(endpoint.address, EchoGateway)
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
     answer = asyncio.ensure_future(echo.echo(1))
-    await asyncio.sleep(5)
+    await services.let_time_pass(5)
     assert not answer.done()
     endpoint.may_start.set()
     endpoint.may_stop.set()
     assert await answer == 1
-    await service.close()
 
 
-@on_virtual_time
-async def test_a_stopping_endpoint_still_answers_but_is_not_running() -> None:
+@on_every_service
+async def test_a_stopping_endpoint_still_answers_but_is_not_running(services: Services) -> None:
     """RPC-05"""
-    service = LocalRpcService()
+    service = services.host
     endpoint = SlowEcho(service)
     endpoint.may_start.set()
     endpoint.start()
-    echo = await service.connect(endpoint.address, EchoGateway)
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
     assert await echo.running()
     terminated = endpoint.close()
     assert not await echo.running()
-    await asyncio.sleep(100)
+    await services.let_time_pass(100)
     assert not terminated.done()
     endpoint.may_stop.set()
     await terminated
-    await service.close()
 
 
-@on_virtual_time
-async def test_on_stops_error_is_what_termination_fails_with() -> None:
+@on_every_service
+async def test_on_stops_error_is_what_termination_fails_with(services: Services) -> None:
     """RPC-12, RPC-13"""
-    service = LocalRpcService()
+    service = services.host
     endpoint = Story(service)
     endpoint.stop_error = OSError("disk full")
     endpoint.may_stop.set()
     endpoint.start()
     with pytest.raises(OSError, match="disk full"):
         await endpoint.close()
-    await service.close()
 
 
-@on_virtual_time
-async def test_on_starts_error_terminates_the_endpoint_with_it() -> None:
+@on_every_service
+async def test_on_starts_error_terminates_the_endpoint_with_it(services: Services) -> None:
     """RPC-18"""
-    service = LocalRpcService()
+    service = services.host
     endpoint = Story(service)
     endpoint.start_error = ValueError("no way to start")
     endpoint.start()
@@ -108,30 +118,29 @@ async def test_on_starts_error_terminates_the_endpoint_with_it() -> None:
         await endpoint.terminated
     assert endpoint.story == ["on_start"]
     with pytest.raises(RpcConnectionError):
-        await service.connect(endpoint.address, EchoGateway)
-    await service.close()
+        await services.caller.connect(endpoint.address, EchoGateway)
 
 
-@on_virtual_time
-async def test_a_call_that_waited_for_an_on_start_that_was_given_up_is_told_at_once() -> None:
-    service = LocalRpcService(ask_timeout=10_000)
-    endpoint = SlowEcho(service)
+@on_every_service
+async def test_a_call_that_waited_for_an_on_start_that_was_given_up_is_told_at_once(
+    services: Services,
+) -> None:
+    services.caller.ask_timeout = 10_000_000
+    endpoint = SlowEcho(services.host)
     endpoint.may_stop.set()
     endpoint.start()
-    echo = await service.connect(endpoint.address, EchoGateway)
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
     waiting = asyncio.ensure_future(echo.echo(1))
-    await asyncio.sleep(1)
+    await services.let_time_pass(1)
     endpoint.close()
     with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.echo"):
         await waiting
-    assert service.clock.monotonic() == pytest.approx(1)
-    await service.close()
 
 
-@on_virtual_time
-async def test_closing_twice_runs_on_stop_once() -> None:
+@on_every_service
+async def test_closing_twice_runs_on_stop_once(services: Services) -> None:
     """RPC-19"""
-    service = LocalRpcService()
+    service = services.host
     endpoint = Story(service)
     endpoint.start()
     await asyncio.sleep(0)
@@ -140,47 +149,46 @@ async def test_closing_twice_runs_on_stop_once() -> None:
     endpoint.may_stop.set()
     await first
     assert endpoint.story == ["on_start", "on_stop"]
-    await service.close()
 
 
-@on_virtual_time
-async def test_an_endpoint_that_was_never_started_closes_without_hooks() -> None:
-    service = LocalRpcService()
+@on_every_service
+async def test_an_endpoint_that_was_never_started_closes_without_hooks(services: Services) -> None:
+    service = services.host
     endpoint = Story(service)
     await endpoint.close()
     assert endpoint.story == []
     with pytest.raises(RuntimeError, match="started or closed before"):
         endpoint.start()
-    await service.close()
 
 
-@on_virtual_time
-async def test_on_stop_may_wait_for_what_it_runs_on_the_main_thread() -> None:
+@on_every_service
+async def test_on_stop_may_wait_for_what_it_runs_on_the_main_thread(services: Services) -> None:
     """RPC-16"""
-    service = LocalRpcService()
+    service = services.host
     endpoint = Story(service)
     endpoint.start()
     await asyncio.sleep(0)
     terminated = endpoint.close()
     endpoint.run_async(endpoint.may_stop.set)
     await terminated
-    await service.close()
 
 
-@on_virtual_time
-async def test_a_running_handler_ends_before_termination_and_a_later_call_never_runs() -> None:
+@on_every_service
+async def test_a_running_handler_ends_before_termination_and_a_later_call_never_runs(
+    services: Services,
+) -> None:
     """RPC-17"""
-    service = LocalRpcService()
+    service = services.host
     endpoint = EchoEndpoint(service)
     endpoint.start()
-    echo = await service.connect(endpoint.address, EchoGateway)
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
     running = asyncio.ensure_future(echo.hang())
     await endpoint.hanging.wait()
     terminated = endpoint.close()
-    await asyncio.sleep(0.1)
+    await services.let_time_pass(0.1)
     late = asyncio.ensure_future(echo.note(1))
     asked = asyncio.ensure_future(echo.echo(1))
-    await asyncio.sleep(0.1)
+    await services.let_time_pass(0.1)
     assert not terminated.done()
     endpoint.release.set()
     await running
@@ -189,15 +197,16 @@ async def test_a_running_handler_ends_before_termination_and_a_later_call_never_
         await asked
     await late
     assert endpoint.seen == []
-    await service.close()
 
 
-@on_virtual_time
-async def test_a_handler_that_never_ends_does_not_keep_an_endpoint_alive() -> None:
-    service = LocalRpcService()
+@on_virtual_services
+async def test_a_handler_that_never_ends_does_not_keep_an_endpoint_alive(
+    services: Services,
+) -> None:
+    service = services.host
     endpoint = EchoEndpoint(service)
     endpoint.start()
-    echo = await service.connect(endpoint.address, EchoGateway)
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
     running = asyncio.ensure_future(echo.hang())
     await endpoint.hanging.wait()
     before = service.clock.monotonic()
@@ -205,132 +214,216 @@ async def test_a_handler_that_never_ends_does_not_keep_an_endpoint_alive() -> No
     assert service.clock.monotonic() - before == pytest.approx(EchoEndpoint.handler_grace)
     with pytest.raises(RecipientUnreachableError):
         await running
-    await service.close()
 
 
-@on_virtual_time
-async def test_closing_the_service_stops_all_its_endpoints_whatever_one_does() -> None:
+@on_every_service
+async def test_closing_the_service_stops_all_its_endpoints_whatever_one_does(
+    services: Services,
+) -> None:
     """RPC-14, RPC-15"""
-    service = LocalRpcService()
+    service = services.host
     endpoints = [Story(service, f"story-{number}") for number in range(5)]
     for endpoint in endpoints:
         endpoint.start()
     endpoints[2].stop_error = OSError("the third fails")
     await asyncio.sleep(0)
+    services.host_error = OSError
     closing = asyncio.ensure_future(service.close())
     for endpoint in endpoints:
-        await asyncio.sleep(1)
+        await services.let_time_pass(1)
         assert not closing.done()
         endpoint.may_stop.set()
     with pytest.raises(OSError, match="the third fails"):
         await closing
     assert all(endpoint.terminated.done() for endpoint in endpoints)
-    assert service.network.services == {}
+    with pytest.raises(RpcConnectionError):
+        await services.caller.connect(endpoints[0].address, EchoGateway)
 
 
-@on_virtual_time
-async def test_a_second_endpoint_of_the_same_id_is_refused() -> None:
-    service = LocalRpcService()
+@on_every_service
+async def test_a_second_endpoint_of_the_same_id_is_refused(services: Services) -> None:
+    service = services.host
     EchoEndpoint(service)
-    with pytest.raises(ValueError, match="local/echo already"):
+    with pytest.raises(ValueError, match="host/echo already"):
         EchoEndpoint(service)
     with pytest.raises(ValueError, match="not an endpoint id"):
         EchoEndpoint(service, "a/b")
-    await service.close()
 
 
-@on_virtual_time
-async def test_run_async_calls_and_handlers_never_overlap() -> None:
+class CountGateway(RpcGateway):
+    """Counts under a lock for which nobody may ever have to wait."""
+
+    @abstractmethod
+    async def step(self) -> None: ...
+
+
+class FencedCountGateway(FencedRpcGateway, CountGateway):
+    """The same, of a leader."""
+
+
+class Counter(RpcEndpoint, CountGateway):
+    """See the gateway."""
+
+    def __init__(self, rpc_service: RpcService, endpoint_id: str, *token: JobMasterId) -> None:
+        super().__init__(rpc_service, endpoint_id, *token)
+        self.lock = threading.Lock()
+        self.steps = 0
+
+    def count(self) -> None:
+        assert self.lock.acquire(blocking=False)
+        self.steps += 1
+        self.lock.release()
+
+    async def step(self) -> None:
+        self.count()
+
+
+class FencedCounter(Counter, FencedRpcEndpoint[JobMasterId], FencedCountGateway):
+    """See the gateway."""
+
+
+@pytest.mark.parametrize("token", [(), (JobMasterId(bytes(16)),)], ids=["unfenced", "fenced"])
+@on_every_service
+async def test_run_async_calls_and_handlers_never_overlap(
+    services: Services, token: tuple[JobMasterId, ...]
+) -> None:
     """RPC-26"""
-    service = LocalRpcService()
-    endpoint = EchoEndpoint(service)
+    kind = FencedCounter if token else Counter
+    endpoint = kind(services.host, "counter", *token)
     endpoint.start()
-    echo = await service.connect(endpoint.address, EchoGateway)
-    lock = threading.Lock()
-    order: list[int] = []
-
-    def step(number: int) -> None:
-        assert lock.acquire(blocking=False)
-        order.append(number)
-        lock.release()
-
-    for number in range(2000):
-        endpoint.run_async(lambda number=number: step(number))  # type: ignore[misc]
-    await asyncio.gather(*(echo.echo(number) for number in range(100)))
-    assert await endpoint.call_async(lambda: len(order), None) == 2000
-    assert order == list(range(2000))
-    await service.close()
+    gateway = await services.caller.connect(endpoint.address, CountGateway, *token)
+    calls = []
+    for number in range(10_000):
+        endpoint.run_async(endpoint.count)
+        if number % 100 == 0:
+            calls.append(asyncio.ensure_future(gateway.step()))
+    assert await endpoint.call_async(lambda: endpoint.steps, None) == 10_000
+    await asyncio.gather(*calls)
+    assert endpoint.steps == 10_100
 
 
-@on_virtual_time
-async def test_run_async_from_another_thread_runs_on_the_main_thread() -> None:
-    service = LocalRpcService()
-    endpoint = Story(service)
+@on_services_with_threads
+async def test_run_async_from_other_threads_runs_on_the_main_thread(services: Services) -> None:
+    """RPC-26"""
+    endpoint = Counter(services.host, "counter")
     endpoint.start()
-    ran = asyncio.Event()
 
-    def check() -> None:
+    def count() -> None:
         endpoint.validate_runs_in_main_thread()
-        ran.set()
+        endpoint.count()
 
-    await service.run_blocking(endpoint.run_async, check)
-    await ran.wait()
-    with pytest.raises(RuntimeError, match="outside the main thread of local/story"):
-        await service.run_blocking(endpoint.validate_runs_in_main_thread)
-    endpoint.may_stop.set()
-    await service.close()
+    def run_many() -> None:
+        for _ in range(500):
+            endpoint.run_async(count)
+
+    await asyncio.gather(*(services.host.run_blocking(run_many) for _ in range(4)))
+    assert await endpoint.call_async(lambda: endpoint.steps, None) == 2000
+    with pytest.raises(RuntimeError, match="outside the main thread of host/counter"):
+        await services.host.run_blocking(endpoint.validate_runs_in_main_thread)
 
 
-@on_virtual_time
-async def test_call_async_fails_when_it_takes_too_long() -> None:
+@on_every_service
+async def test_call_async_fails_when_it_takes_too_long_and_its_function_goes_on(
+    services: Services,
+) -> None:
     """RPC-25"""
-    service = LocalRpcService()
-    endpoint = EchoEndpoint(service)
+    endpoint = EchoEndpoint(services.host)
     endpoint.start()
-    with pytest.raises(RpcTimeoutError, match=r"local/echo.*0\.1 s"):
-        await endpoint.call_async(endpoint.hang, 0.1)
-    assert service.clock.monotonic() == pytest.approx(0.1)
+    done = asyncio.Event()
+
+    async def stuck() -> None:
+        await endpoint.hang()
+        done.set()
+
+    with pytest.raises(RpcTimeoutError, match=r"host/echo.*stuck.*0\.1 s"):
+        await endpoint.call_async(stuck, 0.1)
+    assert endpoint.hanging.is_set()
+    assert not done.is_set()
+    endpoint.release.set()
+    await done.wait()
     with pytest.raises(ValueError, match="failed at once"):
         await endpoint.call_async(lambda: endpoint.fail("at once"), 0.1)
-    await service.close()
 
 
-@on_virtual_time
-async def test_scheduled_work_runs_when_its_delay_is_over() -> None:
-    """RPC-27"""
-    service = LocalRpcService()
-    endpoint = Story(service)
+@on_services_with_threads
+async def test_a_call_from_a_thread_times_out_although_the_main_thread_is_occupied(
+    services: Services,
+) -> None:
+    """RPC-25: the function does not give the main thread back."""
+    endpoint = EchoEndpoint(services.host)
     endpoint.start()
-    times: list[float] = []
-    for delay in (0.02, 0.01):
-        endpoint.schedule_run_async(delay, lambda: times.append(service.clock.monotonic()))
-    await asyncio.sleep(1)
-    assert times == pytest.approx([0.01, 0.02])
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        begun.set()
+        may_end.wait()
+        ended.set()
+
+    def call() -> None:
+        with pytest.raises(RpcTimeoutError, match=r"host/echo.*stuck.*0\.05 s"):
+            endpoint.call_from_thread(stuck, 0.05)
+        assert begun.wait(10)
+        assert not ended.is_set()
+        may_end.set()
+        assert endpoint.call_from_thread(lambda: "free again", None) == "free again"
+
+    await services.host.run_blocking(call)
+    assert ended.is_set()
+    with pytest.raises(ValueError, match="would wait for itself"):
+        endpoint.call_from_thread(lambda: 1, None)
+    await endpoint.close()
+    with pytest.raises(RecipientUnreachableError, match="host/echo"):
+        await services.host.run_blocking(endpoint.call_from_thread, lambda: 1, None)
+
+
+@on_every_service
+async def test_scheduled_work_runs_on_the_main_thread_when_its_delay_is_over(
+    services: Services,
+) -> None:
+    """RPC-27"""
+    endpoint = Story(services.host)
     endpoint.may_stop.set()
-    await service.close()
+    endpoint.start()
+    clock, ran = services.host.clock, asyncio.Queue[float]()
+    begin = clock.monotonic()
+
+    def note() -> None:
+        endpoint.validate_runs_in_main_thread()
+        ran.put_nowait(clock.monotonic() - begin)
+
+    for delay in (0.02, 0.01):
+        endpoint.schedule_run_async(delay, note)
+    first, second = await ran.get(), await ran.get()
+    assert first >= 0.01
+    assert second >= 0.02
+    if services.is_virtual:
+        assert (first, second) == pytest.approx((0.01, 0.02))
 
 
-@on_virtual_time
-async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_not_run() -> None:
+@on_every_service
+async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_not_run(
+    services: Services,
+) -> None:
     """RPC-28"""
-    service = LocalRpcService()
-    endpoint = Story(service)
+    endpoint = Story(services.host)
     endpoint.may_stop.set()
     endpoint.start()
     ran: list[str] = []
-    endpoint.schedule_run_async(1, lambda: ran.append("cancelled")).cancel()
-    endpoint.schedule_run_async(1, lambda: ran.append("outlived"))
+    endpoint.schedule_run_async(0.01, lambda: ran.append("cancelled")).cancel()
+    endpoint.schedule_run_async(0.01, lambda: ran.append("outlived"))
     await endpoint.close()
-    endpoint.schedule_run_async(1, lambda: ran.append("after"))
+    endpoint.schedule_run_async(0.01, lambda: ran.append("after"))
     endpoint.run_async(lambda: ran.append("async"))
-    await asyncio.sleep(10)
+    later, is_later = EchoEndpoint(services.host), asyncio.Event()
+    later.start()
+    later.schedule_run_async(0.02, is_later.set)
+    await is_later.wait()
     assert ran == []
-    await service.close()
 
 
-@on_virtual_time
-async def test_an_error_nobody_awaits_terminates_the_endpoint_with_it() -> None:
-    service = LocalRpcService()
+@on_every_service
+async def test_an_error_nobody_awaits_terminates_the_endpoint_with_it(services: Services) -> None:
+    service = services.host
 
     async def fail() -> None:
         await asyncio.sleep(0.1)
@@ -352,19 +445,16 @@ async def test_an_error_nobody_awaits_terminates_the_endpoint_with_it() -> None:
         with pytest.raises(RuntimeError, match="in the background"):
             await endpoint.terminated
         assert endpoint.story == ["on_start", "on_stop"]
-    await service.close()
 
 
-@on_virtual_time
-async def test_background_tasks_are_cancelled_after_on_stop() -> None:
-    service = LocalRpcService()
-    endpoint = Story(service)
+@on_every_service
+async def test_background_tasks_are_cancelled_after_on_stop(services: Services) -> None:
+    endpoint = Story(services.host)
     endpoint.start()
     task = endpoint.create_task(asyncio.Event().wait())
     endpoint.close()
-    await asyncio.sleep(1)
+    await services.let_time_pass(1)
     assert not task.done()
     endpoint.may_stop.set()
     await endpoint.terminated
     assert task.cancelled()
-    await service.close()

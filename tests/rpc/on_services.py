@@ -1,0 +1,135 @@
+"""One test body for every RPC service.
+
+``@on_every_service`` makes a test of an ``async def body(services, …)``: once on the local service
+and once on the simulated one, both on virtual time, and once on Ray.  ``@on_virtual_services``
+leaves Ray out, for tests that compare times exactly or wait for long.  Other parameters of the
+body are pytest's, as everywhere.  ``@on_services_with_threads`` leaves the simulation out, where
+threads are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import signal
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc import LocalNetwork, LocalRpcService, RayRpcService, RpcService
+from flinkray.testing.virtual_time import run_on_virtual_time
+from tests.rpc.endpoints import EchoGateway
+
+
+@dataclass
+class Services:
+    """Two processes of one cluster that run in this process, and what differs between services."""
+
+    host: RpcService
+    caller: RpcService
+    crash: Callable[[str], Awaitable[None]]
+    """As by SIGKILL; takes the address of an echo endpoint."""
+    is_virtual: bool
+    """Whether time is virtual."""
+    host_error: type[Exception] | None = None
+    """Set by a test after which closing the host fails."""
+
+    async def let_time_pass(self, seconds: float) -> None:
+        """So much virtual time; on Ray nothing but some turns of the loop and of the network."""
+        if self.is_virtual:
+            await asyncio.sleep(seconds)
+            return
+        for _ in range(20):
+            await asyncio.sleep(0)
+        with pytest.raises(RpcConnectionError):
+            await self.caller.connect("host/nobody", EchoGateway)
+
+    async def close(self) -> None:
+        caller, host = await asyncio.gather(
+            self.caller.close(), self.host.close(), return_exceptions=True
+        )
+        assert caller is None
+        if self.host_error is None:
+            assert host is None
+        else:
+            assert isinstance(host, self.host_error)
+
+
+Body = Callable[[Services], Coroutine[Any, Any, None]]
+Runner = Callable[[pytest.FixtureRequest, Body], None]
+
+
+def _on_local_service(request: pytest.FixtureRequest, body: Body) -> None:
+    async def run() -> None:
+        network = LocalNetwork()
+
+        async def crash(address: str) -> None:
+            network.crash(address.split("/")[0])
+
+        host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
+        services = Services(host, caller, crash, is_virtual=True)
+        try:
+            await body(services)
+            await services.close()
+        finally:
+            await network.close()
+
+    run_on_virtual_time(run())
+
+
+def _on_ray(request: pytest.FixtureRequest, body: Body) -> None:
+    request.getfixturevalue("ray_cluster")
+
+    async def run() -> None:
+        namespace = f"rpc-{uuid.uuid4().hex}"
+        host = await RayRpcService.open(namespace, "host")
+        caller = await RayRpcService.open(namespace, "caller")
+
+        async def crash(address: str) -> None:
+            os.kill(await (await caller.connect(address, EchoGateway)).pid(), signal.SIGKILL)
+
+        services = Services(host, caller, crash, is_virtual=False)
+        try:
+            await body(services)
+        except BaseException:
+            await asyncio.gather(caller.close(), host.close(), return_exceptions=True)
+            raise
+        await services.close()
+
+    asyncio.run(run())
+
+
+_RUNNERS: dict[str, Runner] = {"local": _on_local_service, "ray": _on_ray}
+
+
+def _on(*kinds: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(request: pytest.FixtureRequest, service_kind: str, **arguments: Any) -> None:
+            async def body(services: Services) -> None:
+                await test(services, **arguments)
+
+            _RUNNERS[service_kind](request, body)
+
+        _, *others = inspect.signature(test).parameters.values()
+        own = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in ("request", "service_kind")
+        ]
+        run.__signature__ = inspect.Signature([*own, *others])  # type: ignore[attr-defined]
+        marks = {"ray": [pytest.mark.ray]}
+        parameters = [pytest.param(kind, marks=marks.get(kind, [])) for kind in kinds]
+        return pytest.mark.parametrize("service_kind", parameters)(run)
+
+    return decorate
+
+
+on_every_service = _on("local", "ray")
+on_virtual_services = _on("local")
+on_services_with_threads = _on("local", "ray")

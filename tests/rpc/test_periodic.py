@@ -1,0 +1,94 @@
+"""Work that a service repeats, on every service."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.core.errors import ConfigurationError
+from tests.rpc.on_services import Services, on_every_service
+
+
+@on_every_service
+async def test_a_periodic_task_runs_again_and_again_and_never_completes(services: Services) -> None:
+    """RPC-29"""
+    clock, runs = services.host.clock, asyncio.Queue[float]()
+    begin = clock.monotonic()
+    task = services.host.schedule_periodically(lambda: runs.put_nowait(clock.monotonic()), 0.01)
+    times = [await runs.get() - begin for _ in range(4)]
+    assert all(time >= 0.01 * n for n, time in enumerate(times, 1))
+    if services.is_virtual:
+        assert times == pytest.approx([0.01, 0.02, 0.03, 0.04])
+    assert not task.future.done()
+    task.cancel()
+    assert task.future.cancelled()
+
+
+@on_every_service
+async def test_the_next_run_begins_an_interval_after_the_end_of_the_last(
+    services: Services,
+) -> None:
+    """RPC-29"""
+    clock, begins, ends = services.host.clock, asyncio.Queue[float](), asyncio.Queue[float]()
+
+    async def run() -> None:
+        begins.put_nowait(clock.monotonic())
+        await asyncio.sleep(0.02)
+        ends.put_nowait(clock.monotonic())
+
+    services.host.schedule_periodically(run, 0.01, initial_delay=0.0)
+    await begins.get()
+    for _ in range(3):
+        assert await ends.get() + 0.01 <= await begins.get() + 1e-9
+
+
+@on_every_service
+async def test_a_task_that_is_cancelled_in_its_first_run_has_no_second(services: Services) -> None:
+    """RPC-29"""
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def run() -> None:
+        assert not begun.is_set(), "it runs a second time"
+        begun.set()
+        await may_end.wait()
+        ended.set()
+
+    task = services.host.schedule_periodically(run, 0.001, initial_delay=0.0)
+    await begun.wait()
+    task.cancel()
+    task.cancel()
+    may_end.set()
+    await ended.wait()
+    control: asyncio.Queue[None] = asyncio.Queue()
+    services.host.schedule_periodically(lambda: control.put_nowait(None), 0.01)
+    for _ in range(3):
+        await control.get()
+    assert task.future.cancelled()
+
+
+@on_every_service
+async def test_what_a_periodic_task_raises_ends_it(services: Services) -> None:
+    def run() -> None:
+        raise OSError("disk full")
+
+    task = services.host.schedule_periodically(run, 0.001)
+    with pytest.raises(OSError, match="disk full"):
+        await task.future
+
+
+@on_every_service
+async def test_periodic_tasks_end_with_their_service(services: Services) -> None:
+    runs: list[None] = []
+    task = services.host.schedule_periodically(lambda: runs.append(None), 0.001)
+    await services.host.close()
+    so_far = len(runs)
+    assert task.future.cancelled()
+    await services.let_time_pass(1.0)
+    assert len(runs) == so_far
+
+
+@on_every_service
+async def test_an_interval_of_nothing_is_refused(services: Services) -> None:
+    with pytest.raises(ConfigurationError, match="interval of a periodic task"):
+        services.host.schedule_periodically(lambda: None, 0.0)
