@@ -27,22 +27,25 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 from _machine import facts  # noqa: E402
-from _rpc import calls, codec_times, local  # noqa: E402
+from _rpc import calls, codec_times, local, memory, payload, senders  # noqa: E402
 from _rpc.cluster import Cluster  # noqa: E402
 from _rpc.peers import PeersUnavailableError  # noqa: E402
 
 if TYPE_CHECKING:
     from _rpc.report import Section
 
-WITHOUT_RAY: dict[str, Callable[[int], Awaitable[Section]]] = {}
-
 
 async def _codec(rounds: int) -> Section:
     return codec_times.run(rounds)
 
 
-WITHOUT_RAY |= {"codec": _codec, "local": local.run}
-WITH_RAY: dict[str, Callable[[Cluster], Awaitable[Section]]] = {"calls": calls.run}
+WITHOUT_RAY: dict[str, Callable[[int], Awaitable[Section]]] = {"codec": _codec, "local": local.run}
+WITH_RAY: dict[str, Callable[[Cluster], Awaitable[Section]]] = {
+    "calls": calls.run,
+    "payload": payload.run,
+    "senders": senders.run,
+    "memory": memory.run,
+}
 SECTIONS = (*WITHOUT_RAY, *WITH_RAY)
 
 

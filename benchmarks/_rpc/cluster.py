@@ -9,6 +9,8 @@ import ray
 from _rpc.peers import XoscarPeer
 from flinkray.rpc import EndpointSpec, RayRpcService
 
+NAMESPACE = "rpc-benchmark"
+
 
 @dataclass
 class Cluster:
@@ -23,14 +25,20 @@ class Cluster:
     async def start(cls, rounds: int, *, peers: bool) -> Cluster:
         peer = await XoscarPeer.start() if peers else None
         ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-        return cls(await RayRpcService.open("rpc-benchmark"), peer, rounds)
+        return cls(await RayRpcService.open(NAMESPACE), peer, rounds)
 
-    async def process(self, name: str, factory: str) -> str:
+    async def process(self, name: str, factory: str, module: str = "endpoints") -> str:
         """Address of the endpoint that *factory* makes; its process is started on first use."""
         if name not in self._addresses:
-            spec = EndpointSpec(name.title().replace("-", ""), name, f"_rpc.endpoints:{factory}")
+            kind = name.title().replace("-", "")
+            spec = EndpointSpec(kind, name, f"_rpc.{module}:{factory}")
             self._addresses[name] = await self.service.spawn(spec)
         return self._addresses[name]
+
+    async def stop_process(self, name: str) -> None:
+        """End it, for good."""
+        del self._addresses[name]
+        await self.service.stop(name)
 
     async def stop(self) -> None:
         await self.service.close()
