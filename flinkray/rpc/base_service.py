@@ -21,6 +21,7 @@ from flinkray.core.errors import (
 from flinkray.core.ids import FencingToken
 from flinkray.core.message import type_name
 from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.dispatch import ServerConnection, exports_of
 from flinkray.rpc.endpoint import RpcEndpoint
@@ -66,8 +67,9 @@ class BaseRpcService(RpcService):
         self._names = 0
         self._endpoints: dict[str, tuple[int, RpcEndpoint]] = {}
         self._by_number: dict[int, RpcEndpoint] = {}
-        self._connections: dict[str, ClientConnection] = {}
-        self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._pool = ConnectionPool(
+            self._open_transport, self._new_connection, self.create_task, self._connection_opened
+        )
         self._peers: dict[ServerConnection, None] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -80,16 +82,17 @@ class BaseRpcService(RpcService):
     # --- what each service knows for itself ---------------------------------------------------
 
     @abstractmethod
-    async def _open_connection(self, process_name: str) -> ClientConnection:
+    async def _open_transport(self, process_name: str, where: Any) -> Opened:
         """A new connection to a process other than this one.
 
+        *where* is None, or what an earlier :class:`Opened` says of the incarnation to reach.
+
         Raises:
-            RpcConnectionError: it cannot be reached.
+            RpcConnectionError: it cannot be reached, or another incarnation is there.
         """
 
-    @abstractmethod
-    async def _is_alive(self, connection: ClientConnection) -> bool:
-        """Whether the process at the other end of a lost connection lives all the same."""
+    def _connection_opened(self, connection: ClientConnection) -> None:
+        """A connection to another process was opened, for the first time or again."""
 
     @abstractmethod
     async def _end_children(self) -> None:
@@ -146,8 +149,7 @@ class BaseRpcService(RpcService):
         if known is not endpoint:
             raise RecipientUnreachableError(f"{endpoint.address}: {ENDED}")
         token = getattr(endpoint, "fencing_token", None)
-        binding = Binding(self._loopback(), number, endpoint.address, token, self.ask_timeout)
-        return make_proxy(gateway, binding)
+        return self._proxy(gateway, self._loopback(), number, endpoint.address, token)
 
     # --- calling side -------------------------------------------------------------------------
 
@@ -155,7 +157,18 @@ class BaseRpcService(RpcService):
         self, address: str, gateway: type[G], fencing_token: FencingToken | None = None
     ) -> G:
         connection, number, full_address = await self._resolve(address, type_name(gateway))
-        binding = Binding(connection, number, full_address, fencing_token, self.ask_timeout)
+        return self._proxy(gateway, connection, number, full_address, fencing_token)
+
+    def _proxy(
+        self,
+        gateway: type[G],
+        connection: ClientConnection,
+        number: int,
+        address: str,
+        token: FencingToken | None,
+    ) -> G:
+        successor_of = self._pool.successor_of
+        binding = Binding(connection, number, address, token, self.ask_timeout, successor_of)
         return make_proxy(gateway, binding)
 
     async def _resolve(
@@ -167,7 +180,7 @@ class BaseRpcService(RpcService):
         except ValueError as error:
             raise RpcConnectionError(str(error)) from error
         try:
-            known = self._connections.get(process)
+            known = self._pool.get(process)
             connection = await self._connection(process)
             try:
                 number, full_id = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
@@ -186,53 +199,31 @@ class BaseRpcService(RpcService):
     async def _connection(self, process: str) -> ClientConnection:
         if process == self.process_name:
             return self._loopback()
-        connection = self._connections.get(process)
-        if connection is not None and not connection.is_lost:
-            return connection
-        task = self._connecting.get(process)
-        if task is None:
-            task = self._connecting[process] = self.create_task(self._new_connection(process))
-        return await asyncio.shield(task)
+        return await self._pool.connect(process)
 
-    async def _new_connection(self, process: str) -> ClientConnection:
-        try:
-            connection = await self._open_connection(process)
-            self._keep(process, connection)
-            return connection
-        finally:
-            del self._connecting[process]
-
-    def _keep(self, process: str, connection: ClientConnection) -> None:
-        def forget() -> None:
-            if self._connections.get(process) is connection:
-                del self._connections[process]
-
-        self._connections[process] = connection
-        connection.on_lost(forget)
+    def _new_connection(
+        self, process: str, incarnation: str, transport: Transport
+    ) -> ClientConnection:
+        return ClientConnection(
+            process, incarnation, self.identity, transport, self._deadlines, self.max_frame_size
+        )
 
     def _loopback(self) -> ClientConnection:
-        connection = self._connections.get(self.process_name)
+        connection = self._pool.get(self.process_name)
         if connection is None:
-            connection = self.new_memory_connection(self, self.process_name)
-            self._keep(self.process_name, connection)
+            transport = self.new_memory_transport(self)
+            connection = self._new_connection(self.process_name, self.incarnation, transport)
+            transport.attach(connection)
+            self._pool.keep(connection)
         return connection
 
-    def new_memory_connection(
-        self, target: BaseRpcService, process: str, latency: Callable[[], float] | None = None
-    ) -> ClientConnection:
-        """A connection from this service to *target*, which lives on the same loop."""
+    def new_memory_transport(
+        self, target: BaseRpcService, latency: Callable[[], float] | None = None
+    ) -> Transport:
+        """One from this service to *target*, which lives on the same loop."""
         near, far = MemoryTransport.pair(self.loop, latency)
-        connection = ClientConnection(
-            process,
-            target.incarnation,
-            self.identity,
-            near,
-            self._deadlines,
-            self.max_frame_size,
-        )
-        near.attach(connection)
         far.attach(target.new_peer(far, self.identity))
-        return connection
+        return near
 
     def new_peer(self, transport: Transport, peer: str) -> ServerConnection:
         """The called side of a new connection from *peer*."""
@@ -282,26 +273,29 @@ class BaseRpcService(RpcService):
     async def _watch(
         self, watch: TerminationWatch, watching: tuple[ClientConnection, int, str] | None
     ) -> None:
-        while watch.is_active:
-            try:
-                connection, number, _ = watching or await self._resolve(watch.address, None)
-            except RpcError as error:
-                watch.fire(str(error))
-                return
-            watching = None
-            ended: asyncio.Future[str] = self.loop.create_future()
+        try:
+            connection, number, _ = watching or await self._resolve(watch.address, None)
+            while True:
+                reason = await self._end_of(connection, number)
+                if not connection.is_lost or connection.has_ended(number):
+                    break
+                connection = self._pool.successor_of(connection)
+        except RpcError as error:
+            reason = str(error)
+        watch.fire(reason)
 
-            def set_ended(reason: str, ended: asyncio.Future[str] = ended) -> None:
-                if not ended.done():
-                    ended.set_result(reason)
+    async def _end_of(self, connection: ClientConnection, number: int) -> str:
+        ended: asyncio.Future[str] = self.loop.create_future()
 
-            release = connection.on_end_of(number, set_ended)
-            try:
-                reason = await ended
-            finally:
-                release()
-            if not connection.is_lost or not await self._is_alive(connection):
-                watch.fire(reason)
+        def set_ended(reason: str) -> None:
+            if not ended.done():
+                ended.set_result(reason)
+
+        release = connection.on_end_of(number, set_ended)
+        try:
+            return await ended
+        finally:
+            release()
 
     # --- work and end -------------------------------------------------------------------------
 
@@ -360,7 +354,7 @@ class BaseRpcService(RpcService):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for connection in tuple(self._connections.values()):
+        for connection in self.connections():
             connection.close()
         for peer in tuple(self._peers):
             peer.close()
@@ -370,7 +364,7 @@ class BaseRpcService(RpcService):
 
     def connections(self) -> list[ClientConnection]:
         """From here to other processes, and to this one itself."""
-        return list(self._connections.values())
+        return self._pool.all()
 
     def endpoints(self) -> list[RpcEndpoint]:
         """All that live here."""

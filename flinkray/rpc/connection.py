@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from flinkray.core.errors import (
     FrameTooLargeError,
     RecipientUnreachableError,
+    RpcConnectionError,
     RpcSerializationError,
     RpcTimeoutError,
 )
 from flinkray.rpc import codec
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE, Envelope, Kind, pack, unpack
-from flinkray.rpc.transport import Transport
+from flinkray.rpc.transport import OpeningTransport, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,10 @@ _NONE = codec.encode(None)
 
 
 class ClientConnection:
-    """A connection to one incarnation of one process; once lost, it stays lost."""
+    """A connection to one incarnation of one process; once lost, it stays lost.
+
+    Proxies go on with its successor: :mod:`flinkray.rpc.connection_pool`.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,16 @@ class ClientConnection:
         """Of the process at the other end."""
         self.lost_reason: str | None = None
         """Why the connection is gone; None while it is there."""
+        self.peer_died = False
+        """Whether the connection is gone because Ray has reported the process's death."""
+        self.where: object = None
+        """What the service needs to reach the same incarnation again; None: it never tries."""
+        self.failed_openings = 0
+        """So many attempts in a row to open a connection to this incarnation again failed."""
+        self.retry_at = 0.0
+        """Loop time before which there is no other attempt."""
+        self.followed: set[int] = set()
+        """Numbers of the endpoints whose end the other side is to report."""
         self.refused_frames = 0
         """Frames that made no sense."""
         self._sender = sender
@@ -65,6 +80,10 @@ class ClientConnection:
         """Why endpoint number *target* can not be reached any more; None while it can."""
         return self.lost_reason or self._ended.get(target)
 
+    def has_ended(self, target: int) -> bool:
+        """Whether endpoint number *target* is known to have terminated."""
+        return target in self._ended
+
     # --- requests -----------------------------------------------------------------------------
 
     async def resolve(
@@ -81,8 +100,26 @@ class ClientConnection:
         answer = await self._request(Kind.RESOLVE, what, payload, timeout, method=endpoint_id)
         match answer:
             case (int(number), str(full_id)):
+                if number not in self._ended:
+                    self.followed.add(number)
                 return number, full_id
         raise RpcSerializationError(f"{what}: unexpected answer {answer!r}")
+
+    def follow(self, numbers: Iterable[int]) -> None:
+        """Have the ends of endpoints reported that another connection had resolved."""
+        for number in numbers:
+            if number in self.followed or number in self._ended or self.is_lost:
+                continue
+            self.followed.add(number)
+            what = f"{self.process_name}: endpoint number {number}"
+            sequence = self._send(Kind.RESOLVE, what, _NONE, None, number, "", None)
+            answer: asyncio.Future[Any] = self._loop.create_future()
+            self._pending[sequence] = (answer, what)
+            answer.add_done_callback(partial(self._followed, number))
+
+    def _followed(self, number: int, answer: asyncio.Future[Any]) -> None:
+        if not answer.cancelled() and isinstance(answer.exception(), RpcConnectionError):
+            self._endpoint_ended(number, ENDED)
 
     async def stop_process(self) -> None:
         """Have the process close its endpoints and end; returns when it is about to end."""
@@ -114,6 +151,8 @@ class ClientConnection:
         self._send(Kind.TELL, what, payload, None, target, method, token)
         if self._transport.is_congested:
             await self._transport.drain()
+            if self.lost_reason is not None:
+                raise RecipientUnreachableError(f"{what}: {self._lost_story()}")
 
     async def _request(
         self,
@@ -136,7 +175,9 @@ class ClientConnection:
             )
         try:
             if self._transport.is_congested:
-                await self._transport.drain()
+                drained = self._loop.create_task(self._transport.drain())
+                await asyncio.wait({drained, future}, return_when=asyncio.FIRST_COMPLETED)
+                drained.cancel()
             return await future
         finally:
             self._pending.pop(sequence, None)
@@ -177,7 +218,7 @@ class ClientConnection:
             self._refuse(str(error))
             return
         if envelope.kind is Kind.TERMINATED:
-            self._endpoint_ended(envelope)
+            self._terminated(envelope)
             return
         pending = self._pending.pop(envelope.sequence, None)
         if pending is None:
@@ -204,14 +245,18 @@ class ClientConnection:
         self.refused_frames += 1
         logger.warning("refused a frame from %s: %s", self.process_name, reason)
 
-    def _endpoint_ended(self, envelope: Envelope) -> None:
+    def _terminated(self, envelope: Envelope) -> None:
         try:
             reason = str(codec.decode(envelope.payload))
         except RpcSerializationError as error:
             self._refuse(str(error))
             return
-        self._ended[envelope.target] = reason
-        for callback in tuple(self._listeners.pop(envelope.target, {}).values()):
+        self._endpoint_ended(envelope.target, reason)
+
+    def _endpoint_ended(self, number: int, reason: str) -> None:
+        self.followed.discard(number)
+        self._ended[number] = reason
+        for callback in tuple(self._listeners.pop(number, {}).values()):
             callback(reason)
 
     # --- ends ---------------------------------------------------------------------------------
@@ -241,16 +286,33 @@ class ClientConnection:
         if self.lost_reason is not None:
             return
         self.lost_reason = reason
+        story = self._lost_story()
         pending, self._pending = self._pending, {}
         for future, what in pending.values():
             if not future.done():
-                future.set_exception(RecipientUnreachableError(f"{what}: {reason}"))
+                future.set_exception(RecipientUnreachableError(f"{what}: {story}"))
         listeners, self._listeners = self._listeners, {}
         for callbacks in listeners.values():
             for callback in tuple(callbacks.values()):
                 callback(reason)
         for lost in self._lost_listeners:
             lost()
+
+    def _lost_story(self) -> str:
+        """For calls that were sent when the connection was lost."""
+        if isinstance(self._transport, OpeningTransport):
+            return str(self.lost_reason)
+        return f"{self.lost_reason}; the call may have been handled all the same"
+
+    def use(self, transport: Transport, frames: Iterable[tuple[bytes, int | None]]) -> None:
+        """The transport is open at last: what was sent until now, with its lanes, goes there."""
+        if self.is_lost:  # given up meanwhile
+            transport.close()
+            return
+        self._transport = transport
+        for frame, lane in frames:
+            transport.send(frame, lane)
+        transport.attach(self)
 
     def break_off(self, reason: str) -> None:
         """As when this process dies: nothing more is sent, the other side loses the connection."""

@@ -141,7 +141,10 @@ class ServerConnection:
             )
 
     def _resolve(self, envelope: Envelope) -> None:
-        number, endpoint = self._service.find_endpoint(envelope.method)
+        if envelope.target:  # known from a connection that broke
+            number, endpoint = envelope.target, self._service.endpoint_by_number(envelope.target)
+        else:
+            number, endpoint = self._service.find_endpoint(envelope.method)
         address = f"{self._service.process_name}/{envelope.method}"
         if endpoint is None:
             raise RpcConnectionError(f"no endpoint at {address}")

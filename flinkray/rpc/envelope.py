@@ -22,7 +22,8 @@ class Kind(IntEnum):
     """What an envelope is."""
 
     RESOLVE = 1
-    """Ask for the number of endpoint ``method``; the payload is a gateway's type name or None."""
+    """Ask for the number of endpoint ``method`` (or whether number ``target`` lives), and for the
+    notice of its end; the payload is a gateway's type name or None."""
     ASK = 2
     TELL = 3
     STOP = 4

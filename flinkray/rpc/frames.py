@@ -55,7 +55,7 @@ class FrameStream(asyncio.Protocol, Transport):
         return self._frames.popleft()
 
     def attach(self, receiver: FrameReceiver) -> None:
-        """The handshake is over: all that comes is for *receiver*."""
+        # the handshake is over
         self._limit = self._max_frame_size
         self._receiver = receiver
         while self._frames:

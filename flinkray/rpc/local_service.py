@@ -13,7 +13,7 @@ from flinkray.core.errors import ConfigurationError, ProcessExistsError, RpcConn
 from flinkray.rpc import codec
 from flinkray.rpc.base_service import BaseRpcService
 from flinkray.rpc.clock import LoopClock
-from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.connection_pool import Opened
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.service import RpcService
@@ -277,7 +277,7 @@ class LocalRpcService(BaseRpcService):
         for task in tuple(self._tasks):
             task.cancel()
         reason = f"the process {self.process_name} died"
-        for connection in tuple(self._connections.values()):
+        for connection in self.connections():
             connection.break_off(reason)
         for peer in tuple(self._peers):
             peer.break_off(reason)
@@ -291,14 +291,12 @@ class LocalRpcService(BaseRpcService):
         if self.is_up:
             del self.network.services[self.process_name]
 
-    async def _open_connection(self, process_name: str) -> ClientConnection:
+    async def _open_transport(self, process_name: str, where: str | None) -> Opened:
         target = self.network.services.get(process_name)
-        if target is None:
+        if target is None or where not in (None, target.incarnation):
             raise RpcConnectionError(f"no process {process_name} is running")
-        return self.new_memory_connection(target, process_name, self.network.latency)
-
-    async def _is_alive(self, connection: ClientConnection) -> bool:
-        return False  # a connection in memory is lost only when a side ends
+        transport = self.new_memory_transport(target, self.network.latency)
+        return Opened(transport, target.incarnation, target.incarnation)
 
     async def _end_children(self) -> None:
         self.network.end_children(self.process_name)

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from flinkray.core.errors import RpcSerializationError
+from flinkray.core.errors import RecipientUnreachableError, RpcSerializationError
 from flinkray.core.ids import FencingToken
 from flinkray.rpc import codec
 from flinkray.rpc.connection import ClientConnection
@@ -33,9 +33,17 @@ def asks_within(seconds: float) -> Iterator[None]:
 
 
 class Binding:
-    """What a proxy is bound to: one endpoint object, reached by one connection."""
+    """What a proxy is bound to: one endpoint object, reached by one connection after the other."""
 
-    __slots__ = ("address", "ask_timeout", "connection", "number", "token", "token_bytes")
+    __slots__ = (
+        "address",
+        "ask_timeout",
+        "connection",
+        "number",
+        "successor_of",
+        "token",
+        "token_bytes",
+    )
 
     def __init__(
         self,
@@ -44,8 +52,11 @@ class Binding:
         address: str,
         token: FencingToken | None,
         ask_timeout: float,
+        successor_of: Callable[[ClientConnection], ClientConnection],
     ) -> None:
+        """*successor_of*: see :meth:`ConnectionPool.successor_of`."""
         self.connection = connection
+        self.successor_of = successor_of
         self.number = number
         self.address = address
         self.token = token
@@ -60,16 +71,30 @@ class Binding:
             payload = codec.encode(arguments)
         except RpcSerializationError as error:
             raise _blame(what, names, arguments) from error
+        connection = self.connection
+        if connection.lost_reason is not None:
+            connection = self.connect_again(what)
         if method.is_oneway:
-            return await self.connection.tell(
-                what, self.number, method.name, self.token_bytes, payload
-            )
+            return await connection.tell(what, self.number, method.name, self.token_bytes, payload)
         timeout = _timeout_override.get()
         if timeout is None:
             timeout = self.ask_timeout if method.timeout is None else method.timeout[0]
-        return await self.connection.ask(
+        return await connection.ask(
             what, self.number, method.name, self.token_bytes, payload, timeout
         )
+
+    def connect_again(self, what: str) -> ClientConnection:
+        """Go on with the successor of a lost connection.
+
+        Raises:
+            RecipientUnreachableError: endpoint or process are dead.
+        """
+        if not self.connection.has_ended(self.number):
+            try:
+                self.connection = self.successor_of(self.connection)
+            except RecipientUnreachableError as error:
+                raise RecipientUnreachableError(f"{what}: {error}") from None
+        return self.connection
 
 
 def _blame(what: str, names: tuple[str, ...], arguments: tuple[Any, ...]) -> RpcSerializationError:

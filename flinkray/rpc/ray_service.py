@@ -23,6 +23,7 @@ from flinkray.rpc import handshake
 from flinkray.rpc.base_service import BaseRpcService
 from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.connection_pool import Opened
 from flinkray.rpc.frames import FrameStream
 from flinkray.rpc.ray_actors import RayActors
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
@@ -62,7 +63,6 @@ class RayRpcService(BaseRpcService):
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
         self._servers: list[asyncio.AbstractServer] = []
-        self._records: dict[str, ProcessRecord] = {}
         self._actors = RayActors(namespace, self._ray)
         self._node_id = ""
         # Ray's own calls may wait for its head: never in the way of user work
@@ -157,7 +157,12 @@ class RayRpcService(BaseRpcService):
 
     # --- reaching others ----------------------------------------------------------------------
 
-    async def _open_connection(self, process_name: str) -> ClientConnection:
+    async def _open_transport(self, process_name: str, where: ProcessRecord | None) -> Opened:
+        record = where or await self._find(process_name)
+        stream = await self._introduce(process_name, record)
+        return Opened(stream, record.incarnation, record)
+
+    async def _find(self, process_name: str) -> ProcessRecord:
         try:
             record = await self._ray(self._directory.get, process_name)
         except ray.exceptions.RayError as error:
@@ -166,11 +171,9 @@ class RayRpcService(BaseRpcService):
             ) from error
         if record is None:
             raise RpcConnectionError(f"no process {process_name} is running")
-        return await self._open_connection_to(process_name, record)
+        return record
 
-    async def _open_connection_to(
-        self, process_name: str, record: ProcessRecord
-    ) -> ClientConnection:
+    async def _introduce(self, process_name: str, record: ProcessRecord) -> FrameStream:
         try:
             stream = await asyncio.wait_for(self._open_stream(record), CONNECT_TIMEOUT)
         except (OSError, asyncio.TimeoutError) as error:
@@ -194,20 +197,13 @@ class RayRpcService(BaseRpcService):
         except BaseException:
             stream.abort("no handshake")
             raise
-        connection = ClientConnection(
-            process_name,
-            record.incarnation,
-            self.identity,
-            stream,
-            self._deadlines,
-            self.max_frame_size,
-        )
-        stream.attach(connection)
-        self._records[process_name] = record
-        if record.actor_id is not None and not connection.is_lost:
-            sentinel = self.create_task(self._guard(connection, stream, record))
+        return stream
+
+    def _connection_opened(self, connection: ClientConnection) -> None:
+        where = connection.where
+        if isinstance(where, ProcessRecord) and where.actor_id is not None:
+            sentinel = self.create_task(self._guard(connection, where.actor_id))
             connection.on_lost(lambda: _cancel(sentinel))
-        return connection
 
     async def _open_stream(self, record: ProcessRecord) -> FrameStream:
         def protocol() -> FrameStream:
@@ -223,30 +219,12 @@ class RayRpcService(BaseRpcService):
         _, stream = await self.loop.create_connection(protocol, record.host, record.port)
         return stream
 
-    async def _guard(
-        self, connection: ClientConnection, stream: FrameStream, record: ProcessRecord
-    ) -> None:
+    async def _guard(self, connection: ClientConnection, actor_id: str) -> None:
         """Break the connection when Ray reports the death of the process (or its node)."""
-        assert record.actor_id is not None
-        reason = await death_of(
-            self._ray, connection, self.namespace, record.actor_id, self.ask_timeout
-        )
+        reason = await death_of(self._ray, connection, self.namespace, actor_id, self.ask_timeout)
         logger.info("%s: %s", connection.process_name, reason)
-        stream.abort(reason)
-
-    async def _is_alive(self, connection: ClientConnection) -> bool:
-        name = connection.process_name
-        known = self._connections.get(name)
-        if known is not None and known.incarnation == connection.incarnation:
-            return True
-        record = self._records.get(name)
-        if record is None or record.incarnation != connection.incarnation:
-            return False  # another process of that name was connected to since
-        try:
-            self._keep(name, await self._open_connection_to(name, record))
-        except RpcConnectionError:
-            return False
-        return True
+        connection.peer_died = True
+        connection.break_off(reason)
 
     # --- starting and ending others -----------------------------------------------------------
 

@@ -27,6 +27,10 @@ class Transport(ABC):
     """The end of a transport where frames are sent."""
 
     @abstractmethod
+    def attach(self, receiver: FrameReceiver) -> None:
+        """Give *receiver* what arrives at this end, also what has arrived already."""
+
+    @abstractmethod
     def send(self, frame: bytes, lane: int | None = None) -> None:
         """Queue a frame; dropped when the connection is gone.
 
@@ -87,6 +91,7 @@ class MemoryTransport(Transport):
         """Why the connection ends when the inbox is empty."""
         self._congested: asyncio.Future[None] | None = None
         """Set while those who send to this end should wait."""
+        self._lost_reason: str | None = None
         # what arrives must not run in the context of who sent it
         self._context = contextvars.Context()
 
@@ -99,8 +104,12 @@ class MemoryTransport(Transport):
         return one, other
 
     def attach(self, receiver: FrameReceiver) -> None:
-        """Who gets the frames that arrive at this end."""
+        if self._lost_reason is not None:
+            receiver.connection_lost(self._lost_reason)
+            return
         self._receiver = receiver
+        if self._inbox or self._end is not None:
+            self._soon(self._read)
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         if self._peer is not None:
@@ -162,7 +171,7 @@ class MemoryTransport(Transport):
             self._receiver.frame_received(frame)
         if self._congested is not None and self._queued_bytes <= WRITE_HIGH_WATER // 2:
             self._let_senders_go()
-        if self._end is not None and not self._is_paused:
+        if self._end is not None and not self._is_paused and self._receiver is not None:
             self._lost(self._end)
 
     def _closed(self) -> None:
@@ -171,6 +180,7 @@ class MemoryTransport(Transport):
 
     def _lost(self, reason: str) -> None:
         self._peer = None
+        self._lost_reason = reason
         receiver, self._receiver = self._receiver, None
         self._forget()
         if receiver is not None:
@@ -186,3 +196,43 @@ class MemoryTransport(Transport):
         congested, self._congested = self._congested, None
         if congested is not None and not congested.done():
             congested.set_result(None)
+
+
+class OpeningTransport(Transport):
+    """Keeps what is sent while the real transport is being opened."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._frames: list[tuple[bytes, int | None]] = []
+        self._opened: asyncio.Future[None] = loop.create_future()
+
+    def attach(self, receiver: FrameReceiver) -> None:
+        """Nothing arrives here."""
+
+    def send(self, frame: bytes, lane: int | None = None) -> None:
+        self._frames.append((frame, lane))
+
+    @property
+    def is_congested(self) -> bool:
+        return True
+
+    async def drain(self) -> None:
+        await asyncio.shield(self._opened)
+
+    def pause_reading(self) -> None:
+        """Nothing arrives here."""
+
+    def resume_reading(self) -> None:
+        """Nothing arrives here."""
+
+    def take(self) -> list[tuple[bytes, int | None]]:
+        """Frames and lanes of what was sent so far; whoever waits in :meth:`drain` goes on."""
+        if not self._opened.done():
+            self._opened.set_result(None)
+        frames, self._frames = self._frames, []
+        return frames
+
+    def close(self) -> None:
+        self.take()
+
+    def break_off(self, reason: str) -> None:
+        self.take()
