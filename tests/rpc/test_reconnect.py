@@ -8,28 +8,31 @@ import pytest
 
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
 from flinkray.core.ids import JobMasterId
+from flinkray.rpc import RpcService
 from flinkray.rpc.base_service import BaseRpcService
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.connection_pool import FIRST_PAUSE, Opened
-from tests.rpc.conftest import Pair
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, echo_spec
+from tests.rpc.on_services import Services, on_every_service
 
 
-def connection_to(service: BaseRpcService, process: str) -> ClientConnection:
+def connection_to(service: RpcService, process: str) -> ClientConnection:
+    assert isinstance(service, BaseRpcService)
     (connection,) = (c for c in service.connections() if c.process_name == process)
     return connection
 
 
-async def break_connection(pair: Pair) -> None:
+async def break_connection(services: Services) -> None:
     """The socket goes, the processes stay; as by a reset on the way."""
-    connection = connection_to(pair.caller, "host")
+    connection = connection_to(services.caller, "host")
     connection.break_off("the connection broke")
 
 
 class Attempts:
     """Counts a service's attempts to open connections."""
 
-    def __init__(self, service: BaseRpcService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, service: RpcService, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(service, BaseRpcService)
         self.count = 0
         open_transport = service._pool._open_transport
 
@@ -40,45 +43,50 @@ class Attempts:
         monkeypatch.setattr(service._pool, "_open_transport", counted)
 
 
-async def connected(pair: Pair) -> tuple[EchoEndpoint, EchoGateway]:
-    endpoint = EchoEndpoint(pair.host)
+async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
+    endpoint = EchoEndpoint(services.host)
     endpoint.start()
-    return endpoint, await pair.caller.connect(endpoint.address, EchoGateway)
+    return endpoint, await services.caller.connect(endpoint.address, EchoGateway)
 
 
-async def test_pending_calls_of_a_broken_connection_fail_at_once_and_say_so(pair: Pair) -> None:
+@on_every_service
+async def test_pending_calls_of_a_broken_connection_fail_at_once_and_say_so(
+    services: Services,
+) -> None:
     """RPC-23: not by timeout."""
-    pair.caller.ask_timeout = 10_000_000
-    endpoint, echo = await connected(pair)
+    services.caller.ask_timeout = 10_000_000
+    endpoint, echo = await connected(services)
     hanging = asyncio.ensure_future(echo.hang())
     await endpoint.hanging.wait()
-    await break_connection(pair)
+    await break_connection(services)
     with pytest.raises(RecipientUnreachableError) as caught:
         await hanging
     for part in ("EchoGateway.hang", "the connection broke", "may have been handled"):
         assert part in str(caught.value)
 
 
+@on_every_service
 async def test_the_next_call_on_the_same_proxy_opens_a_new_connection(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, echo = await connected(pair)
-    attempts = Attempts(pair.caller, monkeypatch)
+    _, echo = await connected(services)
+    attempts = Attempts(services.caller, monkeypatch)
     for number in range(3):
-        await break_connection(pair)
+        await break_connection(services)
         assert await echo.echo(number) == number
     assert attempts.count == 3
 
 
+@on_every_service
 async def test_calls_after_a_break_are_handled_in_order_and_none_twice(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint, echo = await connected(pair)
-    second = await pair.caller.connect(endpoint.address, EchoGateway)
-    attempts = Attempts(pair.caller, monkeypatch)
+    endpoint, echo = await connected(services)
+    second = await services.caller.connect(endpoint.address, EchoGateway)
+    attempts = Attempts(services.caller, monkeypatch)
     await echo.note(0)
     assert await echo.notes() == (0,)
-    await break_connection(pair)
+    await break_connection(services)
     # all callers share one attempt, also through different proxies
     await asyncio.gather(
         *((echo if number % 3 else second).note(number) for number in range(1, 200))
@@ -87,60 +95,63 @@ async def test_calls_after_a_break_are_handled_in_order_and_none_twice(
     assert attempts.count == 1
 
 
+@on_every_service
 async def test_an_endpoint_that_ended_while_the_connection_was_broken_stays_ended(
-    pair: Pair,
+    services: Services,
 ) -> None:
     """RPC-23: a successor at the same address is another endpoint."""
-    endpoint, echo = await connected(pair)
+    endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
-    pair.caller.watch(echo, reasons.put_nowait)
-    other = Leader(pair.host, "leader", fencing_token=JobMasterId.generate())
+    services.caller.watch(echo, reasons.put_nowait)
+    other = Leader(services.host, JobMasterId(b"o" * 16))
     other.start()
-    leader = await pair.caller.connect(other.address, LeaderGateway, other.fencing_token)
+    leader = await services.caller.connect(other.address, LeaderGateway, other.fencing_token)
     await leader.lead()
-    await break_connection(pair)
+    await break_connection(services)
     await endpoint.close()
-    EchoEndpoint(pair.host).start()
+    EchoEndpoint(services.host).start()
     with pytest.raises(RecipientUnreachableError, match="the endpoint has terminated"):
         await echo.echo(1)
     assert await reasons.get() == "the endpoint has terminated"
     await leader.lead()
 
 
-async def test_a_watch_outlives_the_connection_and_reports_the_end(pair: Pair) -> None:
-    endpoint, echo = await connected(pair)
+@on_every_service
+async def test_a_watch_outlives_the_connection_and_reports_the_end(services: Services) -> None:
+    endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
-    pair.caller.watch(echo, reasons.put_nowait)
-    pair.caller.watch(endpoint.address, reasons.put_nowait)
+    services.caller.watch(echo, reasons.put_nowait)
+    services.caller.watch(endpoint.address, reasons.put_nowait)
     await echo.echo(1)
     for _ in range(3):
-        await break_connection(pair)
+        await break_connection(services)
         assert await echo.echo(2) == 2
     assert reasons.empty()
-    await break_connection(pair)
+    await break_connection(services)
     await endpoint.close()
     assert [await reasons.get() for _ in range(2)] == ["the endpoint has terminated"] * 2
 
 
-async def killed(pair: Pair) -> EchoGateway:
+async def killed(services: Services) -> EchoGateway:
     """A proxy whose connection has broken because the process died."""
-    address = await pair.caller.spawn(echo_spec("worker"))
-    echo = await pair.caller.connect(address, EchoGateway)
+    address = await services.caller.spawn(echo_spec("worker"))
+    echo = await services.caller.connect(address, EchoGateway)
     await echo.echo(1)
     lost = asyncio.Event()
-    connection_to(pair.caller, "worker").on_lost(lost.set)
-    await pair.crash(address)
+    connection_to(services.caller, "worker").on_lost(lost.set)
+    await services.crash(address)
     await asyncio.wait_for(lost.wait(), 10)
     return echo
 
 
+@on_every_service
 async def test_calls_to_a_dead_incarnation_fail_at_once_without_a_dialling_storm(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RPC-23"""
-    pair.caller.ask_timeout = 10_000_000
-    echo = await killed(pair)
-    attempts = Attempts(pair.caller, monkeypatch)
+    services.caller.ask_timeout = 10_000_000
+    echo = await killed(services)
+    attempts = Attempts(services.caller, monkeypatch)
     loop = asyncio.get_running_loop()
     begin = loop.time()
     calls = 0
@@ -148,34 +159,38 @@ async def test_calls_to_a_dead_incarnation_fail_at_once_without_a_dialling_storm
         results = await asyncio.gather(*(echo.echo(1) for _ in range(100)), return_exceptions=True)
         assert all(type(result) is RecipientUnreachableError for result in results)
         calls += len(results)
+        await services.let_time_pass(0.01)
     # one for all callers, and the pauses between them double
     assert 1 <= attempts.count <= 2 + (loop.time() - begin) / FIRST_PAUSE
     assert attempts.count < calls / 20
     with pytest.raises(RpcConnectionError):
-        await pair.caller.connect("worker/echo", EchoGateway)
+        await services.caller.connect("worker/echo", EchoGateway)
 
 
-async def test_a_tell_after_a_break_fails_when_the_process_has_died(pair: Pair) -> None:
+@on_every_service
+async def test_a_tell_after_a_break_fails_when_the_process_has_died(services: Services) -> None:
     """RPC-23: a heartbeat that is sent to nobody is noticed."""
-    echo = await killed(pair)
+    echo = await killed(services)
     with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.note"):
         await echo.note(1)
 
 
+@on_every_service
 async def test_an_ask_times_out_while_its_connection_is_being_opened_again(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RPC-24"""
-    _, echo = await connected(pair)
+    _, echo = await connected(services)
     never = asyncio.Event()
-    open_transport = pair.caller._pool._open_transport
+    assert isinstance(services.caller, BaseRpcService)
+    open_transport = services.caller._pool._open_transport
 
     async def stuck(process_name: str, where: object) -> Opened:
         await never.wait()
         return await open_transport(process_name, where)
 
-    monkeypatch.setattr(pair.caller._pool, "_open_transport", stuck)
-    await break_connection(pair)
+    monkeypatch.setattr(services.caller._pool, "_open_transport", stuck)
+    await break_connection(services)
     with pytest.raises(TimeoutError, match=r"EchoGateway\.too_slow"):
         await echo.too_slow()
     later = asyncio.ensure_future(echo.echo(7))
