@@ -44,7 +44,8 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
-from flinkray.scheduler.job_graph import JobGraph, validate
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_graph_validation import validate
 from flinkray.scheduler.job_info import (
     ClusterOverview,
     ExceptionEntry,

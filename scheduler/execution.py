@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.slots import AllocatedSlot
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.story import Story
+
+if TYPE_CHECKING:
+    from flinkray.scheduler.execution_graph import ExecutionVertex
 
 _LEGAL: dict[ExecutionState, tuple[ExecutionState, ...]] = {
     ExecutionState.CREATED: (
@@ -51,37 +57,91 @@ def location_text(slot: AllocatedSlot) -> str:
 
 
 class Execution:
-    """States with their times, the slot, and the cause of a failure.
+    """States with their times and causes, the slot, and the cause of a failure.
 
-    Times are monotonic seconds.
+    Times are monotonic seconds.  There may be tens of thousands of these: what can be derived is
+    not kept.
     """
 
-    def __init__(self, attempt_id: ExecutionAttemptID, task_name: str, now: float) -> None:
-        self.attempt_id = attempt_id
-        self.task_name = task_name
+    __slots__ = (
+        "_transitions",
+        "attempt_number",
+        "executor_actor_id",
+        "executor_id",
+        "executor_pid",
+        "failure",
+        "restored_state",
+        "slot",
+        "state",
+        "vertex",
+    )
+
+    def __init__(self, vertex: ExecutionVertex, attempt_number: int, now: float) -> None:
+        self.vertex = vertex
+        self.attempt_number = attempt_number
         self.state = ExecutionState.CREATED
-        self.entered = {ExecutionState.CREATED: now}
-        """When each state was entered."""
+        self._transitions = [(ExecutionState.CREATED, now, "")]
         self.slot: AllocatedSlot | None = None
         self.failure: Failure | None = None
+        self.restored_state: bytes | None = None
+        """What the task is to be restored from; dropped once it is deployed (EX-07)."""
         self.executor_id: str | None = None
         self.executor_actor_id: str | None = None
         self.executor_pid: int | None = None
-        self.story = Story(f"attempt {attempt_id} of {task_name}")
+
+    @property
+    def attempt_id(self) -> ExecutionAttemptID:
+        return ExecutionAttemptID(self.vertex.vertex_id, self.attempt_number)
+
+    @property
+    def task_name(self) -> str:
+        """``<vertex> (<subtask, from 1>/<parallelism>)``."""
+        return self.vertex.task_name
+
+    @property
+    def entered(self) -> dict[ExecutionState, float]:
+        """When each state was entered."""
+        return {state: at for state, at, _ in self._transitions}
+
+    def entered_at(self, state: ExecutionState) -> float | None:
+        """When a state was entered, if it was."""
+        return next((at for entered, at, _ in self._transitions if entered is state), None)
 
     @property
     def location(self) -> str | None:
         return None if self.slot is None else location_text(self.slot)
 
-    def schedule(self, now: float) -> None:
-        """It waits for its slot."""
+    @property
+    def story(self) -> Story:
+        """What has happened to it and why, a line per transition."""
+        story = Story(f"attempt {self.attempt_id} of {self.task_name}")
+        before = ExecutionState.CREATED
+        for state, at, cause in self._transitions[1:]:
+            text = f"{before.name} -> {state.name}"
+            story.add(at, f"{text}: {cause}" if cause else text)
+            before = state
+        return story
+
+    def illegal(self, wanted: str) -> IllegalTransitionError:
+        """The error for what this attempt cannot do; it carries the story."""
+        return self.story.illegal(wanted)
+
+    def schedule(self, now: float) -> bool:
+        """It waits for its slot; False: it was canceled before, which is nobody's fault (EX-05)."""
+        if self.state is ExecutionState.CANCELED:
+            return False
         self._enter(ExecutionState.SCHEDULED, now)
+        return True
 
     def deploy(self, slot: AllocatedSlot, now: float) -> None:
         """It is sent to its slot; raises IllegalTransitionError when that was done before
         (EX-01)."""
         self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
         self.slot = slot
+
+    def initialize(self, now: float) -> None:
+        """Its TaskExecutor restores its state."""
+        self._enter(ExecutionState.INITIALIZING, now)
 
     def run(self, now: float) -> None:
         """It runs."""
@@ -122,8 +182,8 @@ class Execution:
 
     def _enter(self, state: ExecutionState, now: float, cause: str = "") -> None:
         if state not in _LEGAL[self.state]:
-            raise self.story.illegal(f"go from {self.state.name} to {state.name}")
-        text = f"{self.state.name} -> {state.name}"
-        self.story.add(now, f"{text}: {cause}" if cause else text)
+            raise self.illegal(f"go from {self.state.name} to {state.name}")
+        self._transitions.append((state, now, cause))
         self.state = state
-        self.entered[state] = now
+        if state.is_terminal:
+            self.vertex.job_vertex.execution_ended(state)

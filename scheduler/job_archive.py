@@ -47,11 +47,11 @@ def _active_stages(progress: SparkProgress) -> tuple[StageProgressInfo, ...]:
 
 
 def _execution_info(execution: Execution, epoch_offset: float) -> ExecutionInfo:
-    started = execution.entered.get(ExecutionState.DEPLOYING)
-    ended = execution.entered[execution.state] if execution.state.is_terminal else None
+    started = execution.entered_at(ExecutionState.DEPLOYING)
+    ended = execution.entered_at(execution.state) if execution.state.is_terminal else None
     return ExecutionInfo(
-        subtask_index=execution.attempt_id.vertex.subtask_index,
-        attempt_number=execution.attempt_id.attempt_number,
+        subtask_index=execution.vertex.subtask_index,
+        attempt_number=execution.attempt_number,
         state=execution.state,
         location=execution.location,
         executor_actor_id=execution.executor_actor_id,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
+from enum import Enum
 
-from flinkray.core.errors import JobSubmissionError
-from flinkray.core.ids import JobID, JobVertexID
-from flinkray.core.message import message
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
+from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
 
 
@@ -87,16 +87,114 @@ class Invokable:
 SPARK = "spark"
 """``Invokable.kind`` of a Spark stage."""
 
+PYTHON = "python"
+"""``Invokable.kind`` of tasks that run Python code in their slot's task process."""
+
+DEFAULT_SLOT_SHARING_GROUP = "default"
+
+
+@register
+class JobType(Enum):
+    """STREAMING: all tasks run at the same time.  BATCH: a region of pipelined tasks runs when the
+    blocking results that it reads are finished."""
+
+    STREAMING = "STREAMING"
+    BATCH = "BATCH"
+
+
+@register
+class SchedulerMode(Enum):
+    """DEFAULT: the job runs with its vertices' parallelism or not at all.  ADAPTIVE: with what the
+    slots allow between each vertex's ``min_parallelism`` and ``parallelism``."""
+
+    DEFAULT = "DEFAULT"
+    ADAPTIVE = "ADAPTIVE"
+
+
+@register
+class ResultPartitionType(Enum):
+    """How a result is handed on: while it is produced (PIPELINED; PIPELINED_BOUNDED with bounded
+    buffers), or when it is finished (BLOCKING, which can be read more than once)."""
+
+    PIPELINED = "PIPELINED"
+    PIPELINED_BOUNDED = "PIPELINED_BOUNDED"
+    BLOCKING = "BLOCKING"
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether producer and consumer must run at the same time."""
+        return self is not ResultPartitionType.BLOCKING
+
+
+@register
+class DistributionPattern(Enum):
+    """Which producers a consumer reads: all, or its part; see flinkray.scheduler.distribution."""
+
+    ALL_TO_ALL = "ALL_TO_ALL"
+    POINTWISE = "POINTWISE"
+
+
+@message
+class IntermediateDataSet:
+    """A result of a vertex; subtask i produces its partition i."""
+
+    data_set_id: IntermediateDataSetID
+    result_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
+
+
+@message
+class JobEdge:
+    """A vertex reads a data set of another one."""
+
+    source: IntermediateDataSetID
+    pattern: DistributionPattern
+    ship_strategy: str = ""
+    """For people (``HASH``, ``REBALANCE``, ...); empty: the pattern's name."""
+
+
+@message
+class MasterFormat:
+    """Work for a vertex that is done once per job, outside its tasks.
+
+    Before the job is scheduled the code is asked to prepare and to divide the input into splits
+    (an input format), and after all tasks are finished to commit (an output format).  It is user
+    code: the JobMaster has it run in a process of its own.
+    """
+
+    code: bytes
+    makes_splits: bool = False
+    finalizes: bool = False
+
+
+@message
+class OperatorCoordinatorSpec:
+    """A coordinator of an operator of the vertex, to run beside the JobMaster; code is pickled."""
+
+    operator: str
+    code: bytes
+
 
 @message
 class JobVertex:
-    """An operator: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
+    """Chained operators: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
 
     vertex_id: JobVertexID
     name: str
     parallelism: int
     slot_profile: ResourceProfile
+    """Of the slots of its slot-sharing group: the same for all vertices of the group."""
     invokable: Invokable
+    max_parallelism: int | None = None
+    """Number of key groups; None: derived from the parallelism."""
+    min_parallelism: int = 1
+    """With fewer subtasks an adaptive job does not run; ``parallelism`` is the upper bound."""
+    slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
+    co_location_group: str | None = None
+    """Subtask i of each vertex of the group runs in one and the same slot."""
+    results: tuple[IntermediateDataSet, ...] = ()
+    inputs: tuple[JobEdge, ...] = ()
+    operator_coordinators: tuple[OperatorCoordinatorSpec, ...] = ()
+    master_format: MasterFormat | None = None
 
 
 @message
@@ -108,60 +206,12 @@ class JobGraph:
     vertices: tuple[JobVertex, ...]
     restart_strategy: RestartStrategy | None = None
     """None: the cluster's default (``restart-strategy.type``)."""
+    job_type: JobType = JobType.STREAMING
+    scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT
+    restart_all: bool = False
+    """True: any failure restarts the whole job, not only the regions that it concerns."""
 
     @property
     def needs_dedicated_workers(self) -> bool:
         """Whether the slots must come from a worker group of the job's own (Spark stages)."""
         return any(vertex.invokable.kind == SPARK for vertex in self.vertices)
-
-
-def validate(job_graph: JobGraph) -> None:
-    """Refuse a job that could never run.
-
-    Raises:
-        JobSubmissionError: the first thing that is wrong, and how to mend it.
-    """
-    problem = _problem_of(job_graph)
-    if problem is not None:
-        raise JobSubmissionError(job_graph.job_id, problem)
-
-
-def _problem_of(job_graph: JobGraph) -> str | None:
-    if not job_graph.vertices:
-        return f"{job_graph.name!r} has no vertices, there is nothing to run: add at least one"
-    seen: dict[JobVertexID, str] = {}
-    for vertex in job_graph.vertices:
-        if vertex.vertex_id in seen:
-            return (
-                f"the vertices {seen[vertex.vertex_id]!r} and {vertex.name!r} have the same id, "
-                f"{vertex.vertex_id}: give each its own"
-            )
-        seen[vertex.vertex_id] = vertex.name
-        problem = _problem_of_vertex(vertex)
-        if problem is not None:
-            return problem
-    first, *others = job_graph.vertices
-    for other in others:
-        if (other.parallelism, other.slot_profile) != (first.parallelism, first.slot_profile):
-            return (
-                f"the Spark stages {first.name!r} ({first.parallelism} x {first.slot_profile}) and "
-                f"{other.name!r} ({other.parallelism} x {other.slot_profile}) share the job's "
-                "slots: give them the same parallelism and slot profile, or make them two jobs"
-            )
-    return None
-
-
-def _problem_of_vertex(vertex: JobVertex) -> str | None:
-    if vertex.parallelism < 1:
-        return f"vertex {vertex.name!r} has parallelism {vertex.parallelism}: it must be at least 1"
-    if vertex.slot_profile.cpu <= 0:
-        return (
-            f"vertex {vertex.name!r} asks for {vertex.slot_profile.cpu:g} CPU per slot: "
-            "it must be more than 0"
-        )
-    if vertex.invokable.kind != SPARK:
-        return (
-            f"vertex {vertex.name!r} is of kind {vertex.invokable.kind!r}, which this version "
-            f"cannot run: the kind it knows is {SPARK!r}"
-        )
-    return None

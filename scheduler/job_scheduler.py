@@ -9,7 +9,8 @@ from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_archive import vertex_info
-from flinkray.scheduler.job_graph import JobGraph, RestartStrategy, validate
+from flinkray.scheduler.job_graph import JobGraph, RestartStrategy
+from flinkray.scheduler.job_graph_validation import validate
 from flinkray.scheduler.job_info import JobDetails
 from flinkray.scheduler.job_record import JobRecord
 from flinkray.scheduler.job_scheduler_actions import (

@@ -14,8 +14,8 @@ from flinkray.scheduler.job_graph import (
     JobGraph,
     JobVertex,
     RestartStrategy,
-    validate,
 )
+from flinkray.scheduler.job_graph_validation import validate
 from flinkray.spark.user_code import SparkFunction, dump_function
 
 F = TypeVar("F", bound=SparkFunction)

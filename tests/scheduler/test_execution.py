@@ -18,7 +18,8 @@ FAILURE = Failure("it broke")
 
 
 def execution_in(state: ExecutionState) -> Execution:
-    execution = Execution(ATTEMPT, "stage (1/2)", 0.0)
+    execution = ExecutionGraph(spark_job(), 0.0).subtasks[0].current
+    assert execution.attempt_id == ATTEMPT
     if state is ExecutionState.CREATED:
         return execution
     execution.schedule(1.0)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import Invokable, JobGraph, JobVertex, validate
+from flinkray.rpc import codec
+from flinkray.scheduler.job_graph import (
+    IntermediateDataSet,
+    Invokable,
+    JobEdge,
+    JobGraph,
+    JobType,
+    JobVertex,
+)
+from flinkray.scheduler.job_graph_validation import validate
+from flinkray.scheduler.json_plan import json_plan
 from tests.scheduler.builders import JOB, LARGE, SMALL, VERTEX, spark_job, spark_vertex
+from tests.scheduler.graphs import ALL_TO_ALL, data_set_id, job, python_vertex, vertex_id
+
+DATA_SET = IntermediateDataSet(data_set_id(1))
 
 
 def refusal(job_graph: JobGraph) -> str:
@@ -50,3 +66,80 @@ def test_spark_stages_that_cannot_share_their_slots_are_refused(other: JobVertex
 def test_unknown_kind_of_vertex_is_refused() -> None:
     vertex = JobVertex(VERTEX, "v", 1, SMALL, Invokable("magic", b""))
     assert "of kind 'magic', which this version cannot run" in refusal(spark_job(vertex))
+
+
+@pytest.mark.parametrize(
+    ("graph", "problem"),
+    [
+        (job(a=1, b=1, edges=["a -> b", "b -> a"]), "the vertices 'a', 'b' read each other's"),
+        (
+            job(vertices=(python_vertex("a", inputs=(JobEdge(data_set_id(9), ALL_TO_ALL),)),)),
+            f"vertex 'a' reads the data set {data_set_id(9)}, which no vertex of the job produces",
+        ),
+        (
+            job(vertices=tuple(python_vertex(n, results=(DATA_SET,)) for n in "ab")),
+            f"the data set {data_set_id(1)} is produced by 'b' and by 'a'",
+        ),
+        (job(a=1, b=1, edges=["a => b"], job_type=JobType.STREAMING), "has a blocking result"),
+        (
+            job(vertices=(python_vertex("a", 4, max_parallelism=3),)),
+            "the parallelism of vertex 'a', 4, is higher than the max parallelism, 3",
+        ),
+        (job(a=32769), "32769, is higher than the max parallelism, 32768"),
+        (job(vertices=(python_vertex("a", max_parallelism=40000),)), "from 1 to 32768"),
+        (job(vertices=(python_vertex("a", 2, min_parallelism=3),)), "from 1 to the parallelism, 2"),
+        (
+            job(vertices=(python_vertex("a"), replace(python_vertex("b"), slot_profile=LARGE))),
+            "give them the same slot profile or different slot-sharing groups",
+        ),
+        (
+            job(
+                vertices=[
+                    python_vertex(n, p, co_location_group="g") for n, p in (("a", 1), ("b", 2))
+                ]
+            ),
+            "give them the same slot-sharing group and the same parallelism",
+        ),
+        (spark_job(spark_vertex(1), python_vertex("a", 2)), "make them two jobs"),
+    ],
+)
+def test_graph_that_cannot_run_is_refused_with_the_way_out(graph: JobGraph, problem: str) -> None:
+    """EG-01, EG-02."""
+    assert problem in refusal(graph)
+
+
+def test_graph_travels_whole() -> None:
+    graph = job(a=2, b=3, edges=["a ==> b"])
+    assert codec.decode(codec.encode(graph)) == graph
+
+
+def test_plan_has_the_shape_of_flinks() -> None:
+    graph = job(a=2, b=3, edges=["a ==> b"])
+    plan = json.loads(json_plan(graph))
+    assert (plan["jid"], plan["name"], plan["type"]) == (JOB.hex(), "a job", "BATCH")
+    assert plan["nodes"] == [
+        {
+            "id": vertex_id("a").hex(),
+            "parallelism": 2,
+            "operator": "",
+            "operator_strategy": "",
+            "description": "a",
+            "optimizer_properties": {},
+        },
+        {
+            "id": vertex_id("b").hex(),
+            "parallelism": 3,
+            "operator": "",
+            "operator_strategy": "",
+            "description": "b",
+            "optimizer_properties": {},
+            "inputs": [
+                {
+                    "num": 0,
+                    "id": vertex_id("a").hex(),
+                    "ship_strategy": "POINTWISE",
+                    "exchange": "blocking",
+                }
+            ],
+        },
+    ]

@@ -1,0 +1,163 @@
+"""Pipelined regions: the vertices that must run at the same time, and so fail together.
+
+A pipelined edge joins what it connects, a blocking one cuts; regions that wait for each other in
+a circle are one (FO-01, FO-02).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flinkray.scheduler.execution_graph import ExecutionGraph
+from flinkray.scheduler.intermediate_result import PartitionGroup
+
+
+class PipelinedRegion:
+    """Execution vertices by ordinal, and the groups of blocking partitions at its rim."""
+
+    __slots__ = ("index", "inputs", "outputs", "vertices")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        """Regions are numbered in topological order."""
+        self.vertices: list[int] = []
+        """Ordinals, ascending."""
+        self.inputs: list[PartitionGroup] = []
+        """What it reads of other regions."""
+        self.outputs: list[PartitionGroup] = []
+        """What other regions read of it."""
+
+
+class PipelinedRegions:
+    """All regions of a graph.  Takes time and space in proportion to vertices and groups."""
+
+    def __init__(self, graph: ExecutionGraph) -> None:
+        joined = _join_pipelined(graph)
+        components = _components_in_order(graph, joined)
+        self.regions = [PipelinedRegion(index) for index in range(max(components, default=-1) + 1)]
+        """In topological order."""
+        self.of: list[int] = components
+        """Ordinal -> index of its region."""
+        for ordinal, index in enumerate(components):
+            self.regions[index].vertices.append(ordinal)
+        for group in blocking_groups(graph):
+            producers = self.producers(group)
+            consumers = self.consumers(group)
+            if producers == consumers and len(producers) == 1:
+                continue
+            for index in consumers:
+                self.regions[index].inputs.append(group)
+            for index in producers:
+                self.regions[index].outputs.append(group)
+
+    def producers(self, group: PartitionGroup) -> list[int]:
+        """The regions that produce a group's partitions, each once."""
+        ordinals = group.producer_ordinals
+        return list(dict.fromkeys(self.of[ordinals.start : ordinals.stop]))
+
+    def consumers(self, group: PartitionGroup) -> list[int]:
+        """The regions that read a group, each once."""
+        ordinals = group.consumer_ordinals
+        return list(dict.fromkeys(self.of[ordinals.start : ordinals.stop]))
+
+
+def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:
+    """All groups of blocking results."""
+    for edge in graph.edges:
+        if not edge.result.is_pipelined:
+            yield from edge.groups
+
+
+def _join_pipelined(graph: ExecutionGraph) -> list[int]:
+    """Union-find: per ordinal the smallest ordinal that pipelined edges join it with."""
+    parent = list(range(len(graph.subtasks)))
+
+    def find(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    def join(ordinals: range, root: int) -> int:
+        for ordinal in ordinals:
+            other = find(ordinal)
+            if other != root:
+                if other < root:
+                    other, root = root, other
+                parent[other] = root
+        return root
+
+    for vertex in graph.vertices:
+        if vertex.is_spark_stage:  # its executors live and die together
+            join(vertex.ordinals, find(vertex.first))
+    for edge in graph.edges:
+        if edge.result.is_pipelined:
+            for group in edge.groups:
+                root = join(group.producer_ordinals, find(group.producer_ordinals.start))
+                join(group.consumer_ordinals, root)
+    return [find(ordinal) for ordinal in range(len(parent))]
+
+
+def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
+    """Per ordinal the number of its region: circles merged, numbered in topological order.
+
+    Tarjan's algorithm without recursion, over regions *and* groups as nodes, so that a group of n
+    producers and m consumers has n + m arcs and not n x m.
+    """
+    number = {root: i for i, root in enumerate(dict.fromkeys(joined))}
+    region_of = [number[root] for root in joined]
+    groups = list(blocking_groups(graph))
+    if not groups:
+        return region_of
+    first_group = len(number)
+    successors: list[list[int]] = [[] for _ in range(first_group + len(groups))]
+    for node, group in enumerate(groups, first_group):
+        producers, consumers = group.producer_ordinals, group.consumer_ordinals
+        for region in dict.fromkeys(region_of[producers.start : producers.stop]):
+            successors[region].append(node)
+        successors[node] = list(dict.fromkeys(region_of[consumers.start : consumers.stop]))
+    component = _tarjan(successors)
+    # Components come out in reverse topological order; those of groups alone are left out.
+    wanted = sorted({component[node] for node in range(first_group)}, reverse=True)
+    order = {c: i for i, c in enumerate(wanted)}
+    return [order[component[region]] for region in region_of]
+
+
+def _tarjan(successors: list[list[int]]) -> list[int]:
+    """The strongly connected component of each node, numbered in reverse topological order."""
+    unseen = -1
+    index = [unseen] * len(successors)
+    low = [0] * len(successors)
+    component = [unseen] * len(successors)
+    stack: list[int] = []
+    next_index = components = 0
+    for start in reversed(range(len(successors))):
+        if index[start] != unseen:
+            continue
+        index[start] = low[start] = next_index
+        next_index += 1
+        stack.append(start)
+        path = [(start, iter(successors[start]))]
+        while path:
+            node, remaining = path[-1]
+            for successor in remaining:
+                if index[successor] == unseen:
+                    index[successor] = low[successor] = next_index
+                    next_index += 1
+                    stack.append(successor)
+                    path.append((successor, iter(successors[successor])))
+                    break
+                if component[successor] == unseen:
+                    low[node] = min(low[node], index[successor])
+            else:
+                path.pop()
+                if path:
+                    before = path[-1][0]
+                    low[before] = min(low[before], low[node])
+                if low[node] == index[node]:
+                    while True:
+                        member = stack.pop()
+                        component[member] = components
+                        if member == node:
+                            break
+                    components += 1
+    return component

@@ -1,0 +1,82 @@
+"""Job graphs in a line each: ``job(a=2, b=3, edges=["a -> b", "a => c"])``.
+
+``->`` is all-to-all and ``-->`` pointwise, both pipelined; ``=>`` and ``==>`` the same, blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from flinkray.core.ids import IntermediateDataSetID, JobVertexID
+from flinkray.scheduler.execution_graph import ExecutionGraph
+from flinkray.scheduler.job_graph import (
+    PYTHON,
+    DistributionPattern,
+    IntermediateDataSet,
+    Invokable,
+    JobEdge,
+    JobGraph,
+    JobType,
+    JobVertex,
+    RestartStrategy,
+    ResultPartitionType,
+)
+from tests.scheduler.builders import JOB, NO_RESTART, SMALL, id_of
+
+ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
+POINTWISE = DistributionPattern.POINTWISE
+
+_ARROWS = {
+    "->": (ALL_TO_ALL, ResultPartitionType.PIPELINED_BOUNDED),
+    "-->": (POINTWISE, ResultPartitionType.PIPELINED_BOUNDED),
+    "=>": (ALL_TO_ALL, ResultPartitionType.BLOCKING),
+    "==>": (POINTWISE, ResultPartitionType.BLOCKING),
+}
+
+
+def vertex_id(name: str) -> JobVertexID:
+    return id_of(JobVertexID, int.from_bytes(name.encode(), "big"))
+
+
+def data_set_id(number: int) -> IntermediateDataSetID:
+    return id_of(IntermediateDataSetID, number)
+
+
+def python_vertex(name: str, parallelism: int = 1, **more: Any) -> JobVertex:
+    invokable = Invokable(PYTHON, name.encode())
+    return JobVertex(vertex_id(name), name, parallelism, SMALL, invokable, **more)
+
+
+def job(
+    *,
+    edges: Iterable[str] = (),
+    restart_strategy: RestartStrategy | None = NO_RESTART,
+    job_type: JobType | None = None,
+    vertices: Iterable[JobVertex] = (),
+    **parallelism: int,
+) -> JobGraph:
+    """One data set per edge, numbered from 1; a batch job when any edge is blocking."""
+    by_name = {v.name: v for v in vertices}
+    by_name |= {name: python_vertex(name, number) for name, number in parallelism.items()}
+    is_batch = False
+    for number, edge in enumerate(edges, 1):
+        source, arrow, target = edge.split()
+        pattern, result_type = _ARROWS[arrow]
+        is_batch |= not result_type.is_pipelined
+        results = (*by_name[source].results, IntermediateDataSet(data_set_id(number), result_type))
+        inputs = (*by_name[target].inputs, JobEdge(data_set_id(number), pattern))
+        by_name[source] = replace(by_name[source], results=results)
+        by_name[target] = replace(by_name[target], inputs=inputs)
+    return JobGraph(
+        JOB,
+        "a job",
+        tuple(by_name.values()),
+        restart_strategy,
+        job_type or (JobType.BATCH if is_batch else JobType.STREAMING),
+    )
+
+
+def execution_graph(**arguments: Any) -> ExecutionGraph:
+    return ExecutionGraph(job(**arguments), 0.0)

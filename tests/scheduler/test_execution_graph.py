@@ -1,0 +1,157 @@
+"""From job graphs to execution graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
+from flinkray.scheduler.execution_graph import PRIOR_ATTEMPTS_KEPT, ExecutionGraph
+from flinkray.scheduler.max_parallelism import default_max_parallelism
+from tests.scheduler.builders import spark_job, spark_vertex
+from tests.scheduler.graphs import data_set_id, execution_graph, job, python_vertex, vertex_id
+
+
+def test_vertices_results_and_edges_are_built_in_topological_order() -> None:
+    """EG-01."""
+    graph = execution_graph(c=2, b=2, a=3, edges=["b --> c", "a -> b"])
+    assert [v.vertex.name for v in graph.vertices] == ["a", "b", "c"]
+    assert [v.first for v in graph.vertices] == [0, 3, 5]
+    assert [s.task_name for s in graph.subtasks[3:5]] == ["b (1/2)", "b (2/2)"]
+    b = graph.vertices[1]
+    (edge,) = b.inputs
+    assert edge.result is graph.vertices[0].results[0] is graph.result(data_set_id(2))
+    assert edge.result.edges == [edge]
+    assert graph.vertex(vertex_id("b")) is b
+
+
+def test_vertex_whose_producer_is_not_attached_is_refused() -> None:
+    """EG-01."""
+    job_graph = job(a=1, b=1, edges=["a -> b"])
+    graph = ExecutionGraph(job(z=1), 0.0)
+    a, b = job_graph.vertices
+    with pytest.raises(JobSubmissionError, match="whose producer is not attached yet"):
+        graph.attach((b, a), 0.0)
+
+
+def test_vertex_is_attached_once() -> None:
+    """EG-01."""
+    graph = execution_graph(a=1)
+    with pytest.raises(JobSubmissionError, match="vertex 'a' is attached already"):
+        graph.attach((python_vertex("a"),), 0.0)
+
+
+def test_more_subtasks_than_the_max_parallelism_are_refused() -> None:
+    """EG-02."""
+    graph = execution_graph(z=1)
+    with pytest.raises(JobSubmissionError, match=r"172, is higher than the max parallelism, 171"):
+        graph.attach((python_vertex("a", 172, max_parallelism=171),), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "expected"),
+    [
+        *((1, 128), (85, 128), (86, 256), (170, 256), (171, 256), (172, 512), (341, 512)),
+        *((342, 1024), (1000, 2048), (5461, 8192), (10922, 16384), (20000, 32768), (32768, 32768)),
+    ],
+)
+def test_max_parallelism_is_derived_from_the_parallelism(parallelism: int, expected: int) -> None:
+    """EG-03."""
+    assert default_max_parallelism(parallelism) == expected
+
+
+def test_configured_max_parallelism_wins() -> None:
+    """EG-03."""
+    vertices = (python_vertex("a", 4, max_parallelism=7), python_vertex("b", 4))
+    graph = execution_graph(vertices=vertices)
+    assert [v.max_parallelism for v in graph.vertices] == [7, 128]
+
+
+def test_derived_max_parallelism_does_not_depend_on_what_an_elastic_job_runs_with() -> None:
+    """EG-03."""
+    graph = ExecutionGraph(job(a=200), 0.0, parallelism={vertex_id("a"): 3}, first_attempt=5)
+    assert (graph.vertices[0].parallelism, graph.vertices[0].max_parallelism) == (3, 512)
+    assert {s.current.attempt_number for s in graph.subtasks} == {5}
+
+
+def test_all_to_all_edge_is_one_group_whatever_its_size() -> None:
+    """EG-04."""
+    graph = execution_graph(a=300, b=200, edges=["a -> b"])
+    (group,) = graph.edges[0].groups
+    assert (group.producer_ordinals, group.consumer_ordinals) == (range(300), range(300, 500))
+    assert graph.edges[0].group_of_consumer(17) is group
+    assert graph.edges[0].subpartition_of(17) == 17
+
+
+def test_pointwise_edge_has_a_group_for_each_of_the_narrower_side() -> None:
+    """EG-08."""
+    edge = execution_graph(a=2, b=3, edges=["a --> b"]).edges[0]
+    assert [(g.partitions, g.consumers) for g in edge.groups] == [
+        (range(1), range(2)),
+        (range(1, 2), range(2, 3)),
+    ]
+    assert [edge.group_of_consumer(i).index for i in range(3)] == [0, 0, 1]
+    assert [edge.group_of_partition(i).index for i in range(2)] == [0, 1]
+
+
+def test_result_is_read_by_several_vertices() -> None:
+    graph = execution_graph(a=2, b=2, c=1, edges=["a => b", "a => c"])
+    first, second = graph.vertices[0].results
+    assert first.finish(0) == []
+    assert first.finish(1) == [graph.edges[0].groups[0]]
+    assert not graph.edges[1].groups[0].is_finished
+    assert second.finish(0) == []
+
+
+def test_group_is_finished_with_its_last_partition_and_no_more_when_one_is_reset() -> None:
+    graph = execution_graph(a=2, b=2, edges=["a => b"])
+    result, (group,) = graph.vertices[0].results[0], graph.edges[0].groups
+    result.finish(0)
+    result.finish(0)
+    assert not group.is_finished
+    assert result.finish(1) == [group]
+    assert result.reset(1) == [group]
+    assert (group.unfinished, group.version) == (1, 1)
+    assert result.reset(0) == []
+    assert group.unfinished == 2
+
+
+def test_partition_that_was_never_finished_cannot_be_lost() -> None:
+    result = execution_graph(a=1, b=1, edges=["a => b"]).vertices[0].results[0]
+    assert not result.lose(0)
+    assert result.is_available(0)
+    result.finish(0)
+    assert result.lose(0)
+    assert not result.is_available(0)
+    assert not result.lose(0)
+    result.reset(0)
+    assert result.is_available(0)
+
+
+def test_spark_stages_are_built_as_if_each_read_the_one_before() -> None:
+    graph = ExecutionGraph(spark_job(spark_vertex(1), spark_vertex(2), spark_vertex(3)), 0.0)
+    assert [(e.result.producer.index, e.consumer.index) for e in graph.edges] == [(0, 1), (1, 2)]
+    assert [e.result.data_set_id for e in graph.edges] == [None, None]
+
+
+def test_prior_attempts_are_kept_up_to_a_bound() -> None:
+    subtask = execution_graph(a=1).subtasks[0]
+    for now in range(30):
+        subtask.current.begin_cancel(now)
+        subtask.reset_for_new_execution(now)
+    assert subtask.current.attempt_number == 30
+    assert [e.attempt_number for e in subtask.prior] == list(range(30 - PRIOR_ATTEMPTS_KEPT, 30))
+
+
+def test_vertices_count_what_has_ended() -> None:
+    """EG-11."""
+    graph = execution_graph(a=2)
+    vertex = graph.vertices[0]
+    for subtask in graph.subtasks:
+        assert not vertex.is_terminal
+        subtask.current.begin_cancel(1.0)
+    assert vertex.is_terminal
+    assert not graph.is_finished
+    graph.subtasks[0].reset_for_new_execution(2.0)
+    assert not vertex.is_terminal
+    with pytest.raises(IllegalTransitionError):
+        graph.subtasks[0].reset_for_new_execution(3.0)
