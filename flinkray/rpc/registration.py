@@ -270,8 +270,8 @@ class RegisteredRpcConnection(Generic[G, S]):
         if future.cancelled():
             return
         error = future.exception()
-        if self._closed or registration is not self._registration:
-            return  # an older generation's answer must not disturb a newer one
+        if not self._is_current(registration):
+            return
         if error is not None:
             self._call(lambda: self._on_failure(error))
             return
@@ -284,11 +284,16 @@ class RegisteredRpcConnection(Generic[G, S]):
             self._target_gateway = success.gateway
             self._call(lambda: self._on_success(success.gateway, success.response))
 
+    def _is_current(self, registration: RetryingRegistration[G, S] | None) -> bool:
+        """The answer to an older registration must not disturb a newer one, nor a closed
+        connection."""
+        return not self._closed and registration is self._registration
+
     def _call(self, callback: Callable[[], Awaitable[None] | None]) -> None:
         registration = self._registration
 
         async def run() -> None:
-            if self._closed or registration is not self._registration:
+            if not self._is_current(registration):
                 return
             result = callback()
             if inspect.isawaitable(result):

@@ -1,8 +1,9 @@
-"""Heartbeats, on virtual time."""
+"""Heartbeats: the times on virtual time, what travels on every service."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -13,10 +14,12 @@ from flinkray.rpc import (
     HeartbeatManager,
     HeartbeatSender,
     HeartbeatSettings,
-    LocalRpcService,
     RpcEndpoint,
+    RpcGateway,
+    RpcService,
+    oneway,
 )
-from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 
 A, B = ResourceID("a"), ResourceID("b")
 SETTINGS = HeartbeatSettings(interval=10.0, timeout=50.0)
@@ -27,14 +30,13 @@ class Story:
 
     def __init__(
         self,
+        service: RpcService,
         manager: type[HeartbeatManager[str, str]],
         settings: HeartbeatSettings = SETTINGS,
     ) -> None:
-        service = LocalRpcService()
-        endpoint = RpcEndpoint(service, "endpoint")
+        endpoint = RpcEndpoint(service, service.new_endpoint_id("endpoint"))
         endpoint.start()
         self.clock = service.clock
-        self.close = service.close
         self.heard: list[tuple[ResourceID, str]] = []
         self.timeouts: list[tuple[ResourceID, float]] = []
         self.unreachable: list[tuple[ResourceID, float]] = []
@@ -64,10 +66,12 @@ def failing(*outcomes: Exception | None) -> Callable[[str], Awaitable[None]]:
     return send
 
 
-@on_virtual_time
-async def test_each_heartbeat_begins_the_timeout_anew_and_silence_is_reported_once() -> None:
+@on_virtual_services
+async def test_each_heartbeat_begins_the_timeout_anew_and_silence_is_reported_once(
+    services: Services,
+) -> None:
     """HB-02, HB-03"""
-    story = Story(HeartbeatManager)
+    story = Story(services.host, HeartbeatManager)
     story.manager.monitor_target(A, nowhere)
     story.manager.monitor_target(B, nowhere)
     for _ in range(6):
@@ -80,13 +84,14 @@ async def test_each_heartbeat_begins_the_timeout_anew_and_silence_is_reported_on
     await asyncio.sleep(40)
     assert story.timeouts == [(A, 290.0)]
     assert story.manager.monitored_targets() == (B,)
-    await story.close()
 
 
-@on_virtual_time
-async def test_a_sender_and_a_receiver_keep_each_other_content_until_one_stops() -> None:
+@on_virtual_services
+async def test_a_sender_and_a_receiver_keep_each_other_content_until_one_stops(
+    services: Services,
+) -> None:
     """HB-04"""
-    sender, receiver = Story(HeartbeatSender), Story(HeartbeatManager)
+    sender, receiver = Story(services.host, HeartbeatSender), Story(services.host, HeartbeatManager)
 
     async def request(payload: str) -> None:
         receiver.manager.request_heartbeat(A, payload)
@@ -106,14 +111,108 @@ async def test_a_sender_and_a_receiver_keep_each_other_content_until_one_stops()
     await asyncio.sleep(60)
     assert [target for target, _ in sender.timeouts] == [B]
     assert receiver.timeouts == []
-    await sender.close()
+
+
+class BeatGateway(RpcGateway):
+    """Takes heartbeats, which a receiver answers."""
+
+    @abstractmethod
+    @oneway
+    async def beat(self, sender: ResourceID, payload: str) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def fall_silent(self) -> None: ...
+
+
+class Beater(RpcEndpoint, BeatGateway):
+    """One side of a pair of endpoints; notes what its manager reports."""
+
+    def __init__(
+        self,
+        service: RpcService,
+        name: ResourceID,
+        manager: type[HeartbeatManager[str, str]],
+        settings: HeartbeatSettings,
+    ) -> None:
+        super().__init__(service, name)
+        self.heard = asyncio.Queue[tuple[ResourceID, str]]()
+        self.timeouts = asyncio.Queue[ResourceID]()
+        self.unreachable = asyncio.Queue[ResourceID]()
+        self.sent = 0
+        self.manager = manager(
+            self,
+            settings,
+            payload=lambda target: f"for {target}",
+            on_heartbeat=lambda target, payload: self.heard.put_nowait((target, payload)),
+            on_timeout=self.timeouts.put_nowait,
+            on_unreachable=self.unreachable.put_nowait,
+        )
+        self.start()
+
+    async def monitor(self, target: Beater) -> None:
+        gateway = await self.connect(target.address, BeatGateway)
+
+        async def send(payload: str) -> None:
+            self.sent += 1
+            await gateway.beat(ResourceID(self.endpoint_id), payload)
+
+        self.manager.monitor_target(ResourceID(target.endpoint_id), send)
+
+    async def beat(self, sender: ResourceID, payload: str) -> None:
+        if isinstance(self.manager, HeartbeatSender):
+            self.manager.receive_heartbeat(sender, payload)
+        else:
+            self.manager.request_heartbeat(sender, payload)
+
+    async def fall_silent(self) -> None:
+        self.manager.stop()
+
+
+async def pair_of_beaters(services: Services, settings: HeartbeatSettings) -> tuple[Beater, Beater]:
+    sender = Beater(services.host, A, HeartbeatSender, settings)
+    receiver = Beater(services.caller, B, HeartbeatManager, settings)
+    await receiver.monitor(sender)
+    await sender.monitor(receiver)
+    return sender, receiver
+
+
+@on_every_service
+async def test_two_endpoints_keep_each_other_content_until_one_falls_silent(
+    services: Services,
+) -> None:
+    """HB-04, HB-07"""
+    sender, receiver = await pair_of_beaters(services, HeartbeatSettings(0.02, 1.0))
+    for _ in range(10):
+        assert await sender.heard.get() == (B, "for a")
+        assert await receiver.heard.get() == (A, "for b")
+    await receiver.fall_silent()
+    assert await sender.timeouts.get() == B
+    assert receiver.timeouts.empty()
+    assert sender.unreachable.empty()
+
+
+@on_every_service
+async def test_a_closed_endpoint_is_unreachable_at_the_fifth_message_that_finds_nobody(
+    services: Services,
+) -> None:
+    """HB-08"""
+    sender, receiver = await pair_of_beaters(services, HeartbeatSettings(0.02, 10.0, 5))
+    await receiver.heard.get()
+    gone = asyncio.Event()
+    sender.watch(receiver.address, lambda _: gone.set())
     await receiver.close()
+    await gone.wait()
+    sender.sent = 0
+    assert await sender.unreachable.get() == B
+    assert sender.sent == 5 if services.is_virtual else sender.sent <= 5
+    assert sender.timeouts.empty()
 
 
-@on_virtual_time
-async def test_a_target_that_is_not_monitored_any_more_is_not_reported() -> None:
+@on_virtual_services
+async def test_a_target_that_is_not_monitored_any_more_is_not_reported(services: Services) -> None:
     """HB-05"""
-    story = Story(HeartbeatManager)
+    story = Story(services.host, HeartbeatManager)
     story.manager.monitor_target(A, nowhere)
     await asyncio.sleep(49)
     story.manager.unmonitor_target(A)
@@ -121,26 +220,24 @@ async def test_a_target_that_is_not_monitored_any_more_is_not_reported() -> None
     story.manager.receive_heartbeat(A, "too late")
     assert story.timeouts == []
     assert story.heard == []
-    await story.close()
 
 
-@on_virtual_time
-async def test_the_time_of_the_last_heartbeat_is_known() -> None:
+@on_virtual_services
+async def test_the_time_of_the_last_heartbeat_is_known(services: Services) -> None:
     """HB-06"""
-    story = Story(HeartbeatManager)
+    story = Story(services.host, HeartbeatManager)
     assert story.manager.last_heartbeat_from(A) == -1
     story.manager.monitor_target(A, nowhere)
     assert story.manager.last_heartbeat_from(A) == 0
     await asyncio.sleep(7)
     story.manager.receive_heartbeat(A, "alive")
     assert story.manager.last_heartbeat_from(A) == story.clock.time() == 7
-    await story.close()
 
 
-@on_virtual_time
-async def test_each_target_gets_a_payload_of_its_own() -> None:
+@on_virtual_services
+async def test_each_target_gets_a_payload_of_its_own(services: Services) -> None:
     """HB-07"""
-    story = Story(HeartbeatSender)
+    story = Story(services.host, HeartbeatSender)
     sent: dict[ResourceID, list[str]] = {A: [], B: []}
 
     def send_to(target: ResourceID) -> Callable[[str], Awaitable[None]]:
@@ -153,14 +250,13 @@ async def test_each_target_gets_a_payload_of_its_own() -> None:
         story.manager.monitor_target(target, send_to(target))
     await asyncio.sleep(15)
     assert sent == {A: ["for a"] * 2, B: ["for b"] * 2}
-    await story.close()
 
 
-@on_virtual_time
-async def test_the_fifth_failure_in_a_row_means_unreachable_not_timeout() -> None:
+@on_virtual_services
+async def test_the_fifth_failure_in_a_row_means_unreachable_not_timeout(services: Services) -> None:
     """HB-08"""
     gone = RecipientUnreachableError("nobody there")
-    story = Story(HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
+    story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
     # the success after four failures resets the count
     story.manager.monitor_target(A, failing(gone, gone, gone, gone, None, gone))
     await asyncio.sleep(8.5)
@@ -168,13 +264,12 @@ async def test_the_fifth_failure_in_a_row_means_unreachable_not_timeout() -> Non
     await asyncio.sleep(100)
     assert story.unreachable == [(A, 9.0)]
     assert story.timeouts == []
-    await story.close()
 
 
-@on_virtual_time
-async def test_a_heartbeat_that_arrives_resets_the_failures() -> None:
+@on_virtual_services
+async def test_a_heartbeat_that_arrives_resets_the_failures(services: Services) -> None:
     """HB-08"""
-    story = Story(HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
+    story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
     story.manager.monitor_target(A, failing(RecipientUnreachableError("nobody there")))
     await asyncio.sleep(3.5)
     story.manager.receive_heartbeat(A, "alive")
@@ -182,31 +277,30 @@ async def test_a_heartbeat_that_arrives_resets_the_failures() -> None:
     assert story.unreachable == []
     await asyncio.sleep(1)
     assert story.unreachable == [(A, 8.0)]
-    await story.close()
 
 
-@on_virtual_time
-async def test_threshold_one_reports_at_the_first_failure_and_minus_one_never() -> None:
+@on_virtual_services
+async def test_threshold_one_reports_at_the_first_failure_and_minus_one_never(
+    services: Services,
+) -> None:
     """HB-08"""
     gone = RecipientUnreachableError("nobody there")
     for threshold, unreachable, timeouts in ((1, [(A, 0.0)], []), (-1, [], [(A, 50.0)])):
-        story = Story(HeartbeatSender, HeartbeatSettings(1.0, 50.0, threshold))
+        story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, threshold))
         begin = story.clock.monotonic()
         story.manager.monitor_target(A, failing(gone))
         await asyncio.sleep(100)
         assert [(a, t - begin) for a, t in story.unreachable] == unreachable
         assert [(a, t - begin) for a, t in story.timeouts] == timeouts
-        await story.close()
 
 
-@on_virtual_time
-async def test_other_errors_of_a_send_leave_the_decision_to_the_timeout() -> None:
-    story = Story(HeartbeatSender, HeartbeatSettings(1.0, 50.0, 2))
+@on_virtual_services
+async def test_other_errors_of_a_send_leave_the_decision_to_the_timeout(services: Services) -> None:
+    story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 2))
     story.manager.monitor_target(A, failing(RpcTimeoutError("slow")))
     await asyncio.sleep(100)
     assert story.unreachable == []
     assert story.timeouts == [(A, 50.0)]
-    await story.close()
 
 
 def test_bad_settings_are_refused() -> None:

@@ -1,22 +1,24 @@
-"""Registrations that retry, on virtual time."""
+"""Registrations that retry, on every service.
+
+Where time is virtual the timetable is exact; where it is real, nothing happens too early.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
 import pytest
 
-from flinkray.core.errors import ConfigurationError, RpcConnectionError
+from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobMasterId
 from flinkray.core.message import message
 from flinkray.rpc import (
     FencedRpcEndpoint,
     FencedRpcGateway,
-    LocalRpcService,
     RegisteredRpcConnection,
     RegistrationFailure,
     RegistrationRejection,
@@ -24,8 +26,9 @@ from flinkray.rpc import (
     RegistrationSuccess,
     RetryingRegistration,
     RpcEndpoint,
+    RpcService,
 )
-from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.on_services import Services, on_every_service
 
 LEADER = JobMasterId(b"leader.leader.le")
 
@@ -69,13 +72,15 @@ async def error() -> Welcome:
 class Registrar(FencedRpcEndpoint[JobMasterId], RegistrarGateway):
     """Answers as its script says, then accepts; notes when it was called."""
 
-    def __init__(self, service: LocalRpcService, *script: Answer) -> None:
+    def __init__(self, service: RpcService, *script: Answer) -> None:
         super().__init__(service, "registrar", LEADER)
         self.script = list(script)
         self.times: list[float] = []
         self.accepted = 0
+        self.called = asyncio.Event()
 
     async def register(self, name: str) -> Welcome | RegistrationFailure | RegistrationRejection:
+        self.called.set()
         self.times.append(self.clock.monotonic())
         if self.script:
             return await self.script.pop(0)()
@@ -92,7 +97,7 @@ class Client(RpcEndpoint):
         return RetryingRegistration[RegistrarGateway, Welcome](
             self,
             target_name="registrar",
-            address="local/registrar",
+            address="host/registrar",
             gateway=RegistrarGateway,
             fencing_token=LEADER,
             register=lambda gateway: gateway.register("me"),
@@ -101,35 +106,58 @@ class Client(RpcEndpoint):
         )
 
 
-def started(*script: Answer) -> tuple[LocalRpcService, Registrar, Client]:
-    service = LocalRpcService()
-    registrar, client = Registrar(service, *script), Client(service, "client")
+def started(services: Services, *script: Answer) -> tuple[Registrar, Client]:
+    registrar = Registrar(services.host, *script)
+    client = Client(services.caller, "client")
     registrar.start()
     client.start()
     registrar.handler_grace = 0.0  # type: ignore[misc]
-    return service, registrar, client
+    return registrar, client
 
 
-@on_virtual_time
-async def test_an_acceptance_carries_gateway_and_answer() -> None:
+async def assert_timetable(
+    services: Services, settings: RegistrationSettings, expected: list[float], *script: Answer
+) -> None:
+    """A registration with that script reaches the registrar at the *expected* seconds."""
+    registrar, client = started(services, *script)
+    begin = client.clock.monotonic()
+    registration = client.registration(settings=settings)
+    registration.start()
+    assert isinstance(await registration.future, RegistrationSuccess)
+    times = [time - begin for time in registrar.times]
+    if services.is_virtual:
+        assert times == pytest.approx(expected)
+    else:
+        assert all(time >= early for time, early in zip(times, expected, strict=False))
+        assert len(times) >= len(expected)
+
+
+def settings_for(services: Services) -> RegistrationSettings:
+    """Flink's defaults; where they would be waited for, those of its tests."""
+    return (
+        RegistrationSettings() if services.is_virtual else RegistrationSettings(0.02, 1, 0.1, 0.2)
+    )
+
+
+@on_every_service
+async def test_an_acceptance_carries_gateway_and_answer(services: Services) -> None:
     """REG-01"""
-    service, _, client = started()
+    _, client = started(services)
     registration = client.registration()
     future = registration.future
     registration.start()
     outcome = await future
     assert isinstance(outcome, RegistrationSuccess)
     assert outcome.response == Welcome(1)
-    assert outcome.gateway.address == "local/registrar"
+    assert outcome.gateway.address == "host/registrar"
     assert outcome.gateway.fencing_token == LEADER
     assert registration.future is future
-    await service.close()
 
 
-@on_virtual_time
-async def test_a_connect_that_raises_when_called_fails_the_registration() -> None:
+@on_every_service
+async def test_a_connect_that_raises_when_called_fails_the_registration(services: Services) -> None:
     """REG-02"""
-    service, registrar, client = started()
+    registrar, client = started(services)
 
     def connect() -> Awaitable[RegistrarGateway]:
         raise TypeError("a mistake")
@@ -139,97 +167,85 @@ async def test_a_connect_that_raises_when_called_fails_the_registration() -> Non
     with pytest.raises(TypeError, match="a mistake"):
         await registration.future
     assert registrar.times == []
-    await service.close()
 
 
-@on_virtual_time
-async def test_silence_is_answered_by_retries_at_once_with_doubled_timeouts() -> None:
+@on_every_service
+async def test_silence_is_answered_by_retries_at_once_with_doubled_timeouts(
+    services: Services,
+) -> None:
     """REG-04"""
-    service, registrar, client = started(*[silence] * 11)
-    registration = client.registration()
-    registration.start()
-    await registration.future
-    gaps = [round(b - a, 6) for a, b in pairwise(registrar.times)]
-    assert gaps == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
-    await service.close()
+    timeouts = [0.02, 0.04]
+    if services.is_virtual:
+        timeouts = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+    expected = [0.0, *accumulate(timeouts)]
+    await assert_timetable(services, settings_for(services), expected, *[silence] * len(timeouts))
 
 
-@on_virtual_time
-async def test_a_failure_pauses_the_refused_delay_and_begins_anew() -> None:
+@on_every_service
+async def test_a_failure_pauses_the_refused_delay_and_begins_anew(services: Services) -> None:
     """REG-05"""
-    service, registrar, client = started(silence, silence, failure, silence)
-    registration = client.registration()
-    registration.start()
-    await registration.future
-    assert registrar.times == pytest.approx([0, 0.1, 0.3, 30.3, 30.4])
-    await service.close()
+    settings = settings_for(services)
+    initial, refused = settings.initial_timeout, settings.refused_delay
+    expected = [0.0, *accumulate([initial, 2 * initial, refused, initial])]
+    await assert_timetable(services, settings, expected, silence, silence, failure, silence)
 
 
-@on_virtual_time
-async def test_any_other_error_pauses_the_error_delay() -> None:
+@on_every_service
+async def test_any_other_error_pauses_the_error_delay(services: Services) -> None:
     """REG-06"""
-    service, registrar, client = started(silence, error, silence)
-    registration = client.registration()
-    registration.start()
-    await registration.future
-    assert registrar.times == pytest.approx([0, 0.1, 10.1, 10.2])
-    await service.close()
+    settings = settings_for(services)
+    initial = settings.initial_timeout
+    expected = [0.0, *accumulate([initial, settings.error_delay, initial])]
+    await assert_timetable(services, settings, expected, silence, error, silence)
 
 
-@on_virtual_time
-async def test_a_leader_that_is_not_there_yet_is_tried_again() -> None:
+@on_every_service
+async def test_a_leader_that_is_not_there_yet_is_tried_again(services: Services) -> None:
     """REG-06"""
-    service = LocalRpcService()
-    client = Client(service, "client")
+    client = Client(services.caller, "client")
     client.start()
-    registration = client.registration(settings=RegistrationSettings(error_delay=1.0))
+    registration = client.registration(settings=RegistrationSettings(error_delay=0.05))
     registration.start()
-    await asyncio.sleep(2.5)
+    await services.let_time_pass(2)
     assert not registration.future.done()
-    registrar = Registrar(service)
-    registrar.start()
-    await registration.future
-    assert registrar.times == [pytest.approx(3.0)]
-    await service.close()
+    Registrar(services.host).start()
+    assert isinstance(await registration.future, RegistrationSuccess)
 
 
-@on_virtual_time
-async def test_a_rejection_is_final_and_no_error() -> None:
+@on_every_service
+async def test_a_rejection_is_final_and_no_error(services: Services) -> None:
     """REG-07"""
-    service, registrar, client = started(rejection)
+    registrar, client = started(services, rejection)
     registration = client.registration()
     registration.start()
     assert await registration.future == RegistrationRejection("never")
-    await asyncio.sleep(100)
+    await services.let_time_pass(100)
     assert len(registrar.times) == 1
-    await service.close()
 
 
-@on_virtual_time
-async def test_after_cancel_there_is_no_further_attempt() -> None:
+@on_every_service
+async def test_after_cancel_there_is_no_further_attempt(services: Services) -> None:
     """REG-08"""
-    service, registrar, client = started(silence)
+    registrar, client = started(services, silence)
     registration = client.registration()
     registration.start()
-    await asyncio.sleep(0.05)
+    await registrar.called.wait()
     registration.cancel()
-    await asyncio.sleep(100)
+    await services.let_time_pass(100)
     assert len(registrar.times) == 1
     assert registration.future.cancelled()
-    await service.close()
 
 
-@on_virtual_time
-async def test_a_registration_ends_with_its_endpoint() -> None:
-    service, registrar, client = started(silence)
+@on_every_service
+async def test_a_registration_ends_with_its_endpoint(services: Services) -> None:
+    registrar, client = started(services, silence)
     registration = client.registration()
     registration.start()
     await asyncio.sleep(0.05)
     await client.close()
-    await asyncio.sleep(100)
+    await services.let_time_pass(100)
     assert registration.future.cancelled()
     assert len(registrar.times) == 1
-    await service.close()
 
 
 @pytest.mark.parametrize(
@@ -243,44 +259,49 @@ def test_bad_settings_are_refused_by_name(name: str, value: float) -> None:
 
 
 def connection_of(
-    client: Client, events: list[object], **options: Any
+    client: Client,
+    events: asyncio.Queue[object],
+    register: Callable[[RegistrarGateway], Awaitable[Any]] = lambda gateway: gateway.register("me"),
+    **options: Any,
 ) -> RegisteredRpcConnection[RegistrarGateway, Welcome]:
     return RegisteredRpcConnection[RegistrarGateway, Welcome](
         client,
         target_name="registrar",
-        address="local/registrar",
+        address="host/registrar",
         gateway=RegistrarGateway,
         fencing_token=LEADER,
-        register=lambda gateway: gateway.register("me"),
-        on_success=lambda gateway, answer: events.append(answer),
-        on_rejection=lambda answer: events.append(answer),
-        on_failure=lambda error: events.append(error),
-        **options,
+        register=register,
+        on_success=lambda gateway, answer: events.put_nowait(answer),
+        on_rejection=lambda answer: events.put_nowait(answer),
+        on_failure=lambda error: events.put_nowait(error),
+        **{"settings": RegistrationSettings(50.0, 50.0), **options},
     )
 
 
-@on_virtual_time
-async def test_a_connection_that_is_registered_has_its_gateway() -> None:
+@on_every_service
+async def test_a_connection_that_is_registered_has_its_gateway(services: Services) -> None:
     """REG-10"""
-    service, _, client = started()
-    events: list[object] = []
+    _, client = started(services)
+    events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
     assert not connection.is_connected
-    await asyncio.sleep(1)
-    assert events == [Welcome(1)]
+    assert await events.get() == Welcome(1)
     assert connection.is_connected
     assert connection.target_gateway is not None
-    assert connection.target_gateway.address == connection.target_address == "local/registrar"
+    assert connection.target_gateway.address == connection.target_address == "host/registrar"
     assert connection.target_fencing_token == LEADER
-    await service.close()
+    await services.let_time_pass(100)
+    assert events.empty()
 
 
-@on_virtual_time
-async def test_a_registration_that_fails_is_reported_and_leaves_no_gateway() -> None:
+@on_every_service
+async def test_a_registration_that_fails_is_reported_and_leaves_no_gateway(
+    services: Services,
+) -> None:
     """REG-11"""
-    service, _, client = started()
-    events: list[object] = []
+    _, client = started(services)
+    events = asyncio.Queue[object]()
     mistake = TypeError("a mistake")
 
     def connect() -> Awaitable[RegistrarGateway]:
@@ -288,79 +309,107 @@ async def test_a_registration_that_fails_is_reported_and_leaves_no_gateway() -> 
 
     connection = connection_of(client, events, connect=connect)
     connection.start()
-    await asyncio.sleep(1)
-    assert events == [mistake]
+    assert await events.get() is mistake
     assert not connection.is_connected
     assert connection.target_gateway is None
-    assert connection.target_address == "local/registrar"
+    assert connection.target_address == "host/registrar"
     assert connection.target_fencing_token == LEADER
-    await service.close()
 
 
-@on_virtual_time
-async def test_a_rejected_connection_tells_only_the_rejection() -> None:
+@on_every_service
+async def test_a_rejected_connection_tells_only_the_rejection(services: Services) -> None:
     """REG-12"""
-    service, _, client = started(rejection)
-    events: list[object] = []
+    _, client = started(services, rejection)
+    events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
-    await asyncio.sleep(1)
-    assert events == [RegistrationRejection("never")]
+    assert await events.get() == RegistrationRejection("never")
+    await services.let_time_pass(100)
+    assert events.empty()
     assert not connection.is_connected
-    await service.close()
 
 
-@on_virtual_time
-async def test_reconnecting_delivers_the_second_success() -> None:
+@on_every_service
+async def test_reconnecting_delivers_the_second_success(services: Services) -> None:
     """REG-14"""
-    service, _, client = started()
-    events: list[object] = []
+    _, client = started(services)
+    events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
-    await asyncio.sleep(1)
+    assert await events.get() == Welcome(1)
     assert connection.try_reconnect()
     assert not connection.is_connected
-    await asyncio.sleep(1)
-    assert events == [Welcome(1), Welcome(2)]
+    assert await events.get() == Welcome(2)
     connection.close()
     assert not connection.try_reconnect()
-    await service.close()
 
 
-@on_virtual_time
-async def test_a_slow_answer_to_an_older_registration_changes_nothing() -> None:
+@on_every_service
+async def test_a_slow_answer_to_an_older_registration_changes_nothing(services: Services) -> None:
+    """RM-02, as the one who registers sees it."""
     gate = asyncio.Event()
 
     async def slow() -> Welcome:
         await gate.wait()
         return Welcome(100)
 
-    service, _, client = started(slow)
-    events: list[object] = []
-    connection = connection_of(
-        client, events, settings=RegistrationSettings(initial_timeout=50.0, max_timeout=50.0)
-    )
+    registrar, client = started(services, slow)
+    events = asyncio.Queue[object]()
+    connection = connection_of(client, events)
     connection.start()
-    await asyncio.sleep(1)
+    await registrar.called.wait()
     connection.try_reconnect()
     gate.set()
-    await asyncio.sleep(100)
-    assert events == [Welcome(1)]
-    await service.close()
+    assert await events.get() == Welcome(1)
+    await services.let_time_pass(100)
+    assert events.empty()
 
 
-@on_virtual_time
-async def test_a_closed_connection_calls_nobody_back() -> None:
-    service, _, client = started()
-    events: list[object] = []
+@pytest.mark.parametrize("turns", range(8))
+@on_every_service
+async def test_an_answer_that_is_overtaken_on_its_way_to_the_callbacks_changes_nothing(
+    services: Services, turns: int
+) -> None:
+    """RM-02, at each turn of the loop between the arrival of the answer and the callback."""
+    _, client = started(services)
+    events = asyncio.Queue[object]()
+    before: list[object] = []
+    overtaken = asyncio.Event()
+
+    def overtake(turns_left: int) -> None:
+        if turns_left:
+            asyncio.get_running_loop().call_soon(overtake, turns_left - 1)
+            return
+        while not events.empty():
+            before.append(events.get_nowait())
+        connection.try_reconnect()
+        overtaken.set()
+
+    async def register(gateway: RegistrarGateway) -> Any:
+        answer = await gateway.register("me")
+        if answer == Welcome(1):
+            overtake(turns)
+        return answer
+
+    connection = connection_of(client, events, register)
+    connection.start()
+    await overtaken.wait()
+    assert await events.get() == Welcome(2)
+    assert before in ([], [Welcome(1)])
+    assert connection.is_connected
+    await services.let_time_pass(100)
+    assert events.empty()
+
+
+@on_every_service
+async def test_a_closed_connection_calls_nobody_back(services: Services) -> None:
+    _, client = started(services)
+    events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
     connection.close()
-    await asyncio.sleep(100)
-    assert events == []
+    await services.let_time_pass(100)
+    assert events.empty()
     assert not connection.is_connected
     with pytest.raises(RuntimeError, match="closed"):
         connection.start()
-    with pytest.raises(RpcConnectionError):
-        await client.connect("local/nobody", RegistrarGateway)
-    await service.close()
