@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable
 
 import flinkray
@@ -33,7 +32,7 @@ from flinkray.core.errors import (
     RecipientUnreachableError,
     RpcError,
 )
-from flinkray.core.ids import DispatcherId, JobID, JobMasterId, RandomBytes, ResourceID
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
 from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS
 from flinkray.ha import CorruptEntryError, JobStoreStateError, StoreError
 from flinkray.rpc import (
@@ -89,13 +88,11 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         leadership: Leadership,
         *,
         job_master_factory: str = JOB_MASTER_FACTORY,
-        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         super().__init__(rpc_service, "dispatcher", DispatcherId.of(leadership.session_id))
         self._leadership = leadership
         self._services = services
         self._job_master_factory = job_master_factory
-        self._random_bytes = random_bytes
         self._graphs = services.high_availability.get_job_graph_store(JobGraph)
         self._results = services.high_availability.get_job_result_store(ArchivedJob)
         self._jobs: dict[JobID, ManagedJob] = {}
@@ -265,7 +262,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     # --- JobMasters -------------------------------------------------------------------------------
 
     async def _start_job_master(self, job: ManagedJob) -> None:
-        job_master_id = job.job_master_id = JobMasterId.generate(self._random_bytes)
+        job_master_id = job.job_master_id = JobMasterId.generate()
         spec = EndpointSpec(
             kind="JobMaster",
             name=job_master_process(job.job_id),

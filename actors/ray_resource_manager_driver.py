@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +26,7 @@ from flinkray.actors.resource_manager_driver import (
     WorkerGroupStartError,
 )
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
-from flinkray.core.ids import JobID, RandomBytes, ResourceID, WorkerGroupId
+from flinkray.core.ids import JobID, ResourceID, WorkerGroupId, random_bytes
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, Placement, RpcService
 from flinkray.scheduler.shortages import ClusterResources
@@ -55,11 +54,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         self,
         rpc_service: RpcService,
         cluster: ClusterArguments,
-        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._rpc_service = rpc_service
         self._cluster = cluster
-        self._random_bytes = random_bytes
         self._namespace = f"flinkray-{cluster.cluster_id}"
         self._prefix = f"{self._namespace}-"
         self._next_number = 0
@@ -108,7 +105,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         self, group: WorkerGroup, bundle_index: int, number_of_slots: int
     ) -> ResourceID:
         number = group.name.rpartition("-")[2]
-        suffix = group.group_id.value[:8] + self._random_bytes(2).hex()
+        suffix = group.group_id.value[:8] + random_bytes(2).hex()
         resource_id = ResourceID(f"TaskExecutor-{number}-{bundle_index}-{suffix}")
         await self._rpc_service.spawn(
             EndpointSpec(

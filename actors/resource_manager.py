@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TypeVar
 
 import flinkray
@@ -37,7 +36,6 @@ from flinkray.core.ids import (
     InstanceID,
     JobID,
     JobMasterId,
-    RandomBytes,
     ResourceID,
     ResourceManagerId,
     SlotID,
@@ -74,13 +72,12 @@ async def lead_resource_manager(
     rpc_service: RpcService,
     arguments: ClusterArguments,
     driver: ResourceManagerDriver,
-    random_bytes: RandomBytes = os.urandom,
 ) -> ResourceManager:
     """Wait for the leadership; then the ResourceManager of that session, knowing what exists."""
     services = ClusterServices.create(rpc_service, arguments)
     election = services.high_availability.get_resource_manager_leader_election()
     leadership = await Leadership.win(election)
-    manager = ResourceManager(rpc_service, services, leadership, driver, random_bytes)
+    manager = ResourceManager(rpc_service, services, leadership, driver)
     await manager.recover()
     return manager
 
@@ -94,14 +91,12 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         services: ClusterServices,
         leadership: Leadership,
         driver: ResourceManagerDriver,
-        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         token = ResourceManagerId.of(leadership.session_id)
         super().__init__(rpc_service, "resourcemanager", token)
         self._services = services
         self._leadership = leadership
         self._driver = driver
-        self._random_bytes = random_bytes
         self._resource_id = ResourceID(rpc_service.process_name)
         self._heartbeat_settings = heartbeat_settings(services.configuration)
         self._members = Members()
@@ -112,7 +107,6 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             driver,
             services.configuration,
             self._close_task_executor,
-            random_bytes,
         )
         self._registrations: dict[str, object] = {}
         """Address -> the latest registration from there that waits for its connection."""
@@ -173,7 +167,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         if isinstance(gateway, RegistrationFailure):
             return gateway
         self._close_task_executor(resource_id)
-        instance_id = InstanceID.generate(self._random_bytes)
+        instance_id = InstanceID.generate()
         self._members.task_executors[resource_id] = RegisteredTaskExecutor(
             registration,
             instance_id,

@@ -16,7 +16,6 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import (
     AllocationID,
     JobID,
-    RandomBytes,
     ResourceID,
     ResourceManagerId,
     SlotID,
@@ -65,7 +64,6 @@ class SlotAllocation(WorkerEvents):
         driver: ResourceManagerDriver,
         configuration: Configuration,
         forget_task_executor: Callable[[ResourceID], object],
-        random_bytes: RandomBytes,
     ) -> None:
         """*forget_task_executor* ends the registration of one that is about to be ended."""
         self._endpoint = endpoint
@@ -79,7 +77,7 @@ class SlotAllocation(WorkerEvents):
                 configuration.get(options.TASK_EXECUTOR_MEMORY),
             ),
             shared_worker_slots=self._slots_per_shared_worker,
-            new_allocation_id=lambda: AllocationID.generate(random_bytes),
+            new_allocation_id=AllocationID.generate,
             idle_timeout=configuration.get(options.TASK_EXECUTOR_IDLE_TIMEOUT),
             slot_request_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
         )

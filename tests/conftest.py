@@ -10,6 +10,8 @@ import ray
 
 from flinkray.spark.ray_java import java_on_path
 
+pytest_plugins = ["flinkray.testing.pytest_plugin"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import total_ordering
 from typing import ClassVar, TypeVar
 
@@ -13,6 +14,24 @@ _Id = TypeVar("_Id", bound="AbstractID")
 
 RandomBytes = Callable[[int], bytes]
 """Source of randomness: the number of bytes wanted -> that many bytes."""
+
+_source: RandomBytes = os.urandom
+
+
+def random_bytes(size: int) -> bytes:
+    """From the system, or from what :func:`random_bytes_from` has put in its place."""
+    return _source(size)
+
+
+@contextmanager
+def random_bytes_from(source: RandomBytes) -> Iterator[None]:
+    """Inside, all new ids of this program come from *source*: simulated runs pass a seeded one."""
+    global _source
+    before, _source = _source, source
+    try:
+        yield
+    finally:
+        _source = before
 
 
 @total_ordering
@@ -38,8 +57,8 @@ class AbstractID:
         register(cls)
 
     @classmethod
-    def generate(cls: type[_Id], random_bytes: RandomBytes = os.urandom) -> _Id:
-        """A new random id; simulated runs pass their seeded source."""
+    def generate(cls: type[_Id]) -> _Id:
+        """A new random id, see :func:`random_bytes_from`."""
         return cls(random_bytes(cls.SIZE))
 
     @classmethod

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from flinkray.core.ids import JobID, LeaderSessionID, RandomBytes
+from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.directory import Directory
 from flinkray.ha.leadership import (
     LeaderContender,
@@ -26,9 +25,8 @@ class EmbeddedLeaderService:
     (``has_leadership``), before the contender has been told.  All on one event loop.
     """
 
-    def __init__(self, component: str, random_bytes: RandomBytes = os.urandom) -> None:
+    def __init__(self, component: str) -> None:
         self._component = component
-        self._random_bytes = random_bytes
         self._waiting: list[EmbeddedLeaderElection] = []
         self._leader: EmbeddedLeaderElection | None = None
         self._leader_session: LeaderSessionID | None = None
@@ -105,7 +103,7 @@ class EmbeddedLeaderService:
     def _elect(self) -> None:
         if self._leader is None and self._waiting and not self._closed:
             self._leader = self._waiting.pop(0)
-            self._leader_session = LeaderSessionID.generate(self._random_bytes)
+            self._leader_session = LeaderSessionID.generate()
             self._leader._granted(self._leader_session)
 
     def _depose(self) -> None:
@@ -212,17 +210,10 @@ class EmbeddedLeaderRetrievalService(LeaderRetrievalService):
 
 
 class EmbeddedHaServices(AbstractNonHaServices):
-    """Real elections and retrievals among the masters of one process; use on one event loop.
+    """Real elections and retrievals among the masters of one process; use on one event loop."""
 
-    Args:
-        random_bytes: source of leader session ids; simulated runs pass their seeded one.
-    """
-
-    def __init__(
-        self, storage: Directory, executor: Executor, *, random_bytes: RandomBytes = os.urandom
-    ) -> None:
+    def __init__(self, storage: Directory, executor: Executor) -> None:
         super().__init__(storage, executor)
-        self._random_bytes = random_bytes
         self._services: dict[str, EmbeddedLeaderService] = {}
 
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService:
@@ -274,7 +265,7 @@ class EmbeddedHaServices(AbstractNonHaServices):
     def _service(self, component: str) -> EmbeddedLeaderService:
         self._check_running()
         if component not in self._services:
-            self._services[component] = EmbeddedLeaderService(component, self._random_bytes)
+            self._services[component] = EmbeddedLeaderService(component)
         return self._services[component]
 
 

@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
-from flinkray.actors.cluster_services import ClusterServices, Leadership
-from flinkray.actors.dispatcher import Dispatcher
+from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.messages import ClusterArguments
 from flinkray.actors.resource_manager import ResourceManager, lead_resource_manager
 from flinkray.actors.resource_manager_driver import WorkerGroup, WorkerGroupRequest
@@ -102,8 +101,8 @@ class ChaosCluster(LocalCluster):
     """Keeps a story of what happens, and a list of what must not."""
 
     masters: ClassVar[dict[str, str]] = {
+        **LocalCluster.masters,
         "ResourceManager": f"{__name__}:create_slow_resource_manager",
-        "Dispatcher": f"{__name__}:create_seeded_dispatcher",
     }
     _of_network: ClassVar[WeakKeyDictionary[LocalNetwork, ChaosCluster]] = WeakKeyDictionary()
 
@@ -268,24 +267,7 @@ async def create_slow_resource_manager(
 ) -> ResourceManager:
     """Factory."""
     driver = SlowDriver(rpc_service, arguments)
-    random_bytes = ChaosCluster.of(rpc_service.network).random.randbytes
-    return await lead_resource_manager(rpc_service, arguments, driver, random_bytes)
-
-
-async def create_seeded_dispatcher(
-    rpc_service: LocalRpcService, arguments: ClusterArguments
-) -> Dispatcher:
-    """Factory."""
-    services = ClusterServices.create(rpc_service, arguments)
-    dispatcher = Dispatcher(
-        rpc_service,
-        services,
-        await Leadership.win(services.high_availability.get_dispatcher_leader_election()),
-        job_master_factory="flinkray.testing.local_cluster:create_local_job_master",
-        random_bytes=ChaosCluster.of(rpc_service.network).random.randbytes,
-    )
-    await dispatcher.recover()
-    return dispatcher
+    return await lead_resource_manager(rpc_service, arguments, driver)
 
 
 class _SlowTask(TaskRunner):

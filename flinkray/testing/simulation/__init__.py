@@ -1,0 +1,32 @@
+"""Whole clusters on virtual time, under faults, as a seed says."""
+
+from flinkray.testing.simulation.conditions import Conditions
+from flinkray.testing.simulation.decorator import simulate
+from flinkray.testing.simulation.errors import (
+    ForbiddenInSimulationError,
+    LivelockError,
+    NothingWillHappenError,
+    SimulationError,
+    UnhandledError,
+)
+from flinkray.testing.simulation.faults import Faults
+from flinkray.testing.simulation.network import Partition, SimulatedNetwork
+from flinkray.testing.simulation.process import SimulatedProcess
+from flinkray.testing.simulation.service import SimulatedRpcService
+from flinkray.testing.simulation.simulation import Simulation
+
+__all__ = [
+    "Conditions",
+    "Faults",
+    "ForbiddenInSimulationError",
+    "LivelockError",
+    "NothingWillHappenError",
+    "Partition",
+    "SimulatedNetwork",
+    "SimulatedProcess",
+    "SimulatedRpcService",
+    "Simulation",
+    "SimulationError",
+    "UnhandledError",
+    "simulate",
+]

@@ -1,0 +1,89 @@
+"""Watches that a simulated run touches nothing real: no thread, sleep, socket or other process."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flinkray.testing.simulation.errors import ForbiddenInSimulationError
+
+_FORBIDDEN = {
+    "_thread.start_new_thread": "a thread is started",
+    "socket.__new__": "a socket is made",
+    "socket.getaddrinfo": "a host name is looked up",
+    "time.sleep": "time.sleep is called",
+    "subprocess.Popen": "a process is started",
+    "os.fork": "a process is forked",
+    "os.posix_spawn": "a process is started",
+    "os.system": "a command is run",
+}
+_OWN = (sysconfig.get_path("stdlib"), str(Path(__file__).parent))
+
+_guards: dict[int, Callable[[Exception], None]] = {}
+"""By thread: who is told of a breach."""
+_is_installed = False
+
+
+def call_site() -> str:
+    """Where the innermost frame is that belongs neither to Python nor to the simulation."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
+
+
+def _breach(event: str) -> None:
+    report = _guards.get(threading.get_ident())
+    if report is not None:
+        error = ForbiddenInSimulationError(
+            f"{_FORBIDDEN[event]} in a simulated run, at {call_site()}"
+        )
+        report(error)
+        raise error
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event in _FORBIDDEN and _guards:
+        _breach(event)
+
+
+def _install() -> None:
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    sys.addaudithook(_audit)
+
+
+def _guard_sleep(sleep: Callable[[float], None]) -> None:
+    def guarded(seconds: float) -> None:
+        _breach("time.sleep")
+        sleep(seconds)
+
+    time.sleep = guarded  # type: ignore[assignment]
+
+
+@contextmanager
+def nothing_real(report: Callable[[Exception], None]) -> Iterator[None]:
+    """Inside, what this thread asks of the real world raises; *report* is told of it before."""
+    _install()
+    thread = threading.get_ident()
+    before = _guards.get(thread)
+    _guards[thread] = report
+    sleep = time.sleep
+    if sys.version_info < (3, 13):  # which does not audit it
+        _guard_sleep(sleep)
+    try:
+        yield
+    finally:
+        time.sleep = sleep
+        if before is None:
+            del _guards[thread]
+        else:
+            _guards[thread] = before

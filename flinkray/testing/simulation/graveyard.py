@@ -1,0 +1,51 @@
+"""What is left of dead processes: kept until the run is over, then closed without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import warnings
+from typing import Any
+
+
+class Graveyard:
+    """Holds what must neither run nor be collected while the run goes on.
+
+    A suspended coroutine that nobody holds any more is closed by Python, which runs its ``finally``
+    blocks: a killed process would still act.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._things: list[object] = []
+
+    def keep(self, thing: object) -> None:
+        """Until the run is over."""
+        if isinstance(thing, asyncio.Task):
+            self._tasks.append(thing)
+        else:
+            self._things.append(thing)
+
+    def close(self) -> None:
+        """Close the coroutines, now that nothing they do has any effect."""
+        level = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                while self._tasks:
+                    _close(self._tasks.pop())
+                self._things.clear()
+                gc.collect(1)
+        finally:
+            logging.disable(level)
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = task.get_coro()
+    try:
+        coroutine.close()
+    except (Exception, asyncio.CancelledError):  # noqa: BLE001 - of a program that is over
+        return

@@ -1,0 +1,228 @@
+"""A connection of two simulated processes: frames, and what may befall them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from flinkray.rpc.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
+from flinkray.testing.simulation.process import SimulatedProcess
+
+if TYPE_CHECKING:
+    from flinkray.testing.simulation.network import SimulatedNetwork
+
+_LARGE = 65_536
+"""Bytes above which a frame without a lane is overtaken by others."""
+_BANDWIDTH = 1e9
+"""Bytes per second; felt by large frames only."""
+
+
+class SimulatedConnection:
+    """Two ends; what is sent in one lane arrives in order, but for duplicates."""
+
+    def __init__(
+        self, network: SimulatedNetwork, client: SimulatedProcess, server: SimulatedProcess
+    ) -> None:
+        self.is_broken = False
+        self.near, self.far = End(network, self, client), End(network, self, server)
+        self.near.peer, self.far.peer = self.far, self.near
+        self.patient: set[int] = set()
+        """For the network: requests whose callers wait without a deadline."""
+
+    def break_off(self, reason: str) -> None:
+        """It is no more, and each side finds out after a while."""
+        if not self.is_broken:
+            self.is_broken = True
+            self.near.learn_of_break(reason)
+            self.far.learn_of_break(reason)
+
+
+class End(Transport):
+    """Where one process sends and receives."""
+
+    peer: End
+
+    def __init__(
+        self, network: SimulatedNetwork, connection: SimulatedConnection, process: SimulatedProcess
+    ) -> None:
+        self.process = process
+        self.connection = connection
+        self.is_client = False
+        self._network = network
+        self._scheduler = network.scheduler
+        self._context = process.context.copy()
+        self._receiver: FrameReceiver | None = None
+        self._last_arrivals: dict[int | None, float] = {}
+        """At the other end, by lane, of what was sent from here."""
+        self._inbox: deque[tuple[bytes, bool]] = deque()
+        """What has arrived here while it could not be received."""
+        self._is_cut = False
+        self._is_paused = False
+        self._is_shut = False
+        """Either."""
+        self._end: str | None = None
+        """Why the connection ends when the inbox is empty."""
+        self._unread = 0
+        """Bytes that were sent from here and not received there yet."""
+        self._congested: asyncio.Future[None] | None = None
+
+    def attach(self, receiver: FrameReceiver) -> None:
+        """Who gets the frames that arrive at this end."""
+        self._receiver = receiver
+        self._network.attached(self)
+
+    # --- sending, in the process at this end ------------------------------------------------------
+
+    def send(self, frame: bytes, lane: int | None = None) -> None:
+        if self._receiver is None or self.connection.is_broken:
+            return
+        self._unread += len(frame)
+        if self._unread > WRITE_HIGH_WATER and self._congested is None:
+            self._congested = self.process.create_future()
+        network = self._network
+        if network.is_faulty:
+            network.befall(self, frame, lane)
+        else:
+            self.deliver(frame, lane, network.latency())
+
+    def deliver(
+        self, frame: bytes, lane: int | None, delay: float, then_break: bool = False
+    ) -> None:
+        """For the network: *delay* seconds from now, after all of the lane that was sent before."""
+        arrival = self._scheduler.now + delay
+        if len(frame) > _LARGE:
+            arrival += len(frame) / _BANDWIDTH
+        if lane is not None or len(frame) <= _LARGE:
+            last = self._last_arrivals.get(lane, 0.0)
+            if arrival < last:
+                arrival = last
+            else:
+                self._last_arrivals[lane] = arrival
+        peer = self.peer
+        peer.process.post_at(arrival, peer._context, peer._arrive, frame, then_break)
+
+    def deliver_again(self, frame: bytes, delay: float) -> None:
+        """For the network: a duplicate, in no order."""
+        peer = self.peer
+        peer.process.post(delay, peer._arrive_again, frame, context=peer._context)
+
+    def lose(self, frame: bytes) -> None:
+        """For the network: it does not arrive."""
+        self._read_by_peer(len(frame))
+        self._network.tell_frame(self, frame, "lost")
+
+    @property
+    def is_congested(self) -> bool:
+        return self._congested is not None
+
+    async def drain(self) -> None:
+        if self._congested is not None:
+            await asyncio.shield(self._congested)
+
+    def close(self) -> None:
+        if self._receiver is None:
+            return
+        if not self.connection.is_broken:
+            self.connection.is_broken = True
+            arrival = self._scheduler.now + self._network.latency()
+            arrival = max(arrival, *self._last_arrivals.values(), 0.0)
+            peer = self.peer
+            peer.process.post_at(arrival, peer._context, peer._closed)
+        self.process.call_soon(self._lost, "the connection was closed", context=self._context)
+
+    def break_off(self, reason: str) -> None:
+        self._receiver = None
+        self._forget()
+        if not self.connection.is_broken:
+            self.connection.is_broken = True
+            self.peer.learn_of_break(reason)
+
+    # --- receiving, in the process at this end ----------------------------------------------------
+
+    def _arrive(self, frame: bytes, then_break: bool) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        if self._is_shut:
+            self._inbox.append((frame, then_break))
+            return
+        peer = self.peer
+        peer._unread -= len(frame)
+        if peer._congested is not None:
+            peer._read_by_peer(0)
+        self._scheduler.trace.append(crc32(frame))
+        self._network.tell_frame(peer, frame, "then the connection breaks" if then_break else "")
+        receiver.frame_received(frame)
+        if then_break:
+            self.connection.break_off("the connection was reset")
+
+    def _arrive_again(self, frame: bytes) -> None:
+        if self._receiver is not None and not self._is_shut:
+            self._scheduler.trace.append(crc32(frame))
+            self._network.tell_frame(self.peer, frame, "a second time")
+            self._receiver.frame_received(frame)
+
+    def pause_reading(self) -> None:
+        self._is_paused = self._is_shut = True
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self.process.call_soon(self._read, context=self._context)
+
+    def _read(self) -> None:
+        self._is_shut = self._is_cut or self._is_paused
+        while self._inbox and not self._is_shut:
+            self._arrive(*self._inbox.popleft())
+        if self._end is not None and not self._is_shut:
+            self._lost(self._end)
+
+    def _closed(self) -> None:
+        self._end = "the connection was closed by the other side"
+        self._read()
+
+    def _lost(self, reason: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            self._forget()
+            self._network.tell(
+                self.process, "connection with %s lost: %s", self.peer.process.name, reason
+            )
+            receiver.connection_lost(reason)
+
+    def _forget(self) -> None:
+        self._inbox.clear()
+        self._network.detached(self)
+        self._let_senders_go()
+
+    def _read_by_peer(self, size: int) -> None:
+        self._unread -= size
+        if self._unread <= WRITE_HIGH_WATER // 2:
+            self._let_senders_go()
+
+    def _let_senders_go(self) -> None:
+        congested, self._congested = self._congested, None
+        if congested is not None and not congested.done():
+            congested.set_result(None)
+
+    # --- fate, outside of any process -------------------------------------------------------------
+
+    def learn_of_break(self, reason: str, delay: float | None = None) -> None:
+        """This side loses the connection after *delay* seconds, or the time that a frame takes."""
+        delay = self._network.latency() if delay is None else delay
+        self.process.post(delay, self._lost, reason, context=self._context)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a partition holds up what comes in here."""
+        return self._is_cut
+
+    def cut(self, is_cut: bool) -> None:
+        """A partition begins, or ends: what it held up arrives."""
+        if is_cut:
+            self._is_cut = self._is_shut = True
+        elif self._is_cut:
+            self._is_cut = False
+            self.process.post(0.0, self._read, context=self._context)

@@ -1,0 +1,302 @@
+"""The network of a simulated cluster: who is up, who is connected, and what the weather does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from flinkray.core.errors import RpcConnectionError, RpcSerializationError
+from flinkray.rpc.envelope import Kind, unpack
+from flinkray.testing.simulation.conditions import Conditions
+from flinkray.testing.simulation.link import End, SimulatedConnection
+from flinkray.testing.simulation.process import SimulatedProcess
+from flinkray.testing.simulation.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from flinkray.testing.simulation.service import SimulatedRpcService
+
+_KEPT = 4096
+"""Bytes of a frame that the story keeps; a longer one is described at once."""
+_NEVER_LOST = frozenset({Kind.TERMINATED, Kind.STOP})
+
+
+@dataclass(eq=False)
+class Partition:
+    """Processes that cannot reach others, by names of processes or of nodes."""
+
+    sources: frozenset[str]
+    targets: frozenset[str]
+    is_one_way: bool
+
+    def cuts(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
+        """Whether what *source* sends does not reach *target*."""
+        if _among(source, self.sources) and _among(target, self.targets):
+            return True
+        return not self.is_one_way and _among(source, self.targets) and _among(target, self.sources)
+
+    def __str__(self) -> str:
+        arrow = "to" if self.is_one_way else "and"
+        return f"from {_names(self.sources)} {arrow} {_names(self.targets)}"
+
+
+def _among(process: SimulatedProcess, names: frozenset[str]) -> bool:
+    return process.name in names or process.node in names
+
+
+def _names(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+class SimulatedNetwork:
+    """Carries frames between the processes of one simulation."""
+
+    def __init__(self, scheduler: Scheduler, random: Random) -> None:
+        self.scheduler = scheduler
+        self.random = random
+        self.services: dict[str, SimulatedRpcService] = {}
+        """Of the processes that are up, by name."""
+        self.frames = 0
+        """That were received so far."""
+        self._draw = random.random
+        self._ends: dict[SimulatedProcess, dict[End, None]] = {}
+        self._partitions: list[Partition] = []
+        self.conditions = Conditions()
+        self.is_faulty = False
+        """For connections: whether anything but time may befall a frame."""
+        self.set_conditions(self.conditions)
+
+    def set_conditions(self, conditions: Conditions) -> None:
+        """From now on."""
+        self.conditions = conditions
+        self._shortest, longest = conditions.latency
+        self._spread = longest - self._shortest
+        self.is_faulty = conditions.faulty > 0
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def latency(self) -> float:
+        """Seconds that the next frame takes."""
+        return self._shortest + self._spread * self._draw()
+
+    def befall(self, end: End, frame: bytes, lane: int | None) -> None:
+        """Send a frame from *end* in bad weather."""
+        conditions = self.conditions
+        if end.is_client:
+            self._note_deadline(end, frame)
+        share = self._draw()
+        for chance, fate in (
+            (conditions.loss, self._lose),
+            (conditions.duplication, self._duplicate),
+            (conditions.breaks_before, self._break_before),
+            (conditions.breaks_after, self._break_after),
+            (conditions.delay, self._delay),
+        ):
+            if share < chance:
+                fate(end, frame, lane)
+                return
+            share -= chance
+        end.deliver(frame, lane, self.latency())
+
+    def _note_deadline(self, end: End, frame: bytes) -> None:
+        envelope = unpack(frame)
+        if envelope.timeout is None and envelope.kind is not Kind.TELL:
+            end.connection.patient.add(envelope.sequence)
+
+    def _lose(self, end: End, frame: bytes, lane: int | None) -> None:
+        envelope = unpack(frame)
+        if envelope.kind in _NEVER_LOST:
+            end.deliver(frame, lane, self.latency())
+        elif envelope.sequence in end.connection.patient:
+            self._break_before(end, frame, lane)
+        else:
+            end.lose(frame)
+
+    def _duplicate(self, end: End, frame: bytes, lane: int | None) -> None:
+        end.deliver(frame, lane, self.latency())
+        end.deliver_again(frame, self.latency() + self._draw() * self.conditions.longest_delay)
+
+    def _break_before(self, end: End, frame: bytes, lane: int | None) -> None:
+        end.lose(frame)
+        end.connection.break_off("the connection was reset")
+
+    def _break_after(self, end: End, frame: bytes, lane: int | None) -> None:
+        end.deliver(frame, lane, self.latency(), then_break=True)
+
+    def _delay(self, end: End, frame: bytes, lane: int | None) -> None:
+        end.deliver(frame, lane, self.latency() + self._draw() * self.conditions.longest_delay)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    async def open(
+        self, service: SimulatedRpcService, process_name: str
+    ) -> tuple[End, SimulatedRpcService]:
+        """A connection from *service*: its own end, and the service at the other.
+
+        Raises:
+            RpcConnectionError: nobody is there, or nobody answers.
+        """
+        scheduler = self.scheduler
+        process = service.process
+        give_up = scheduler.now + self.conditions.connect_timeout
+        answer: asyncio.Future[tuple[End, SimulatedRpcService]] = process.create_future()
+        timer = process.call_at(give_up, _fail, answer, f"{process_name} does not answer")
+
+        def knock() -> None:
+            """Outside of any process: the request to connect arrives."""
+            target = self.services.get(process_name)
+            if answer.done() or not process.is_alive:
+                return
+            if target is None:
+                reason = f"no process {process_name} is running"
+                process.post(self.latency(), _fail, answer, reason)
+            elif self.is_cut(process, target.process) or self.is_cut(target.process, process):
+                scheduler.at(scheduler.now + 1.0, knock)  # as TCP does
+            else:
+                target.process.post(0.0, accept, target)
+
+        def accept(target: SimulatedRpcService) -> None:
+            """In the other process."""
+            if self.services.get(process_name) is not target or not process.is_alive:
+                process.post(self.latency(), _fail, answer, f"{process_name} has just ended")
+                return
+            connection = SimulatedConnection(self, process, target.process)
+            connection.near.is_client = True
+            connection.far.attach(target.new_peer(connection.far, service.identity))
+            process.post(self.latency(), accepted, connection, target)
+
+        def accepted(connection: SimulatedConnection, target: SimulatedRpcService) -> None:
+            if answer.done():
+                connection.near.break_off(f"{process.name} did not wait")
+            elif connection.is_broken or not target.process.is_alive:
+                answer.set_exception(RpcConnectionError(f"{process_name} has just ended"))
+            else:
+                answer.set_result((connection.near, target))
+
+        scheduler.at(scheduler.now + self.latency(), knock)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def attached(self, end: End) -> None:
+        """For connections: *end* receives from now on."""
+        self._ends.setdefault(end.process, {})[end] = None
+        if self.is_cut(end.peer.process, end.process):
+            end.cut(True)
+
+    def detached(self, end: End) -> None:
+        """For connections."""
+        self._ends.get(end.process, {}).pop(end, None)
+
+    def connections(self) -> list[SimulatedConnection]:
+        """Between processes that are alive, oldest first within each process."""
+        return [end.connection for ends in self._ends.values() for end in ends if end.is_client]
+
+    def process_died(self, process: SimulatedProcess, noticed_after: float | None = None) -> None:
+        """Its connections are gone; the other sides learn it after *noticed_after* seconds."""
+        for name, service in tuple(self.services.items()):
+            if service.process is process:
+                del self.services[name]
+                self.scheduler.graveyard.keep(service)
+        for end in self._ends.pop(process, {}):
+            if not end.connection.is_broken:
+                end.connection.is_broken = True
+                end.peer.learn_of_break(f"the process {process.name} died", noticed_after)
+
+    # --- partitions -------------------------------------------------------------------------------
+
+    def partition(
+        self, sources: Iterable[str], targets: Iterable[str], *, one_way: bool = False
+    ) -> Partition:
+        """From now on nothing gets from *sources* to *targets* (names of processes or nodes).
+
+        Frames wait; connections that are cut for :attr:`Conditions.silence_timeout` break.
+        *one_way*: the other direction works.
+        """
+        partition = Partition(frozenset(sources), frozenset(targets), one_way)
+        self._partitions.append(partition)
+        self.tell(None, "partition %s", partition)
+        self._cut_ends()
+        timeout = self.conditions.silence_timeout
+        self.scheduler.at(self.scheduler.now + timeout, lambda: self._break_cut(partition, timeout))
+        return partition
+
+    def heal(self, partition: Partition | None = None) -> None:
+        """End one partition, or all; fine when it has ended."""
+        for ended in self._partitions if partition is None else [partition]:
+            if ended in self._partitions:
+                self.tell(None, "healed: partition %s", ended)
+        self._partitions = [p for p in self._partitions if partition not in (None, p)]
+        self._cut_ends()
+
+    def is_cut(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
+        """Whether a partition keeps what *source* sends from *target*."""
+        return any(partition.cuts(source, target) for partition in self._partitions)
+
+    def _cut_ends(self) -> None:
+        for process, ends in self._ends.items():
+            for end in ends:
+                is_cut = self.is_cut(end.peer.process, process)
+                if is_cut is not end.is_cut:
+                    end.cut(is_cut)
+
+    def _break_cut(self, partition: Partition, silence: float) -> None:
+        if partition not in self._partitions:
+            return
+        for process, ends in tuple(self._ends.items()):
+            for end in tuple(ends):
+                if partition.cuts(end.peer.process, process):
+                    end.connection.break_off(f"nothing was heard for {silence:g} s")
+
+    # --- the story --------------------------------------------------------------------------------
+
+    def tell(self, process: SimulatedProcess | None, line: str, *args: object) -> None:
+        """Add to the story."""
+        scheduler = self.scheduler
+        scheduler.story.add(scheduler.now, process.name if process else "", line, *args)
+
+    def tell_frame(self, end: End, frame: bytes, what: str) -> None:
+        """For connections: what became of a frame that *end* sent."""
+        self.frames += not what
+        scheduler = self.scheduler
+        said: object = frame if len(frame) <= _KEPT else describe(frame)
+        scheduler.story.add(
+            scheduler.now,
+            end.peer.process.name,
+            "%s from %s %s",
+            _Frame(said),
+            end.process.name,
+            what,
+        )
+
+
+class _Frame:
+    """A frame that is put into words when it is asked for."""
+
+    __slots__ = ("_said",)
+
+    def __init__(self, said: object) -> None:
+        self._said = said
+
+    def __str__(self) -> str:
+        return describe(self._said) if isinstance(self._said, bytes) else str(self._said)
+
+
+def describe(frame: bytes) -> str:
+    """A frame in words: what it is and its number in its connection."""
+    try:
+        envelope = unpack(frame)
+    except RpcSerializationError as error:
+        return f"{len(frame)} bytes that make no sense ({error})"
+    kind = envelope.kind.name.lower()
+    if envelope.kind is Kind.TERMINATED:
+        return f"notice of the end of endpoint {envelope.target}"
+    return f"{kind} {envelope.method} #{envelope.sequence}".replace("  ", " ")
+
+
+def _fail(answer: asyncio.Future[object], reason: str) -> None:
+    if not answer.done():
+        answer.set_exception(RpcConnectionError(reason))

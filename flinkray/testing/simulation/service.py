@@ -1,0 +1,116 @@
+"""The RPC service of a simulated process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from flinkray.core.clock import Clock
+from flinkray.core.errors import ProcessExistsError
+from flinkray.rpc.base_service import BaseRpcService
+from flinkray.rpc.clock import LoopClock
+from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.envelope import MAX_FRAME_SIZE
+from flinkray.rpc.service import RpcService
+from flinkray.rpc.spec import EndpointSpec
+from flinkray.testing.simulation.blocking import SimulatedExecutor
+from flinkray.testing.simulation.process import SimulatedProcess
+
+if TYPE_CHECKING:
+    from flinkray.testing.simulation.simulation import Simulation
+
+T = TypeVar("T")
+
+
+class SimulatedRpcService(BaseRpcService):
+    """An RPC service that lives in a simulated process and talks by the simulated network.
+
+    To be made in the process that it is for; :meth:`Simulation.service` does so for the one that
+    runs.  What it spawns are processes of their own.
+    """
+
+    def __init__(
+        self,
+        process_name: str,
+        simulation: Simulation,
+        *,
+        clock: Clock | None = None,
+        ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
+        max_frame_size: int = MAX_FRAME_SIZE,
+    ) -> None:
+        """*clock* defaults to the process's own, whose wall clock may be wrong.
+
+        Raises:
+            ProcessExistsError: the network has a process of that name.
+        """
+        self.simulation = simulation
+        self.network = simulation.network
+        process = asyncio.get_running_loop()
+        assert isinstance(process, SimulatedProcess)
+        self.process = process
+        if process_name in self.network.services:
+            raise ProcessExistsError(process_name)
+        super().__init__(
+            process_name,
+            str(simulation.next_incarnation()),
+            clock=clock or LoopClock(process, simulation.epoch + process.clock_error),
+            ask_timeout=ask_timeout,
+            max_frame_size=max_frame_size,
+        )
+        self._simulated_executor = SimulatedExecutor(simulation.blocking_time)
+        self.network.services[process_name] = self
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the process lives, be it that it starts or ends."""
+        return self.network.services.get(self.process_name) is self
+
+    async def spawn(self, spec: EndpointSpec) -> str:
+        return await self.simulation.supervisor.spawn(spec, self)
+
+    async def kill(self, process_name: str) -> None:
+        await self.simulation.supervisor.kill(process_name)
+
+    async def stop(self, process_name: str) -> None:
+        if process_name in self.network.services:
+            connection = await self._connection(process_name)
+            await connection.stop_process()
+        else:
+            await self.kill(process_name)
+
+    @property
+    def executor(self) -> SimulatedExecutor:
+        return self._simulated_executor
+
+    async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
+        return await self._simulated_executor.run(self.process, fn, *args)
+
+    async def _open_connection(self, process_name: str) -> ClientConnection:
+        near, target = await self.network.open(self, process_name)
+        connection = ClientConnection(
+            process_name,
+            target.incarnation,
+            self.identity,
+            near,
+            self._deadlines,
+            self.max_frame_size,
+        )
+        near.attach(connection)
+        return connection
+
+    async def _is_alive(self, connection: ClientConnection) -> bool:
+        return await self.simulation.supervisor.is_alive(
+            connection.process_name, connection.incarnation
+        )
+
+    async def _end_children(self) -> None:
+        self.simulation.supervisor.end_children(self.process_name)
+
+    async def _end_process(self) -> None:
+        await self.simulation.supervisor.end(self)
+
+    async def _release(self) -> None:
+        if self.is_up:
+            del self.network.services[self.process_name]
+        await super()._release()

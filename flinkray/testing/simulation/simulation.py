@@ -1,0 +1,397 @@
+"""One run of a cluster on virtual time, as a seed says."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random as standard_random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from math import inf
+from typing import Any, TypeVar
+
+from flinkray.core.ids import random_bytes_from
+from flinkray.rpc.service import RpcService
+from flinkray.rpc.spec import EndpointSpec
+from flinkray.testing.simulation.errors import SimulationError
+from flinkray.testing.simulation.faults import Faults, Nemesis
+from flinkray.testing.simulation.network import Partition, SimulatedNetwork
+from flinkray.testing.simulation.process import SimulatedProcess
+from flinkray.testing.simulation.scheduler import Scheduler
+from flinkray.testing.simulation.seeds import stream
+from flinkray.testing.simulation.service import SimulatedRpcService
+from flinkray.testing.simulation.supervisor import Supervisor
+from flinkray.testing.simulation.trace import Story
+
+T = TypeVar("T")
+
+MAIN = "test"
+"""The process in which a scenario itself runs; nothing ever befalls it."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A simulated machine."""
+
+    name: str
+    is_up: bool = True
+
+
+class Simulation:
+    """A cluster of simulated processes; the seed decides all that a program must not rely on.
+
+    Every process has an event loop of its own.  The scenario runs in a process too (``test``).
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        faults: Faults | None = None,
+        nodes: int = 1,
+        time_limit: float = 3600.0,
+        story_length: int = 2000,
+        epoch: float = 1_700_000_000.0,
+        log_level: int = logging.INFO,
+    ) -> None:
+        """*time_limit*: virtual seconds after which the run is taken to wait in vain.
+
+        *epoch*: the wall clock at time zero.  *log_level*: from which on log lines of flinkray
+        are part of the story.
+        """
+        self.seed = seed
+        self.random = stream(seed, "user")
+        """For the scenario itself."""
+        self.epoch = epoch
+        self.story = Story(story_length)
+        self.scheduler = Scheduler(stream(seed, "schedule"), limit=time_limit, story=self.story)
+        self.network = SimulatedNetwork(self.scheduler, stream(seed, "network"))
+        self.nodes = [Node(f"node-{number}") for number in range(nodes)]
+        self.main_process = self.scheduler.new_process(MAIN, "")
+        self.supervisor = Supervisor(self)
+        self._clocks = stream(seed, "clocks")
+        self._durations = stream(seed, "durations")
+        self._faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
+        self._nemesis = Nemesis(self, self._faults, stream(seed, "faults"))
+        self._ids: dict[SimulatedProcess | None, Callable[[int], bytes]] = {}
+        self._incarnations = 0
+        self._placed = 0
+        self._log = _Log(self, log_level)
+
+    def __repr__(self) -> str:
+        return f"<Simulation of seed {self.seed} at {self.now:g} s>"
+
+    @classmethod
+    def current(cls) -> Simulation:
+        """That of the process that runs now.
+
+        Raises:
+            SimulationError: none does.
+        """
+        loop = asyncio.get_running_loop()
+        simulation = getattr(loop, "simulation", None)
+        if not isinstance(simulation, Simulation):
+            raise SimulationError("this code does not run in a simulated process")
+        return simulation
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run *main* in the process ``test`` to its end; then the machine is switched off.
+
+        Raises:
+            SimulationError: the run cannot go on, or an exception that nobody awaits.
+            Exception: what *main* or an invariant raised.
+        """
+        __tracebackhide__ = True
+        state = standard_random.getstate()
+        standard_random.seed(self.seed)
+        self._adopt(self.main_process)
+        self._nemesis.begin()
+        try:
+            with random_bytes_from(self._random_bytes), self._log:
+                return self.main_process.run_until_complete(main)
+        finally:
+            main.close()
+            self.scheduler.close()
+            standard_random.setstate(state)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self.scheduler.now
+
+    @property
+    def trace_hash(self) -> str:
+        """Of everything that has happened so far; equal for equal seeds and programs."""
+        return self.scheduler.trace.hexdigest()
+
+    def tell(self, line: str, *args: object) -> None:
+        """Add a line to the story, formatted as a log line is."""
+        process = self.scheduler.current
+        self.story.add(self.now, process.name if process else "", line, *args)
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def service(
+        self, name: str = "client", *, ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT
+    ) -> SimulatedRpcService:
+        """An RPC service in the process that runs now, known to others by *name*."""
+        return SimulatedRpcService(name, self, ask_timeout=ask_timeout)
+
+    def start(
+        self,
+        name: str,
+        program: Callable[..., Coroutine[Any, Any, None]],
+        *args: object,
+        node: str | None = None,
+    ) -> SimulatedProcess:
+        """Run ``await program(*args)`` in a new process, which ends with it.
+
+        An exception in it ends the run.
+        """
+        process = self.new_process(name, node or self._next_node())
+
+        async def run() -> None:
+            await program(*args)
+            process.die("it has ended")
+
+        process.post(0.0, lambda: process.create_task(run()))
+        return process
+
+    def processes(self, kind: str = "") -> list[SimulatedProcess]:
+        """Those that are alive and whose names begin so, oldest first; without our own."""
+        return [p for p in self.victims() if p.name.startswith(kind)]
+
+    def process(self, name: str) -> SimulatedProcess:
+        """The one that is alive and has that name.
+
+        Raises:
+            SimulationError: there is none.
+        """
+        for process in self.scheduler.processes:
+            if process.name == name:
+                return process
+        raise SimulationError(f"there is no process {name} at {self.now:g} s")
+
+    def crash(self, process: str | SimulatedProcess, *, after_steps: int = 0) -> None:
+        """Kill a process as by SIGKILL; restarted as its spec says.
+
+        Nothing of it ever runs again, not even a ``finally``.  *after_steps*: not now, but when so
+        many more of its callbacks have run.
+        """
+        victim = self._find(process)
+        if after_steps:
+            self.tell("%s will be killed in %d steps", victim.name, after_steps)
+            victim.die_after(after_steps, "it was killed")
+        else:
+            victim.die("it was killed")
+
+    def hang(self, process: str | SimulatedProcess) -> None:
+        """Stop a process as by SIGSTOP."""
+        victim = self._find(process)
+        self.tell("%s hangs", victim.name)
+        victim.stop_serving()
+
+    def resume(self, process: str | SimulatedProcess) -> None:
+        """End a hang; fine when the process has died."""
+        victim = self._find(process)
+        if victim.is_alive:
+            self.tell("%s goes on", victim.name)
+            victim.resume()
+
+    def slow_down(self, process: str | SimulatedProcess, step_cost: float) -> None:
+        """From now on each callback of the process takes so many virtual seconds; 0: none."""
+        victim = self._find(process)
+        if victim.is_alive:
+            self.tell("%s: each step takes %g s", victim.name, step_cost)
+            victim.slow_down(step_cost)
+
+    def partition(
+        self, sources: list[str], targets: list[str], *, one_way: bool = False
+    ) -> Partition:
+        """See :meth:`SimulatedNetwork.partition`."""
+        return self.network.partition(sources, targets, one_way=one_way)
+
+    def heal(self, partition: Partition | None = None) -> None:
+        """See :meth:`SimulatedNetwork.heal`."""
+        self.network.heal(partition)
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def crash_node(self, name: str) -> None:
+        """A machine loses its power: its processes die, and nobody is told by its sockets."""
+        node = self._node(name)
+        self.tell("%s crashes", name)
+        node.is_up = False
+        for process in tuple(self.scheduler.processes):
+            if process.node == name:
+                process.die("its node crashed")
+
+    def restart_node(self, name: str, *, keep_disk: bool = True) -> None:
+        """The machine is there again, without its processes."""
+        node = self._node(name)
+        if not node.is_up:
+            self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
+            node.is_up = True
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def always(self, invariant: Callable[[], object], *, every: int = 1) -> None:
+        """Call *invariant* after each step, or each *every* steps; what it raises ends the run."""
+        if every == 1:
+            self.scheduler.checks.append(invariant)
+            return
+        scheduler = self.scheduler
+
+        def now_and_then() -> None:
+            if scheduler.steps % every == 0:
+                invariant()
+
+        self.scheduler.checks.append(now_and_then)
+
+    async def eventually(
+        self,
+        condition: Callable[[], Awaitable[T] | T],
+        *,
+        within: float,
+        what: str = "",
+        retry_on: tuple[type[Exception], ...] = (),
+    ) -> T:
+        """Ask *condition* until it is true, at most *within* virtual seconds; returns what it said.
+
+        *condition* may be async; errors of the types *retry_on* mean not yet.
+
+        Raises:
+            AssertionError: it was not true in time.
+        """
+        give_up = self.now + within
+        pause = min(0.05, within / 20)
+        while True:
+            seen: object
+            try:
+                value = condition()
+                result = await value if inspect.isawaitable(value) else value
+            except retry_on as error:
+                seen = error
+            else:
+                if result:
+                    return result
+                seen = result
+            if self.now >= give_up:
+                name = what or getattr(condition, "__name__", repr(condition))
+                raise AssertionError(f"not within {within:g} s: {name}; last seen: {seen!r}")
+            await asyncio.sleep(pause)
+
+    async def quiet(self) -> None:
+        """Return when nothing goes wrong any more, as :attr:`Faults.until` says."""
+        if self._faults.until < inf:
+            await asyncio.sleep(self._faults.until - self.now)
+        self.stop_faults()
+
+    def stop_faults(self) -> None:
+        """Nothing goes wrong from now on, and what was broken is mended."""
+        self._nemesis.end()
+
+    # --- for the parts of the simulation ----------------------------------------------------------
+
+    def new_process(self, name: str, node: str) -> SimulatedProcess:
+        process = self.scheduler.new_process(name, node)
+        self._adopt(process)
+        return process
+
+    def _adopt(self, process: SimulatedProcess) -> None:
+        process.simulation = self
+        process.on_death(lambda: self._died(process))
+
+    def _died(self, process: SimulatedProcess) -> None:
+        if self.scheduler.is_closed:
+            return
+        self.story.add(self.now, process.name, "is dead: %s", process.exit_code or "")
+        conditions = self.network.conditions
+        if process.exit_code == "its node crashed":
+            self.network.process_died(process, conditions.silence_timeout)
+            self.supervisor.process_died(process, self.draw("node_death_noticed"))
+        else:
+            self.network.process_died(process)
+            self.supervisor.process_died(process, self.network.latency())
+
+    def kill_process(self, process: SimulatedProcess, reason: str) -> None:
+        process.die(reason)
+
+    def victims(self) -> list[SimulatedProcess]:
+        """Processes that faults may befall, oldest first."""
+        return [p for p in self.scheduler.processes if p.node]
+
+    def reachable(self) -> list[SimulatedProcess]:
+        """Processes that talk by the network: all those, and the scenario's own."""
+        return [*self.victims(), self.main_process]
+
+    def place(self, spec: EndpointSpec) -> str:
+        """The node of a new process."""
+        wanted = spec.placement.node_id
+        if wanted is not None and any(n.name == wanted and n.is_up for n in self.nodes):
+            return wanted
+        return self._next_node()
+
+    def next_incarnation(self) -> int:
+        self._incarnations += 1
+        return self._incarnations
+
+    def draw(self, what: str) -> float:
+        """A duration between the bounds that the network's conditions give for *what*."""
+        low, high = getattr(self.network.conditions, what)
+        return self._durations.uniform(low, high)
+
+    def blocking_time(self) -> tuple[float, float]:
+        """Seconds before and after the step of a blocking call."""
+        return self.draw("blocking"), self.draw("blocking")
+
+    def _next_node(self) -> str:
+        up = [node.name for node in self.nodes if node.is_up] or [self.nodes[0].name]
+        self._placed += 1
+        return up[self._placed % len(up)]
+
+    def _node(self, name: str) -> Node:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise SimulationError(f"there is no node {name}")
+
+    def _find(self, process: str | SimulatedProcess) -> SimulatedProcess:
+        found = self.process(process) if isinstance(process, str) else process
+        if not found.node:
+            raise SimulationError(f"nothing may befall the process {found.name}")
+        return found
+
+    def _random_bytes(self, size: int) -> bytes:
+        process = self.scheduler.current
+        source = self._ids.get(process)
+        if source is None:
+            name = f"{process.name}.{process.number}" if process else ""
+            source = self._ids[process] = stream(self.seed, "ids", name).randbytes
+        return source(size)
+
+
+class _Log(logging.Handler):
+    """Log lines become part of the story."""
+
+    def __init__(self, simulation: Simulation, level: int) -> None:
+        super().__init__(level)
+        self._simulation = simulation
+        self._logger = logging.getLogger("flinkray")
+        self._level_before = self._logger.level
+
+    def __enter__(self) -> None:
+        self._level_before = self._logger.level
+        self._logger.setLevel(min(self._logger.getEffectiveLevel(), self.level))
+        self._logger.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level_before)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        name = record.name.removeprefix("flinkray.")
+        self._simulation.tell("%s %s: %s", record.levelname.lower(), name, record.getMessage())

@@ -1,0 +1,259 @@
+"""What Ray is to a real cluster: starts, restarts and ends processes, and knows who is alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flinkray.core.errors import ProcessExistsError, RpcConnectionError
+from flinkray.rpc import codec
+from flinkray.rpc.endpoint import RpcEndpoint
+from flinkray.rpc.local_service import create_endpoint
+from flinkray.rpc.spec import EndpointSpec
+from flinkray.testing.simulation.process import SimulatedProcess
+
+if TYPE_CHECKING:
+    from flinkray.testing.simulation.service import SimulatedRpcService
+    from flinkray.testing.simulation.simulation import Simulation
+
+logger = logging.getLogger(__name__)
+
+_NAME_FREED_TIMEOUT = 10.0
+"""Seconds that a spawn waits for a starting or ending process of the same name."""
+_NAME_FREED_POLL = 0.02
+
+
+@dataclass(eq=False)
+class _Record:
+    """A name, what is to run under it, and the process that does now."""
+
+    spec: EndpointSpec
+    owner: str
+    restarts_left: int
+    ask_timeout: float
+    answer: asyncio.Future[str]
+    """Of the spawn; belongs to the supervisor's process."""
+    process: SimulatedProcess | None = None
+    is_started: bool = False
+
+
+class Supervisor:
+    """Runs in a process of its own, which never fails; its answers take time."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._network = simulation.network
+        self._scheduler = simulation.scheduler
+        self._process = simulation.scheduler.new_process("supervisor")
+        self._records: dict[str, _Record] = {}
+
+    # --- asked by services, in their processes ----------------------------------------------------
+
+    async def spawn(self, spec: EndpointSpec, spawner: SimulatedRpcService) -> str:
+        answer: asyncio.Future[str] = spawner.process.create_future()
+
+        async def work() -> None:
+            try:
+                result = await self._spawn(spec, spawner)
+            except Exception as error:  # noqa: BLE001 - it is the spawner's
+                spawner.process.post(self._network.latency(), _fail, answer, error)
+            else:
+                spawner.process.post(self._network.latency(), _succeed, answer, result)
+
+        self._post(work)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._post(self._kill, spec.name)
+            raise
+
+    async def kill(self, process_name: str) -> None:
+        """Returns when it is done."""
+        running = asyncio.get_running_loop()
+        assert isinstance(running, SimulatedProcess)
+        done: asyncio.Future[None] = running.create_future()
+
+        def kill() -> None:
+            self._kill(process_name)
+            running.post(self._network.latency(), _succeed, done, None)
+
+        self._post(kill)
+        await done
+
+    async def is_alive(self, process_name: str, incarnation: str) -> bool:
+        await asyncio.sleep(self._network.latency())
+        service = self._network.services.get(process_name)
+        await asyncio.sleep(self._network.latency())
+        return service is not None and service.incarnation == incarnation
+
+    def end_children(self, owner: str) -> None:
+        """End the processes that die with *owner*, which ends."""
+        self._post(self._orphan, owner, False)
+
+    async def end(self, service: SimulatedRpcService) -> None:
+        """The process of *service* has come to its natural end; does not return."""
+        try:
+            await service.close()
+        except Exception:
+            logger.exception("%s ended with an error", service.process_name)
+        self._exit(service.process, service.process_name, "it has ended")
+
+    # --- outside of any process, or in the supervisor's -------------------------------------------
+
+    def process_died(self, process: SimulatedProcess, noticed_after: float) -> None:
+        """A process was killed, not by the supervisor, which learns of it after a while."""
+        record = self._records.get(process.name)
+        if record is not None and record.process is process:
+            self._process.post(noticed_after, self._lost, record, process)
+
+    def _post(self, callback: object, *args: object) -> None:
+        self._process.post(self._network.latency(), self._begin, callback, args)
+
+    def _begin(self, callback: object, args: tuple[object, ...]) -> None:
+        result = callback(*args)  # type: ignore[operator]
+        if asyncio.iscoroutine(result):
+            self._process.create_task(result)
+
+    async def _spawn(self, spec: EndpointSpec, spawner: SimulatedRpcService) -> str:
+        give_up = self._scheduler.now + _NAME_FREED_TIMEOUT
+        while spec.name in self._records or spec.name in self._network.services:
+            service = self._network.services.get(spec.name)
+            if (service is not None and service.endpoints()) or self._scheduler.now > give_up:
+                raise ProcessExistsError(spec.name)
+            await asyncio.sleep(_NAME_FREED_POLL)
+        if not spawner.is_up and not spec.detached:
+            raise RpcConnectionError(f"{spawner.process_name}, which wanted {spec.name}, is gone")
+        # through the codec, as every other service would have to send it
+        spec = codec.decode(codec.encode(spec))
+        record = self._records[spec.name] = _Record(
+            spec,
+            spawner.process_name,
+            spec.max_restarts,
+            spawner.ask_timeout,
+            self._process.create_future(),
+        )
+        record.answer.add_done_callback(_retrieve)
+        self._start(record)
+        return await record.answer
+
+    def _start(self, record: _Record) -> None:
+        spec = record.spec
+        node = self._simulation.place(spec)
+        process = record.process = self._simulation.new_process(spec.name, node)
+        record.is_started = False
+        process.post(self._simulation.draw("start"), self._boot, record, process)
+
+    def _boot(self, record: _Record, process: SimulatedProcess) -> None:
+        """In the new process."""
+        process.create_task(self._run(record, process))
+
+    async def _run(self, record: _Record, process: SimulatedProcess) -> None:
+        """In the new process: make its endpoint."""
+        service = self._simulation.service(record.spec.name, ask_timeout=record.ask_timeout)
+        self._network.tell(process, "starts")
+        try:
+            endpoint = await create_endpoint(service, record.spec)
+        except Exception as error:  # noqa: BLE001 - it is the spawner's
+            self._process.post(self._network.latency(), self._not_started, record, process, error)
+            return
+        self._process.post(
+            self._network.latency(), self._started, record, process, endpoint.address
+        )
+        endpoint.terminated.add_done_callback(
+            lambda _: self._main_ended(record, process, service, endpoint)
+        )
+
+    def _main_ended(
+        self,
+        record: _Record,
+        process: SimulatedProcess,
+        service: SimulatedRpcService,
+        endpoint: RpcEndpoint,
+    ) -> None:
+        """In the process whose main endpoint has terminated."""
+        if endpoint.terminated.exception() is not None and record.restarts_left != 0:
+            self._simulation.kill_process(process, "its main endpoint has failed")
+        else:
+            process.create_task(self.end(service))
+
+    def _started(self, record: _Record, process: SimulatedProcess, address: str) -> None:
+        if record.process is process:
+            record.is_started = True
+            _succeed(record.answer, address)
+
+    def _not_started(self, record: _Record, process: SimulatedProcess, error: Exception) -> None:
+        if record.process is not process:
+            return
+        if record.answer.done():  # a restart
+            self._network.tell(process, "could not be restarted: %r", error)
+            self._simulation.kill_process(process, "it could not be restarted")
+        else:
+            _fail(record.answer, error)
+            self._kill(record.spec.name)
+
+    def _lost(self, record: _Record, process: SimulatedProcess) -> None:
+        """The death of a process has become known."""
+        name = record.spec.name
+        if self._records.get(name) is not record or record.process is not process:
+            return
+        record.process = None
+        self._orphan(name, True)
+        if not record.answer.done() or record.restarts_left == 0:
+            del self._records[name]
+            _fail(record.answer, RpcConnectionError(f"the process {name} died at its start"))
+        else:
+            record.restarts_left -= 1 if record.restarts_left > 0 else 0
+            self._process.post(self._simulation.draw("restart"), self._restart, record)
+
+    def _restart(self, record: _Record) -> None:
+        if self._records.get(record.spec.name) is record:
+            self._start(record)
+
+    def _kill(self, name: str) -> None:
+        """For good; fine when there is none."""
+        record = self._records.pop(name, None)
+        service = self._network.services.get(name)
+        process = record.process if record is not None else None
+        if record is None and service is not None:
+            process = service.process
+        if record is not None:
+            _fail(record.answer, RpcConnectionError(f"the process {name} died at its start"))
+        if process is not None:
+            self._simulation.kill_process(process, "it was killed")
+        self._orphan(name, True)
+
+    def _orphan(self, owner: str, is_sudden: bool) -> None:
+        for name, record in tuple(self._records.items()):
+            if record.owner == owner and not record.spec.detached:
+                delay = self._simulation.draw("orphans_live") if is_sudden else 0.0
+                self._process.post(delay, self._kill_orphan, name, record)
+
+    def _kill_orphan(self, name: str, record: _Record) -> None:
+        if self._records.get(name) is record:
+            self._kill(name)
+
+    def _exit(self, process: SimulatedProcess, name: str, reason: str) -> None:
+        record = self._records.get(name)
+        if record is not None and record.process is process:
+            del self._records[name]
+        if process is not self._simulation.main_process:
+            self._simulation.kill_process(process, reason)
+
+
+def _succeed(future: asyncio.Future[Any], result: object) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        with contextlib.suppress(asyncio.InvalidStateError):
+            future.set_exception(error)
+
+
+def _retrieve(future: asyncio.Future[str]) -> None:
+    if not future.cancelled():
+        future.exception()
