@@ -23,6 +23,7 @@ import pytest
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc import LocalNetwork, LocalRpcService, RayRpcService, RpcService
+from flinkray.testing.simulation import Conditions, Simulation
 from flinkray.testing.virtual_time import run_on_virtual_time
 from tests.rpc.endpoints import EchoGateway
 
@@ -105,7 +106,26 @@ def _on_ray(request: pytest.FixtureRequest, body: Body) -> None:
     asyncio.run(run())
 
 
-_RUNNERS: dict[str, Runner] = {"local": _on_local_service, "ray": _on_ray}
+def _on_simulated_service(request: pytest.FixtureRequest, body: Body) -> None:
+    simulation = Simulation(0, conditions=Conditions(latency=(0.0, 0.0)), epoch=0.0)
+
+    async def crash(address: str) -> None:
+        simulation.crash(address.split("/")[0])
+
+    async def run() -> None:
+        host, caller = simulation.service("host"), simulation.service("caller")
+        services = Services(host, caller, crash, is_virtual=True)
+        await body(services)
+        await services.close()
+
+    simulation.run(run())
+
+
+_RUNNERS: dict[str, Runner] = {
+    "local": _on_local_service,
+    "simulated": _on_simulated_service,
+    "ray": _on_ray,
+}
 
 
 def _on(*kinds: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
@@ -130,6 +150,6 @@ def _on(*kinds: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Cal
     return decorate
 
 
-on_every_service = _on("local", "ray")
-on_virtual_services = _on("local")
+on_every_service = _on("local", "simulated", "ray")
+on_virtual_services = _on("local", "simulated")
 on_services_with_threads = _on("local", "ray")

@@ -60,23 +60,29 @@ class End(Transport):
         """What has arrived here while it could not be received."""
         self._is_cut = False
         self._is_paused = False
-        self._is_shut = False
-        """Either."""
+        self._is_shut = True
+        """Either, or nobody receives yet."""
         self._end: str | None = None
         """Why the connection ends when the inbox is empty."""
+        self._lost_reason: str | None = None
         self._unread = 0
         """Bytes that were sent from here and not received there yet."""
         self._congested: asyncio.Future[None] | None = None
 
     def attach(self, receiver: FrameReceiver) -> None:
-        """Who gets the frames that arrive at this end."""
+        if self._lost_reason is not None:
+            receiver.connection_lost(self._lost_reason)
+            return
         self._receiver = receiver
-        self._network.attached(self)
+        self._is_shut = self._is_cut or self._is_paused
+        if self._inbox or self._end is not None:
+            self.process.call_soon(self._read, context=self._context)
+            self._is_shut = True  # until then, so that nothing is overtaken
 
     # --- sending, in the process at this end ------------------------------------------------------
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
-        if self._receiver is None or self.connection.is_broken:
+        if self._lost_reason is not None or self.connection.is_broken:
             return
         self._unread += len(frame)
         if self._unread > WRITE_HIGH_WATER and self._congested is None:
@@ -122,7 +128,7 @@ class End(Transport):
             await asyncio.shield(self._congested)
 
     def close(self) -> None:
-        if self._receiver is None:
+        if self._lost_reason is not None:
             return
         if not self.connection.is_broken:
             self.connection.is_broken = True
@@ -133,8 +139,9 @@ class End(Transport):
         self.process.call_soon(self._lost, "the connection was closed", context=self._context)
 
     def break_off(self, reason: str) -> None:
-        self._receiver = None
-        self._forget()
+        if self._lost_reason is not None:
+            return
+        self._forget(reason)
         if not self.connection.is_broken:
             self.connection.is_broken = True
             self.peer.learn_of_break(reason)
@@ -142,10 +149,10 @@ class End(Transport):
     # --- receiving, in the process at this end ----------------------------------------------------
 
     def _arrive(self, frame: bytes, then_break: bool) -> None:
-        receiver = self._receiver
-        if receiver is None:
+        if self._lost_reason is not None:
             return
-        if self._is_shut:
+        receiver = self._receiver
+        if self._is_shut or receiver is None:
             self._inbox.append((frame, then_break))
             return
         peer = self.peer
@@ -173,6 +180,8 @@ class End(Transport):
             self.process.call_soon(self._read, context=self._context)
 
     def _read(self) -> None:
+        if self._receiver is None:
+            return
         self._is_shut = self._is_cut or self._is_paused
         while self._inbox and not self._is_shut:
             self._arrive(*self._inbox.popleft())
@@ -184,15 +193,18 @@ class End(Transport):
         self._read()
 
     def _lost(self, reason: str) -> None:
-        receiver, self._receiver = self._receiver, None
+        if self._lost_reason is not None:
+            return
+        receiver = self._receiver
+        self._forget(reason)
+        peer = self.peer.process.name
+        self._network.tell(self.process, "connection with %s lost: %s", peer, reason)
         if receiver is not None:
-            self._forget()
-            self._network.tell(
-                self.process, "connection with %s lost: %s", self.peer.process.name, reason
-            )
             receiver.connection_lost(reason)
 
-    def _forget(self) -> None:
+    def _forget(self, reason: str) -> None:
+        self._lost_reason = reason
+        self._receiver = None
         self._inbox.clear()
         self._network.detached(self)
         self._let_senders_go()

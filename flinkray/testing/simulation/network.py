@@ -131,9 +131,11 @@ class SimulatedNetwork:
     # --- connections ------------------------------------------------------------------------------
 
     async def open(
-        self, service: SimulatedRpcService, process_name: str
+        self, service: SimulatedRpcService, process_name: str, incarnation: str | None
     ) -> tuple[End, SimulatedRpcService]:
         """A connection from *service*: its own end, and the service at the other.
+
+        *incarnation*: the only one that is wanted; None: whatever is there.
 
         Raises:
             RpcConnectionError: nobody is there, or nobody answers.
@@ -149,7 +151,7 @@ class SimulatedNetwork:
             target = self.services.get(process_name)
             if answer.done() or not process.is_alive:
                 return
-            if target is None:
+            if target is None or incarnation not in (None, target.incarnation):
                 reason = f"no process {process_name} is running"
                 process.post(self.latency(), _fail, answer, reason)
             elif self.is_cut(process, target.process) or self.is_cut(target.process, process):
@@ -164,7 +166,10 @@ class SimulatedNetwork:
                 return
             connection = SimulatedConnection(self, process, target.process)
             connection.near.is_client = True
+            for end in (connection.near, connection.far):
+                self._ends.setdefault(end.process, {})[end] = None
             connection.far.attach(target.new_peer(connection.far, service.identity))
+            self._cut_ends()
             process.post(self.latency(), accepted, connection, target)
 
         def accepted(connection: SimulatedConnection, target: SimulatedRpcService) -> None:
@@ -180,12 +185,6 @@ class SimulatedNetwork:
             return await answer
         finally:
             timer.cancel()
-
-    def attached(self, end: End) -> None:
-        """For connections: *end* receives from now on."""
-        self._ends.setdefault(end.process, {})[end] = None
-        if self.is_cut(end.peer.process, end.process):
-            end.cut(True)
 
     def detached(self, end: End) -> None:
         """For connections."""

@@ -11,6 +11,7 @@ from flinkray.core.errors import ProcessExistsError
 from flinkray.rpc.base_service import BaseRpcService
 from flinkray.rpc.clock import LoopClock
 from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.connection_pool import Opened
 from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
@@ -86,23 +87,13 @@ class SimulatedRpcService(BaseRpcService):
     async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
         return await self._simulated_executor.run(self.process, fn, *args)
 
-    async def _open_connection(self, process_name: str) -> ClientConnection:
-        near, target = await self.network.open(self, process_name)
-        connection = ClientConnection(
-            process_name,
-            target.incarnation,
-            self.identity,
-            near,
-            self._deadlines,
-            self.max_frame_size,
-        )
-        near.attach(connection)
-        return connection
+    async def _open_transport(self, process_name: str, where: str | None) -> Opened:
+        near, target = await self.network.open(self, process_name, where)
+        return Opened(near, target.incarnation, target.incarnation)
 
-    async def _is_alive(self, connection: ClientConnection) -> bool:
-        return await self.simulation.supervisor.is_alive(
-            connection.process_name, connection.incarnation
-        )
+    def _connection_opened(self, connection: ClientConnection) -> None:
+        if connection.process_name != self.process_name:
+            self.simulation.supervisor.guard(connection, self.process)
 
     async def _end_children(self) -> None:
         self.simulation.supervisor.end_children(self.process_name)

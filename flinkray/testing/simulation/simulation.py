@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from flinkray.core.ids import random_bytes_from
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.errors import SimulationError
 from flinkray.testing.simulation.faults import Faults, Nemesis
 from flinkray.testing.simulation.network import Partition, SimulatedNetwork
@@ -49,16 +50,18 @@ class Simulation:
         seed: int,
         *,
         faults: Faults | None = None,
+        conditions: Conditions | None = None,
         nodes: int = 1,
         time_limit: float = 3600.0,
         story_length: int = 2000,
         epoch: float = 1_700_000_000.0,
         log_level: int = logging.INFO,
     ) -> None:
-        """*time_limit*: virtual seconds after which the run is taken to wait in vain.
+        """*conditions*: how long things take where no fault is at work.
 
-        *epoch*: the wall clock at time zero.  *log_level*: from which on log lines of flinkray
-        are part of the story.
+        *time_limit*: virtual seconds after which the run is taken to wait in vain.  *epoch*: the
+        wall clock at time zero.  *log_level*: from which on log lines of flinkray are part of the
+        story.
         """
         self.seed = seed
         self.random = stream(seed, "user")
@@ -67,6 +70,8 @@ class Simulation:
         self.story = Story(story_length)
         self.scheduler = Scheduler(stream(seed, "schedule"), limit=time_limit, story=self.story)
         self.network = SimulatedNetwork(self.scheduler, stream(seed, "network"))
+        if conditions is not None:
+            self.network.set_conditions(conditions)
         self.nodes = [Node(f"node-{number}") for number in range(nodes)]
         self.main_process = self.scheduler.new_process(MAIN, "")
         self.supervisor = Supervisor(self)

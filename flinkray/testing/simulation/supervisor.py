@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.rpc import codec
+from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.local_service import create_endpoint
 from flinkray.rpc.spec import EndpointSpec
@@ -49,6 +50,8 @@ class Supervisor:
         self._scheduler = simulation.scheduler
         self._process = simulation.scheduler.new_process("supervisor")
         self._records: dict[str, _Record] = {}
+        self._guarded: dict[SimulatedProcess, dict[ClientConnection, SimulatedProcess]] = {}
+        """By process: connections to it, and whose they are."""
 
     # --- asked by services, in their processes ----------------------------------------------------
 
@@ -83,11 +86,19 @@ class Supervisor:
         self._post(kill)
         await done
 
-    async def is_alive(self, process_name: str, incarnation: str) -> bool:
-        await asyncio.sleep(self._network.latency())
-        service = self._network.services.get(process_name)
-        await asyncio.sleep(self._network.latency())
-        return service is not None and service.incarnation == incarnation
+    def guard(self, connection: ClientConnection, process: SimulatedProcess) -> None:
+        """Break a connection of *process* when the death at its other end becomes known."""
+        target = self._network.services.get(connection.process_name)
+        if target is None or target.incarnation != connection.incarnation:
+            process.post(self._network.latency(), _break, connection)
+            return
+        guarded = self._guarded.setdefault(target.process, {})
+        guarded[connection] = process
+
+        def lost() -> None:
+            guarded.pop(connection, None)
+
+        connection.on_lost(lost)
 
     def end_children(self, owner: str) -> None:
         """End the processes that die with *owner*, which ends."""
@@ -104,10 +115,8 @@ class Supervisor:
     # --- outside of any process, or in the supervisor's -------------------------------------------
 
     def process_died(self, process: SimulatedProcess, noticed_after: float) -> None:
-        """A process was killed, not by the supervisor, which learns of it after a while."""
-        record = self._records.get(process.name)
-        if record is not None and record.process is process:
-            self._process.post(noticed_after, self._lost, record, process)
+        """A process has died; the supervisor learns of it after a while."""
+        self._process.post(noticed_after, self._found_dead, process)
 
     def _post(self, callback: object, *args: object) -> None:
         self._process.post(self._network.latency(), self._begin, callback, args)
@@ -194,10 +203,12 @@ class Supervisor:
             _fail(record.answer, error)
             self._kill(record.spec.name)
 
-    def _lost(self, record: _Record, process: SimulatedProcess) -> None:
-        """The death of a process has become known."""
-        name = record.spec.name
-        if self._records.get(name) is not record or record.process is not process:
+    def _found_dead(self, process: SimulatedProcess) -> None:
+        for connection, owner in self._guarded.pop(process, {}).items():
+            owner.post(self._network.latency(), _break, connection)
+        name = process.name
+        record = self._records.get(name)
+        if record is None or record.process is not process:
             return
         record.process = None
         self._orphan(name, True)
@@ -241,6 +252,12 @@ class Supervisor:
             del self._records[name]
         if process is not self._simulation.main_process:
             self._simulation.kill_process(process, reason)
+
+
+def _break(connection: ClientConnection) -> None:
+    connection.peer_died = True
+    if not connection.is_lost:
+        connection.break_off(f"the process {connection.process_name} died")
 
 
 def _succeed(future: asyncio.Future[Any], result: object) -> None:
