@@ -1,5 +1,10 @@
 """The actor framework: typed endpoints that call each other by address."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from flinkray.rpc.clock import LoopClock, SystemClock
 from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
@@ -7,7 +12,6 @@ from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatS
 from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
 from flinkray.rpc.mailbox import TimerHandle
 from flinkray.rpc.periodic import PeriodicTask
-from flinkray.rpc.ray_service import RayRpcService
 from flinkray.rpc.registration import (
     RegisteredRpcConnection,
     RegistrationFailure,
@@ -19,6 +23,9 @@ from flinkray.rpc.registration import (
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec, Placement
 from flinkray.rpc.watch import TerminationWatch
+
+if TYPE_CHECKING:
+    from flinkray.rpc.ray_service import RayRpcService
 
 __all__ = [
     "EndpointSpec",
@@ -48,3 +55,12 @@ __all__ = [
     "ask_timeout",
     "oneway",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Ray is imported by who uses it: not for the local service, nor for tests (PEP 562)."""
+    if name != "RayRpcService":
+        raise AttributeError(f"module 'flinkray.rpc' has no attribute {name!r}")
+    value: object = importlib.import_module("flinkray.rpc.ray_service").RayRpcService
+    globals()[name] = value
+    return value

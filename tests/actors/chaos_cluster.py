@@ -29,8 +29,8 @@ from flinkray.ha import StoreError
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.job_graph import SPARK
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor
-from flinkray.testing.local_cluster import LocalCluster
 from flinkray.testing.local_workers import LocalResourceManagerDriver
+from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import VirtualTimeLoop
 
 T = TypeVar("T")
@@ -97,11 +97,11 @@ class Processes(dict[str, LocalRpcService]):
         self._changed(name, False)
 
 
-class ChaosCluster(LocalCluster):
+class ChaosCluster(MiniCluster):
     """Keeps a story of what happens, and a list of what must not."""
 
     masters: ClassVar[dict[str, str]] = {
-        **LocalCluster.masters,
+        **MiniCluster.masters,
         "ResourceManager": f"{__name__}:create_slow_resource_manager",
     }
     _of_network: ClassVar[WeakKeyDictionary[LocalNetwork, ChaosCluster]] = WeakKeyDictionary()

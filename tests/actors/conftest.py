@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.testing.local_cluster import LocalCluster
+from flinkray.testing.mini_cluster import MiniCluster
 
 QUICK = {
     "cluster.registration.error-delay": "5 ms",
@@ -19,6 +19,6 @@ QUICK = {
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(str(tmp_path), configuration=QUICK) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[MiniCluster]:
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
         yield cluster

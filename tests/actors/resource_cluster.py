@@ -35,8 +35,8 @@ from flinkray.scheduler.slots import (
     SlotStatus,
     WorkerLocation,
 )
+from flinkray.testing import TestingGateway
 from flinkray.testing.local_workers import LocalWorkers
-from flinkray.testing.recording_endpoint import RecordingEndpoint, recording_endpoint
 
 ONE_CPU = ResourceProfile(1.0, 2**30)
 RM_TOKEN = ResourceManagerId.of(LeaderSessionID.standalone())
@@ -60,13 +60,12 @@ class Job:
         self.job_master_id = number(JobMasterId, first + attempt)
         self.resource_id = ResourceID(service.process_name)
         self.service = service
-        self.master: RecordingEndpoint = recording_endpoint(
-            self.service, "jobmaster", JobMasterGateway, self.job_master_id
-        )
+        self.master = TestingGateway(JobMasterGateway, self.job_master_id).lenient()
+        self.master.start(self.service, "jobmaster")
         self.accepted: list[SlotOffer] = []
         success = TaskExecutorToJobMasterRegistrationSuccess(self.resource_id)
-        self.master.answer("register_task_executor", success)
-        self.master.answer("offer_slots", self._accept)
+        self.master.on(JobMasterGateway.register_task_executor).returning(success)
+        self.master.on(JobMasterGateway.offer_slots).calling(self._accept)
         self.manager: ResourceManagerGateway | None = None
 
     def _accept(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
@@ -99,12 +98,12 @@ class Job:
         """Return when so many slots were offered in all."""
         offers = 1
         while len(self.accepted) < count:
-            await self.master.wait_for("offer_slots", offers)
+            await self.master.wait_for(JobMasterGateway.offer_slots, offers)
             offers += 1
 
     async def executor_of(self, index: int) -> TaskExecutorGateway:
         """The TaskExecutor that offered the *index*-th slot."""
-        (resource_id, _) = self.master.calls_of("offer_slots")[index]
+        (resource_id, _) = self.master.calls_of(JobMasterGateway.offer_slots)[index]
         return await self.service.connect(f"{resource_id}/taskexecutor", TaskExecutorGateway)
 
 
@@ -146,7 +145,8 @@ class Worker:
     def __init__(self, cluster: ResourceCluster, name: str, slots: int = 1) -> None:
         self.resource_id = ResourceID(name)
         self.service = LocalRpcService(name, cluster.network)
-        self.executor = recording_endpoint(self.service, "taskexecutor", TaskExecutorGateway)
+        self.executor = TestingGateway(TaskExecutorGateway).lenient()
+        self.executor.start(self.service, "taskexecutor")
         self.location = WorkerLocation(
             self.resource_id, self.executor.address, "node-0", "127.0.0.1", 1, WorkerGroupId("g"), 0
         )

@@ -26,7 +26,7 @@ from flinkray.rpc import RegistrationFailure
 from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.testing.local_cluster import scripted_job
+from flinkray.testing.mini_cluster import scripted_job
 from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.actors.chaos_cluster import ChaosCluster, SeededLoop

@@ -30,7 +30,7 @@ from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import NoRestart
 from flinkray.scheduler.job_info import JobResult
 from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.testing.local_cluster import LocalCluster, scripted_job
+from flinkray.testing.mini_cluster import MiniCluster, scripted_job
 from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK
@@ -50,14 +50,14 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> Non
         raise AssertionError(f"never saw {what}") from None
 
 
-async def until_status(cluster: LocalCluster, job_id: JobID, status: JobStatus) -> None:
+async def until_status(cluster: MiniCluster, job_id: JobID, status: JobStatus) -> None:
     async def has_status() -> bool:
         return await cluster.status(job_id) is status
 
     await eventually(has_status, f"job {status.name}")
 
 
-async def until_executing(cluster: LocalCluster, job_id: JobID) -> None:
+async def until_executing(cluster: MiniCluster, job_id: JobID) -> None:
     """All executors of the job's present attempt are registered."""
 
     async def executing() -> bool:
@@ -68,7 +68,7 @@ async def until_executing(cluster: LocalCluster, job_id: JobID) -> None:
     await eventually(executing, "all executions RUNNING")
 
 
-async def end(cluster: LocalCluster, job_id: JobID) -> JobResult:
+async def end(cluster: MiniCluster, job_id: JobID) -> JobResult:
     """The job's result; with it everything that the job had must be gone."""
     result = await asyncio.wait_for(cluster.result(job_id), 10)
     assert not [name for name in cluster.processes() if job_id.hex() in name]
@@ -78,7 +78,7 @@ async def end(cluster: LocalCluster, job_id: JobID) -> JobResult:
     return result
 
 
-async def test_job_gets_slots_runs_and_gives_everything_back(cluster: LocalCluster) -> None:
+async def test_job_gets_slots_runs_and_gives_everything_back(cluster: MiniCluster) -> None:
     """DI-01."""
     job_id = await cluster.submit(scripted_job(ENDS))
 
@@ -88,7 +88,7 @@ async def test_job_gets_slots_runs_and_gives_everything_back(cluster: LocalClust
     assert await cluster.status(job_id) is JobStatus.FINISHED
 
 
-async def test_subtask_i_runs_in_the_slot_of_bundle_i(cluster: LocalCluster) -> None:
+async def test_subtask_i_runs_in_the_slot_of_bundle_i(cluster: MiniCluster) -> None:
     job_id = await cluster.submit(scripted_job(RUNS, parallelism=3))
     await until_executing(cluster, job_id)
 
@@ -102,7 +102,7 @@ async def test_subtask_i_runs_in_the_slot_of_bundle_i(cluster: LocalCluster) -> 
 
 
 async def test_second_job_of_the_same_id_is_refused_while_running_and_after(
-    cluster: LocalCluster,
+    cluster: MiniCluster,
 ) -> None:
     """DI-02, DI-03."""
     job = scripted_job(RUNS)
@@ -117,7 +117,7 @@ async def test_second_job_of_the_same_id_is_refused_while_running_and_after(
 
 
 async def test_of_simultaneous_submissions_of_one_id_exactly_one_is_accepted(
-    cluster: LocalCluster,
+    cluster: MiniCluster,
 ) -> None:
     """DI-02."""
     job = scripted_job(ENDS)
@@ -132,13 +132,13 @@ async def test_of_simultaneous_submissions_of_one_id_exactly_one_is_accepted(
     assert (await end(cluster, job.job_id)).status is JobStatus.FINISHED
 
 
-async def test_bad_graph_is_refused_with_the_way_out(cluster: LocalCluster) -> None:
+async def test_bad_graph_is_refused_with_the_way_out(cluster: MiniCluster) -> None:
     with pytest.raises(JobSubmissionError, match="parallelism"):
         await cluster.submit(scripted_job(ENDS, parallelism=0))
     assert await (await cluster.dispatcher()).list_jobs() == ()
 
 
-async def test_unknown_job_is_named_by_every_question(cluster: LocalCluster) -> None:
+async def test_unknown_job_is_named_by_every_question(cluster: MiniCluster) -> None:
     """DI-08."""
     dispatcher = await cluster.dispatcher()
     job_id = JobID.generate()
@@ -153,7 +153,7 @@ async def test_unknown_job_is_named_by_every_question(cluster: LocalCluster) -> 
 
 
 async def test_stale_fencing_token_is_refused_by_dispatcher_and_job_master(
-    cluster: LocalCluster,
+    cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
@@ -172,7 +172,7 @@ async def test_stale_fencing_token_is_refused_by_dispatcher_and_job_master(
     assert await cluster.status(job_id) is JobStatus.RUNNING
 
 
-async def test_failure_without_restarts_fails_the_job_with_its_cause(cluster: LocalCluster) -> None:
+async def test_failure_without_restarts_fails_the_job_with_its_cause(cluster: MiniCluster) -> None:
     """DI-08, JM-22."""
     job = scripted_job(["register", "fail boom"], restart_strategy=NoRestart())
     await cluster.submit(job)
@@ -184,7 +184,7 @@ async def test_failure_without_restarts_fails_the_job_with_its_cause(cluster: Lo
     assert "boom" in (await cluster.details(job.job_id)).exceptions[0].text
 
 
-async def test_failures_are_followed_by_restarts_in_the_same_slots(cluster: LocalCluster) -> None:
+async def test_failures_are_followed_by_restarts_in_the_same_slots(cluster: MiniCluster) -> None:
     job = scripted_job(["fail one"], ["register", "fail two"], ENDS)
     await cluster.submit(job)
 
@@ -198,7 +198,7 @@ async def test_failures_are_followed_by_restarts_in_the_same_slots(cluster: Loca
     assert len(cluster.workers.starts) == 2
 
 
-async def test_lost_executor_is_a_new_attempt_of_its_subtask_only(cluster: LocalCluster) -> None:
+async def test_lost_executor_is_a_new_attempt_of_its_subtask_only(cluster: MiniCluster) -> None:
     job_id = await cluster.submit(scripted_job(["register", "lose 1", "register", "wait"]))
     await until_executing(cluster, job_id)
 
@@ -211,7 +211,7 @@ async def test_lost_executor_is_a_new_attempt_of_its_subtask_only(cluster: Local
 
 
 async def test_cancelled_job_ends_canceled_and_can_be_cancelled_again(
-    cluster: LocalCluster,
+    cluster: MiniCluster,
 ) -> None:
     """DI-06."""
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -224,7 +224,7 @@ async def test_cancelled_job_ends_canceled_and_can_be_cancelled_again(
     await dispatcher.cancel_job(job_id)
 
 
-async def test_cancelled_while_it_initializes_ends_canceled(cluster: LocalCluster) -> None:
+async def test_cancelled_while_it_initializes_ends_canceled(cluster: MiniCluster) -> None:
     """DI-06."""
     job = scripted_job(RUNS)
     dispatcher = await cluster.dispatcher()
@@ -233,7 +233,7 @@ async def test_cancelled_while_it_initializes_ends_canceled(cluster: LocalCluste
     assert (await end(cluster, job.job_id)).status is JobStatus.CANCELED
 
 
-async def test_finished_job_cannot_be_cancelled(cluster: LocalCluster) -> None:
+async def test_finished_job_cannot_be_cancelled(cluster: MiniCluster) -> None:
     """DI-06."""
     job_id = await cluster.submit(scripted_job(ENDS))
     await end(cluster, job_id)
@@ -241,7 +241,7 @@ async def test_finished_job_cannot_be_cancelled(cluster: LocalCluster) -> None:
         await (await cluster.dispatcher()).cancel_job(job_id)
 
 
-async def test_slot_larger_than_any_node_fails_the_job_at_once(cluster: LocalCluster) -> None:
+async def test_slot_larger_than_any_node_fails_the_job_at_once(cluster: MiniCluster) -> None:
     job = scripted_job(ENDS, profile=ResourceProfile(64, 2**30))
     await cluster.submit(job)
 
@@ -251,7 +251,7 @@ async def test_slot_larger_than_any_node_fails_the_job_at_once(cluster: LocalClu
     assert "64 CPU" in (result.failure or "")
 
 
-async def test_two_jobs_have_their_own_worker_groups(cluster: LocalCluster) -> None:
+async def test_two_jobs_have_their_own_worker_groups(cluster: MiniCluster) -> None:
     jobs = [await cluster.submit(scripted_job(RUNS)) for _ in range(2)]
     for job_id in jobs:
         await until_executing(cluster, job_id)
@@ -263,7 +263,7 @@ async def test_two_jobs_have_their_own_worker_groups(cluster: LocalCluster) -> N
     "victim",
     ["SparkDriver", "TaskExecutor", "SlotPool", "JobMaster", "ResourceManager", "Dispatcher"],
 )
-async def test_job_runs_again_after_the_death_of(victim: str, cluster: LocalCluster) -> None:
+async def test_job_runs_again_after_the_death_of(victim: str, cluster: MiniCluster) -> None:
     job_id = await cluster.submit(scripted_job(RUNS, ENDS))
     await until_executing(cluster, job_id)
 
@@ -281,7 +281,7 @@ async def test_job_runs_again_after_the_death_of(victim: str, cluster: LocalClus
     assert len(cluster.processes("ResourceManager")) == 1
 
 
-async def until_executing_again(cluster: LocalCluster, job_id: JobID, victim: str) -> None:
+async def until_executing_again(cluster: MiniCluster, job_id: JobID, victim: str) -> None:
     async def has_details() -> bool:
         return bool((await cluster.details(job_id)).vertices)
 
@@ -291,7 +291,7 @@ async def until_executing_again(cluster: LocalCluster, job_id: JobID, victim: st
     await until_executing(cluster, job_id)
 
 
-async def test_job_whose_master_keeps_dying_fails_with_the_cause(cluster: LocalCluster) -> None:
+async def test_job_whose_master_keeps_dying_fails_with_the_cause(cluster: MiniCluster) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
     for _ in range(6):
         await until_executing(cluster, job_id)
@@ -303,7 +303,7 @@ async def test_job_whose_master_keeps_dying_fails_with_the_cause(cluster: LocalC
     assert "JobMaster died 6 times" in (result.failure or "")
 
 
-async def test_results_outlive_the_dispatcher(cluster: LocalCluster) -> None:
+async def test_results_outlive_the_dispatcher(cluster: MiniCluster) -> None:
     """DI-13."""
     job_id = await cluster.submit(scripted_job(ENDS))
     before = await end(cluster, job_id)
@@ -316,7 +316,7 @@ async def test_results_outlive_the_dispatcher(cluster: LocalCluster) -> None:
         await cluster.submit(replace(scripted_job(ENDS), job_id=job_id))
 
 
-async def dispatcher_is_back(cluster: LocalCluster) -> None:
+async def dispatcher_is_back(cluster: MiniCluster) -> None:
     async def answers() -> bool:
         try:
             await (await cluster.dispatcher()).list_jobs()
@@ -332,7 +332,7 @@ async def dispatcher_is_back(cluster: LocalCluster) -> None:
     [("SlotPool", "slot pool"), ("TaskExecutor", "TaskExecutor"), ("SparkDriver", "Spark driver")],
 )
 async def test_job_without_restarts_fails_with_the_cause_after_the_death_of(
-    victim: str, cause: str, cluster: LocalCluster
+    victim: str, cause: str, cluster: MiniCluster
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
@@ -369,9 +369,9 @@ async def create_dispatcher_of_deaf_job_masters(
     return Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
 
 
-class ClusterOfDeafJobMasters(LocalCluster):
+class ClusterOfDeafJobMasters(MiniCluster):
     masters: ClassVar[dict[str, str]] = {
-        **LocalCluster.masters,
+        **MiniCluster.masters,
         "Dispatcher": f"{__name__}:create_dispatcher_of_deaf_job_masters",
     }
 

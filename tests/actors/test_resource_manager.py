@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.actors.cluster_services import ClusterServices, Leadership
-from flinkray.actors.gateways import ResourceManagerGateway
+from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
 from flinkray.actors.messages import TaskExecutorRegistrationSuccess
 from flinkray.actors.resource_manager import ResourceManager, ResourceManagerError
 from flinkray.core.errors import (
@@ -176,9 +176,9 @@ async def test_silent_peers_are_told_that_they_are_disconnected(tmp_path: Path) 
     worker, job = Worker(cluster, "worker"), cluster.job(1)
     await worker.register(manager)
     await job.register()
-    (reason,) = await worker.executor.wait_for("disconnect_resource_manager")
+    (reason,) = await worker.executor.wait_for(TaskExecutorGateway.disconnect_resource_manager)
     assert "no heartbeat from it for 50 s" in reason
-    token, reason = await job.master.wait_for("disconnect_resource_manager")
+    token, reason = await job.master.wait_for(JobMasterGateway.disconnect_resource_manager)
     assert token == RM_TOKEN
     assert "no heartbeat" in reason
     assert 50 <= cluster.service.clock.monotonic() < 60
@@ -195,17 +195,15 @@ async def test_peers_that_answer_heartbeats_stay_registered(tmp_path: Path) -> N
     worker, job = Worker(cluster, "worker"), cluster.job(1)
     await worker.register(manager)
     await job.register()
-    worker.executor.answer(
-        "heartbeat_from_resource_manager",
+    worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
         lambda _: manager.heartbeat_from_task_executor(worker.resource_id, worker.report),
     )
-    job.master.answer(
-        "heartbeat_from_resource_manager",
+    job.master.on(JobMasterGateway.heartbeat_from_resource_manager).calling(
         lambda _: manager.heartbeat_from_job_master(job.resource_id),
     )
     await asyncio.sleep(200)
-    assert worker.executor.calls_of("disconnect_resource_manager") == []
-    assert job.master.calls_of("disconnect_resource_manager") == []
+    assert worker.executor.calls_of(TaskExecutorGateway.disconnect_resource_manager) == []
+    assert job.master.calls_of(JobMasterGateway.disconnect_resource_manager) == []
     await job.declare(0)
 
 
@@ -246,8 +244,10 @@ async def test_a_lost_worker_fails_the_allocations_of_its_jobs_with_the_cause(
     )
     await worker.register(manager)
     await manager.disconnect_task_executor(ResourceID("worker"), "its disk is full")
-    await other.master.wait_for("fail_slot")
-    failures = job.master.calls_of("fail_slot") + other.master.calls_of("fail_slot")
+    await other.master.wait_for(JobMasterGateway.fail_slot)
+    failures = job.master.calls_of(JobMasterGateway.fail_slot) + other.master.calls_of(
+        JobMasterGateway.fail_slot
+    )
     assert [(who, int.from_bytes(slot.value, "big")) for who, slot, _ in failures] == [
         ("worker", 0),
         ("worker", 1),
@@ -347,7 +347,7 @@ async def test_workers_are_told_of_a_dead_master_whose_slots_they_have(tmp_path:
     await job.register()
     worker = await worker_with_a_slot_of(cluster, manager, job)
     cluster.network.crash(job.resource_id)
-    job_id, reason = await worker.executor.wait_for("disconnect_job_master")
+    job_id, reason = await worker.executor.wait_for(TaskExecutorGateway.disconnect_job_master)
     assert job_id == job.job_id
     assert "its JobMaster is gone" in reason
 
@@ -359,8 +359,8 @@ async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Pa
     job = cluster.job(1)
     await job.register()
     worker = await worker_with_a_slot_of(cluster, manager, job)
-    await job.master.wait_for("disconnect_resource_manager")
+    await job.master.wait_for(JobMasterGateway.disconnect_resource_manager)
     await asyncio.sleep(1)
-    assert worker.executor.calls_of("disconnect_job_master") == []
+    assert worker.executor.calls_of(TaskExecutorGateway.disconnect_job_master) == []
     await job.register()
     await job.declare(1)

@@ -16,7 +16,7 @@ import ray
 from ray._private.state import available_resources_per_node
 from ray.util import list_named_actors, placement_group_table
 
-from flinkray.actors.gateways import ResourceManagerGateway
+from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.messages import ClusterArguments
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
@@ -119,7 +119,7 @@ def free_cpus() -> float:
 
 def locations(job: Job) -> dict[int, WorkerLocation]:
     """By bundle, those that registered last."""
-    registered = job.master.calls_of("register_task_executor")
+    registered = job.master.calls_of(JobMasterGateway.register_task_executor)
     return {location.bundle_index: location for _, location in registered}
 
 
@@ -156,7 +156,9 @@ async def test_a_killed_task_executor_is_replaced_in_its_bundle(resources: RayRe
     job = await resources.running_job(2)
     victim = locations(job)[1]
     os.kill(victim.pid, signal.SIGKILL)
-    resource_id, _, cause = await asyncio.wait_for(job.master.wait_for("fail_slot"), 10)
+    resource_id, _, cause = await asyncio.wait_for(
+        job.master.wait_for(JobMasterGateway.fail_slot), 10
+    )
     assert resource_id == victim.resource_id
     assert victim.resource_id in cause
     await asyncio.wait_for(job.has_slots(3), 30)
@@ -237,7 +239,9 @@ async def test_too_large_slots_and_a_full_cluster_are_reported_within_5_seconds(
     large = await resources.job()
     declared_at = time.monotonic()
     await large.declare(1, ResourceProfile(1000.0))
-    (shortages,) = await asyncio.wait_for(large.master.wait_for("notify_not_enough_resources"), 5)
+    (shortages,) = await asyncio.wait_for(
+        large.master.wait_for(JobMasterGateway.notify_not_enough_resources), 5
+    )
     assert shortages[0].unfulfillable
     assert "1000 CPU" in shortages[0].reason
     await manager.release_job(large.job_id, "FAILED")
@@ -245,7 +249,9 @@ async def test_too_large_slots_and_a_full_cluster_are_reported_within_5_seconds(
     blocker, many = await resources.running_job(1), await resources.job()
     declared_at = time.monotonic()
     await many.declare(total, ONE_CPU)
-    (shortages,) = await asyncio.wait_for(many.master.wait_for("notify_not_enough_resources"), 5)
+    (shortages,) = await asyncio.wait_for(
+        many.master.wait_for(JobMasterGateway.notify_not_enough_resources), 5
+    )
     assert time.monotonic() - declared_at < 5
     assert not shortages[0].unfulfillable
     assert shortages[0].missing == total

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flinkray.actors.gateways import JobMasterGateway
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.resources import ResourceProfile
 from flinkray.testing.virtual_time import on_virtual_time
@@ -43,7 +44,9 @@ async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path: Pa
     [group] = cluster.workers.created_groups
     assert group.job_id == job.job_id
     assert group.bundles == (ONE_CPU, ONE_CPU)
-    locations = [location for _, location in job.master.calls_of("register_task_executor")]
+    locations = [
+        location for _, location in job.master.calls_of(JobMasterGateway.register_task_executor)
+    ]
     assert sorted(location.bundle_index for location in locations) == [0, 1]
     assert {location.worker_group for location in locations} == {group.group_id}
     assert len(cluster.workers.starts) == 2
@@ -143,13 +146,13 @@ async def test_a_killed_task_executor_is_replaced_in_the_same_bundle(tmp_path: P
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
-    victim, _ = job.master.calls_of("offer_slots")[1]
+    victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[1]
     lost = job.accepted[1].allocation_id
     bundle = int(victim.split("-")[2])
     cluster.network.crash(victim)
-    assert (await job.master.wait_for("fail_slot"))[:2] == (victim, lost)
+    assert (await job.master.wait_for(JobMasterGateway.fail_slot))[:2] == (victim, lost)
     await job.has_slots(3)
-    replacement, _ = job.master.calls_of("offer_slots")[2]
+    replacement, _ = job.master.calls_of(JobMasterGateway.offer_slots)[2]
     assert replacement != victim
     assert int(replacement.split("-")[2]) == bundle
     assert len(cluster.workers.created_groups) == 1
@@ -316,7 +319,7 @@ async def test_a_slot_larger_than_any_node_is_reported_at_once(tmp_path: Path) -
     job = cluster.job(1)
     await job.register()
     await job.declare(2, ResourceProfile(8.0, 2**30))
-    (shortages,) = await job.master.wait_for("notify_not_enough_resources")
+    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
     assert cluster.service.clock.monotonic() < 0.2
     [shortage] = shortages
     assert shortage.unfulfillable
@@ -337,7 +340,7 @@ async def test_too_many_slots_are_reported_after_the_delay_and_withdrawn_when_th
     await job.register()
     declared_at = cluster.service.clock.monotonic()
     await job.declare(2)
-    (shortages,) = await job.master.wait_for("notify_not_enough_resources")
+    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
     assert 2.0 <= cluster.service.clock.monotonic() - declared_at < 2.5
     [shortage] = shortages
     assert not shortage.unfulfillable
@@ -347,9 +350,11 @@ async def test_too_many_slots_are_reported_after_the_delay_and_withdrawn_when_th
     assert "no room" in shortage.reason, "the provider's own words are part of the answer"
     await manager.release_job(first.job_id, "FINISHED")
     await job.has_slots(2)
-    told = job.master.calls_of("notify_not_enough_resources")
+    told = job.master.calls_of(JobMasterGateway.notify_not_enough_resources)
     while told[-1] != ((),):
-        told.append(await job.master.wait_for("notify_not_enough_resources", len(told) + 1))
+        told.append(
+            await job.master.wait_for(JobMasterGateway.notify_not_enough_resources, len(told) + 1)
+        )
 
 
 @on_virtual_time
@@ -359,7 +364,7 @@ async def test_more_slots_than_the_cluster_can_hold_are_reported_at_once(tmp_pat
     job = cluster.job(1)
     await job.register()
     await job.declare(3)
-    (shortages,) = await job.master.wait_for("notify_not_enough_resources")
+    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
     assert cluster.service.clock.monotonic() < 0.2
     assert shortages[0].unfulfillable
     assert shortages[0].missing == 3
@@ -375,10 +380,10 @@ async def test_a_shortage_is_told_again_only_when_it_changes(tmp_path: Path) -> 
     await job.register()
     await job.declare(2)
     await asyncio.sleep(4)
-    [(shortages,)] = job.master.calls_of("notify_not_enough_resources")
+    [(shortages,)] = job.master.calls_of(JobMasterGateway.notify_not_enough_resources)
     assert shortages[0].cluster_available == NOTHING
     await manager.release_job(first.job_id, "FINISHED")
-    (shortages,) = await job.master.wait_for("notify_not_enough_resources", 2)
+    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources, 2)
     assert shortages[0].cluster_available == ONE_CPU
     await manager.release_job(second.job_id, "FINISHED")
     await job.has_slots(2)
@@ -390,4 +395,4 @@ async def test_a_job_whose_slots_come_in_time_is_told_nothing(tmp_path: Path) ->
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
     await asyncio.sleep(30)
-    assert job.master.calls_of("notify_not_enough_resources") == []
+    assert job.master.calls_of(JobMasterGateway.notify_not_enough_resources) == []

@@ -54,7 +54,7 @@ from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection
 from flinkray.scheduler.slots import SlotOffer, SlotOfferAnswer, SlotReport
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor
-from flinkray.testing.recording_endpoint import RecordingEndpoint, recording_endpoint
+from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, RM_ADDRESS, RM_TOKEN, number
 
@@ -98,12 +98,13 @@ class Bench:
         """In place of those without an election."""
         self.instances = 0
 
-    def start_resource_manager(self, token: ResourceManagerId = RM_TOKEN) -> RecordingEndpoint:
+    def start_resource_manager(
+        self, token: ResourceManagerId = RM_TOKEN
+    ) -> TestingGateway[ResourceManagerGateway]:
         self.manager_service = LocalRpcService(RM_NAME, self.network)
-        self.manager = recording_endpoint(
-            self.manager_service, "resourcemanager", ResourceManagerGateway, token
-        )
-        self.manager.answer("register_task_executor", self._registered)
+        self.manager = TestingGateway(ResourceManagerGateway, token).lenient()
+        self.manager.start(self.manager_service, "resourcemanager")
+        self.manager.on(ResourceManagerGateway.register_task_executor).calling(self._registered)
         return self.manager
 
     def _registered(self, registration: object) -> TaskExecutorRegistrationSuccess:
@@ -142,18 +143,18 @@ class Bench:
         """Both, registered."""
         self.start_resource_manager()
         executor = await self.start_task_executor()
-        await self.manager.wait_for("send_slot_report")
+        await self.manager.wait_for(ResourceManagerGateway.send_slot_report)
         return executor
 
     def start_job_master(
         self, token: JobMasterId = MASTER, name: str = "JobMaster-1"
-    ) -> RecordingEndpoint:
+    ) -> TestingGateway[JobMasterGateway]:
         service = LocalRpcService(name, self.network)
-        master = recording_endpoint(service, "jobmaster", JobMasterGateway, token)
-        master.answer(
-            "register_task_executor", TaskExecutorToJobMasterRegistrationSuccess(ResourceID(name))
-        )
-        master.answer("offer_slots", accept_all)
+        master = TestingGateway(JobMasterGateway, token).lenient()
+        master.start(service, "jobmaster")
+        success = TaskExecutorToJobMasterRegistrationSuccess(ResourceID(name))
+        master.on(JobMasterGateway.register_task_executor).returning(success)
+        master.on(JobMasterGateway.offer_slots).calling(accept_all)
         return master
 
     async def request(
@@ -172,9 +173,11 @@ class Bench:
         )
 
     async def latest_report(self, executor: TaskExecutorGateway) -> SlotReport:
-        count = len(self.manager.calls_of("heartbeat_from_task_executor"))
+        count = len(self.manager.calls_of(ResourceManagerGateway.heartbeat_from_task_executor))
         await executor.heartbeat_from_resource_manager(RM_NAME)
-        _, report = await self.manager.wait_for("heartbeat_from_task_executor", count + 1)
+        _, report = await self.manager.wait_for(
+            ResourceManagerGateway.heartbeat_from_task_executor, count + 1
+        )
         return report  # type: ignore[no-any-return]
 
 
@@ -210,10 +213,10 @@ async def test_it_registers_at_once_and_sends_its_slots(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.start()
     assert bench.client.clock.monotonic() < 0.1
-    [(registration,)] = bench.manager.calls_of("register_task_executor")
+    [(registration,)] = bench.manager.calls_of(ResourceManagerGateway.register_task_executor)
     assert registration.location == bench.endpoint.location
     assert registration.number_of_slots == 2
-    [(name, instance, report)] = bench.manager.calls_of("send_slot_report")
+    [(name, instance, report)] = bench.manager.calls_of(ResourceManagerGateway.send_slot_report)
     assert (name, instance) == (NAME, bench.instance(1))
     assert allocations(report) == [None, None]
 
@@ -226,10 +229,12 @@ async def test_it_registers_anew_when_its_resource_manager_restarts(tmp_path: Pa
     bench.network.crash(RM_NAME)
     await asyncio.sleep(5)
     bench.start_resource_manager()
-    _, instance, _ = await bench.manager.wait_for("send_slot_report")
+    _, instance, _ = await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
     assert instance == bench.instance(2)
     await asyncio.sleep(200)
-    assert len(bench.manager.calls_of("register_task_executor")) > 1, "heartbeats time out later"
+    assert len(bench.manager.calls_of(ResourceManagerGateway.register_task_executor)) > 1, (
+        "heartbeats time out later"
+    )
 
 
 @on_virtual_time
@@ -237,10 +242,10 @@ async def test_a_silent_resource_manager_is_left_and_registered_at_again(tmp_pat
     """TM-04"""
     bench = Bench(tmp_path)
     await bench.start()
-    _, reason = await bench.manager.wait_for("disconnect_task_executor")
+    _, reason = await bench.manager.wait_for(ResourceManagerGateway.disconnect_task_executor)
     assert "no heartbeat from it for 50 s" in reason
     assert 50 <= bench.client.clock.monotonic() < 51
-    await bench.manager.wait_for("send_slot_report", 2)
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
     assert bench.client.clock.monotonic() < 52
 
 
@@ -250,7 +255,7 @@ async def test_it_registers_again_when_the_resource_manager_disconnects_it(tmp_p
     bench = Bench(tmp_path)
     executor = await bench.start()
     await executor.disconnect_resource_manager("no heartbeat")
-    _, instance, _ = await bench.manager.wait_for("send_slot_report", 2)
+    _, instance, _ = await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
     assert instance == bench.instance(2)
 
 
@@ -258,10 +263,12 @@ async def test_it_registers_again_when_the_resource_manager_disconnects_it(tmp_p
 async def test_a_refused_slot_report_makes_it_register_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.start_resource_manager()
-    bench.manager.answer("send_slot_report", RecipientUnreachableError("who are you?"))
+    bench.manager.on(ResourceManagerGateway.send_slot_report).raising(
+        RecipientUnreachableError("who are you?")
+    )
     await bench.start_task_executor()
-    await bench.manager.wait_for("send_slot_report", 2)
-    assert len(bench.manager.calls_of("register_task_executor")) >= 2
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
+    assert len(bench.manager.calls_of(ResourceManagerGateway.register_task_executor)) >= 2
 
 
 @on_virtual_time
@@ -290,7 +297,9 @@ async def test_it_ends_itself_when_a_lost_resource_manager_stays_away(tmp_path: 
 async def test_it_ends_itself_when_the_resource_manager_rejects_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.start_resource_manager()
-    bench.manager.answer("register_task_executor", RegistrationRejection("we shut down"))
+    bench.manager.on(ResourceManagerGateway.register_task_executor).returning(
+        RegistrationRejection("we shut down")
+    )
     await bench.start_task_executor()
     await bench.endpoint.terminated
 
@@ -338,21 +347,23 @@ async def test_it_follows_a_change_of_the_leading_resource_manager(tmp_path: Pat
     await asyncio.sleep(10)
     assert first.calls == [], "nobody leads yet"
     leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
-    await first.wait_for("send_slot_report")
+    await first.wait_for(ResourceManagerGateway.send_slot_report)
     leaders.manager.tell(None, None)
     await asyncio.sleep(100)
-    assert first.calls_of("disconnect_task_executor") == [], "it is not monitored any more"
-    assert len(first.calls_of("register_task_executor")) == 1
+    assert first.calls_of(ResourceManagerGateway.disconnect_task_executor) == [], (
+        "it is not monitored any more"
+    )
+    assert len(first.calls_of(ResourceManagerGateway.register_task_executor)) == 1
     service = LocalRpcService("ResourceManager-2", bench.network)
     token = number(ResourceManagerId, 2)
-    second = recording_endpoint(service, "resourcemanager", ResourceManagerGateway, token)
-    second.answer(
-        "register_task_executor", TaskExecutorRegistrationSuccess(bench.instance(5), RM_NAME)
-    )
+    second = TestingGateway(ResourceManagerGateway, token).lenient()
+    second.start(service, "resourcemanager")
+    success = TaskExecutorRegistrationSuccess(bench.instance(5), RM_NAME)
+    second.on(ResourceManagerGateway.register_task_executor).returning(success)
     leaders.manager.tell("ResourceManager-2/resourcemanager", token)
-    _, instance, _ = await second.wait_for("send_slot_report")
+    _, instance, _ = await second.wait_for(ResourceManagerGateway.send_slot_report)
     assert instance == bench.instance(5)
-    assert len(first.calls_of("register_task_executor")) == 1
+    assert len(first.calls_of(ResourceManagerGateway.register_task_executor)) == 1
 
 
 @on_virtual_time
@@ -363,17 +374,17 @@ async def test_a_job_master_that_lost_its_job_is_left_until_it_leads_again(tmp_p
     bench.start_resource_manager()
     executor, master = await bench.start_task_executor(), bench.start_job_master()
     leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
-    await bench.manager.wait_for("send_slot_report")
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
     await bench.request(executor, 0, A)
     leaders.master.tell("JobMaster-1/jobmaster", MASTER)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     bench.runner.may_clean.clear()
     leaders.master.tell(None, None)
     await asyncio.sleep(100)
-    assert len(master.calls_of("register_task_executor")) == 1
+    assert len(master.calls_of(JobMasterGateway.register_task_executor)) == 1
     leaders.master.tell("JobMaster-1/jobmaster", MASTER)
-    await master.wait_for("register_task_executor", 2)
+    await master.wait_for(JobMasterGateway.register_task_executor, 2)
 
 
 # --- slots ----------------------------------------------------------------------------------------
@@ -390,7 +401,7 @@ async def test_slots_are_refused_to_others_than_the_leading_resource_manager(
     with pytest.raises(SlotAllocationError, match="not registered"):
         await bench.request(executor, 0, A)
     bench.start_resource_manager()
-    await bench.manager.wait_for("send_slot_report")
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
     with pytest.raises(SlotAllocationError, match="not registered"):
         await bench.request(executor, 0, A, manager=number(ResourceManagerId, 9))
     await bench.request(executor, 0, A)
@@ -405,10 +416,12 @@ async def test_slots_are_offered_once_the_job_master_is_there(tmp_path: Path) ->
     await bench.request(executor, 1, B)
     await asyncio.sleep(2)
     master = bench.start_job_master()
-    resource_id, offers = await master.wait_for("offer_slots")
+    resource_id, offers = await master.wait_for(JobMasterGateway.offer_slots)
     assert resource_id == NAME
     assert [(offer.allocation_id, offer.slot_index) for offer in offers] == [(A, 0), (B, 1)]
-    assert master.calls_of("register_task_executor") == [(JOB, bench.endpoint.location)]
+    assert master.calls_of(JobMasterGateway.register_task_executor) == [
+        (JOB, bench.endpoint.location)
+    ]
 
 
 @on_virtual_time
@@ -416,10 +429,10 @@ async def test_of_two_offered_slots_the_rejected_one_is_free_again(tmp_path: Pat
     """TM-10"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
-    master.answer("offer_slots", accept_only(A))
+    master.on(JobMasterGateway.offer_slots).calling(accept_only(A))
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    freed = await bench.manager.wait_for("notify_slot_available")
+    freed = await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available)
     assert freed == (bench.instance(1), SlotID(NAME, 1), B)
     await executor.submit_task(task(A), MASTER)
     with pytest.raises(SlotAllocationError, match="is not there"):
@@ -441,16 +454,16 @@ async def test_a_task_submitted_before_the_offer_is_answered_runs(tmp_path: Path
         await may_answer.wait()
         return SlotOfferAnswer(())
 
-    master.answer("offer_slots", accept_none)
+    master.on(JobMasterGateway.offer_slots).calling(accept_none)
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     may_answer.set()
-    assert (await bench.manager.wait_for("notify_slot_available"))[2] == B
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
     await asyncio.sleep(1)
     assert allocations(await bench.latest_report(executor)) == [A, None]
-    assert master.calls_of("update_task_execution_state") == []
+    assert master.calls_of(JobMasterGateway.update_task_execution_state) == []
 
 
 @on_virtual_time
@@ -463,14 +476,14 @@ async def test_an_offer_without_an_answer_is_repeated_and_the_slot_kept(tmp_path
         await asyncio.Event().wait()
         raise AssertionError
 
-    master.answer("offer_slots", never)
+    master.on(JobMasterGateway.offer_slots).calling(never)
     await bench.request(executor, 0, A)
     await asyncio.sleep(5)
     await executor.submit_task(task(A), MASTER)  # active: it does not time out itself
     await bench.request(executor, 1, B)
     await asyncio.sleep(5.1)
-    master.answer("offer_slots", accept_all)
-    _, offers = await master.wait_for("offer_slots", 2)
+    master.on(JobMasterGateway.offer_slots).calling(accept_all)
+    _, offers = await master.wait_for(JobMasterGateway.offer_slots, 2)
     assert [offer.allocation_id for offer in offers] == [B]
     await asyncio.sleep(20)
     assert allocations(await bench.latest_report(executor)) == [A, B]
@@ -480,10 +493,12 @@ async def test_an_offer_without_an_answer_is_repeated_and_the_slot_kept(tmp_path
 async def test_a_job_master_that_cannot_take_slots_yet_is_asked_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
-    master.answer("offer_slots", RecipientUnreachableError("no SlotPool at present"))
+    master.on(JobMasterGateway.offer_slots).raising(
+        RecipientUnreachableError("no SlotPool at present")
+    )
     await bench.request(executor, 0, A)
-    await master.wait_for("offer_slots", 3)
-    master.answer("offer_slots", accept_all)
+    await master.wait_for(JobMasterGateway.offer_slots, 3)
+    master.on(JobMasterGateway.offer_slots).calling(accept_all)
     await asyncio.sleep(20)
     assert allocations(await bench.latest_report(executor)) == [A, None]
 
@@ -494,7 +509,7 @@ async def test_a_slot_that_no_job_takes_is_free_after_10_seconds(tmp_path: Path)
     bench = Bench(tmp_path)
     executor = await bench.start()
     await bench.request(executor, 0, A)
-    freed = await bench.manager.wait_for("notify_slot_available")
+    freed = await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available)
     assert freed[2] == A
     assert 10 <= bench.client.clock.monotonic() < 10.5
     assert bench.runner.cleaned == [], "nothing ran there"
@@ -506,20 +521,20 @@ async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_pat
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     bench.runner.may_clean.clear()
     freeing = asyncio.ensure_future(executor.free_slot(A, "enough"))
-    (state,) = await master.wait_for("update_task_execution_state")
+    (state,) = await master.wait_for(JobMasterGateway.update_task_execution_state)
     assert state.state is ExecutionState.CANCELED
     await asyncio.sleep(1)
     assert not freeing.done()
-    assert bench.manager.calls_of("notify_slot_available") == []
+    assert bench.manager.calls_of(ResourceManagerGateway.notify_slot_available) == []
     assert allocations(await bench.latest_report(executor)) == [A, None]
     bench.runner.may_clean.set()
     await freeing
     assert bench.runner.cleaned == [JOB]
-    assert (await bench.manager.wait_for("notify_slot_available"))[2] == A
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     await executor.free_slot(A, "again")
 
 
@@ -529,7 +544,7 @@ async def test_the_job_master_is_left_when_the_jobs_last_slot_is_freed(tmp_path:
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.free_slot(A, "enough")
     await asyncio.sleep(0.1)
     with pytest.raises(TaskError, match="does not lead the job here"):
@@ -538,10 +553,10 @@ async def test_the_job_master_is_left_when_the_jobs_last_slot_is_freed(tmp_path:
         ResourceID("JobMaster-1"), AllocatedSlotReport(JOB, ())
     )
     await asyncio.sleep(1)
-    assert master.calls_of("heartbeat_from_task_executor") == []
+    assert master.calls_of(JobMasterGateway.heartbeat_from_task_executor) == []
     bench.network.crash("JobMaster-1")
     await asyncio.sleep(5)
-    assert len(bench.manager.calls_of("notify_slot_available")) == 1
+    assert len(bench.manager.calls_of(ResourceManagerGateway.notify_slot_available)) == 1
 
 
 # --- JobMasters -----------------------------------------------------------------------------------
@@ -554,10 +569,10 @@ async def test_a_dead_job_masters_slots_are_freed_and_the_resource_manager_told(
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     bench.network.crash("JobMaster-1")
-    assert (await bench.manager.wait_for("notify_slot_available"))[2] == A
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     assert bench.client.clock.monotonic() < 1
     assert bench.runner.cleaned == [JOB]
     assert allocations(await bench.latest_report(executor)) == [None, None]
@@ -569,13 +584,13 @@ async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_pa
     bench = Bench(tmp_path)
     executor, first = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
-    await first.wait_for("offer_slots")
+    await first.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
-    _, offers = await second.wait_for("offer_slots")
+    _, offers = await second.wait_for(JobMasterGateway.offer_slots)
     assert [offer.allocation_id for offer in offers] == [B]
-    assert (await bench.manager.wait_for("notify_slot_available"))[2] == A
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     with pytest.raises(TaskError, match="does not lead the job here"):
         await executor.submit_task(task(B, attempt=1), MASTER)
     await executor.submit_task(task(B), NEXT_MASTER)
@@ -588,13 +603,13 @@ async def test_a_silent_job_master_is_told_goodbye_and_registered_at_again(tmp_p
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     bench.runner.may_clean.clear()
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
-    resource_id, reason = await master.wait_for("disconnect_task_executor")
+    resource_id, reason = await master.wait_for(JobMasterGateway.disconnect_task_executor)
     assert resource_id == NAME
     assert "no heartbeat" in reason
     assert 50 <= bench.client.clock.monotonic() < 51
-    await master.wait_for("register_task_executor", 2)
+    await master.wait_for(JobMasterGateway.register_task_executor, 2)
     assert bench.client.clock.monotonic() < 52
 
 
@@ -603,11 +618,13 @@ async def test_a_job_master_that_rejects_the_registration_gets_no_slots(tmp_path
     """TM-17"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
-    master.answer("register_task_executor", RegistrationRejection("I run another job"))
+    master.on(JobMasterGateway.register_task_executor).returning(
+        RegistrationRejection("I run another job")
+    )
     await bench.request(executor, 0, A)
-    assert (await bench.manager.wait_for("notify_slot_available"))[2] == A
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     assert bench.client.clock.monotonic() < 1
-    assert master.calls_of("offer_slots") == []
+    assert master.calls_of(JobMasterGateway.offer_slots) == []
 
 
 @on_virtual_time
@@ -617,19 +634,19 @@ async def test_slots_of_both_sides_are_compared_in_heartbeats(tmp_path: Path) ->
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     await executor.submit_task(task(B, attempt=1), MASTER)
     only_there = number(AllocationID, 12)
     report = AllocatedSlotReport(JOB, (A, only_there))
     await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), report)
-    name, lost, _ = await master.wait_for("fail_slot")
+    name, lost, _ = await master.wait_for(JobMasterGateway.fail_slot)
     assert (name, lost) == (NAME, only_there)
     assert allocations(await bench.latest_report(executor)) == [A, B], "one report may be late"
     await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), report)
-    assert (await bench.manager.wait_for("notify_slot_available"))[2] == B
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
     assert allocations(await bench.latest_report(executor)) == [A, None]
-    _, payload = await master.wait_for("heartbeat_from_task_executor")
+    _, payload = await master.wait_for(JobMasterGateway.heartbeat_from_task_executor)
     assert set(payload.attempts) == {task(A).attempt_id, task(B, attempt=1).attempt_id}
 
 
@@ -643,17 +660,17 @@ async def test_a_cancelled_task_is_reported_and_the_other_one_runs_on(tmp_path: 
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     first, second = task(A), task(B, attempt=1)
     await executor.submit_task(first, MASTER)
     await executor.submit_task(second, MASTER)
     with pytest.raises(TaskError, match="does not lead"):
         await executor.cancel_task(first.attempt_id, NEXT_MASTER)
     await executor.cancel_task(first.attempt_id, MASTER)
-    (state,) = await master.wait_for("update_task_execution_state")
+    (state,) = await master.wait_for(JobMasterGateway.update_task_execution_state)
     assert (state.attempt_id, state.state) == (first.attempt_id, ExecutionState.CANCELED)
     await asyncio.sleep(1)
-    assert len(master.calls_of("update_task_execution_state")) == 1
+    assert len(master.calls_of(JobMasterGateway.update_task_execution_state)) == 1
     assert allocations(await bench.latest_report(executor)) == [A, B], "the slot stays the job's"
     with pytest.raises(TaskError, match="does not run"):
         await executor.cancel_task(first.attempt_id, MASTER)
@@ -664,11 +681,11 @@ async def test_a_failed_task_is_reported_with_its_cause(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
-    await master.wait_for("offer_slots")
+    await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     await asyncio.sleep(0.1)
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("the disk is full"))
-    (state,) = await master.wait_for("update_task_execution_state")
+    (state,) = await master.wait_for(JobMasterGateway.update_task_execution_state)
     assert (state.state, state.failure) == (ExecutionState.FAILED, "the disk is full")
 
 
@@ -702,4 +719,6 @@ async def test_it_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
     bench.runner.may_clean.set()
     await stopped
     assert bench.runner.cleaned == [JOB]
-    assert bench.manager.calls_of("disconnect_task_executor") == [(NAME, "it stops")]
+    assert bench.manager.calls_of(ResourceManagerGateway.disconnect_task_executor) == [
+        (NAME, "it stops")
+    ]

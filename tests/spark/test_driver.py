@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService, RpcService
+from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.spark.driver import SparkDriver
 from flinkray.spark.gateway import (
     SparkDriverGateway,
@@ -24,45 +23,13 @@ from flinkray.spark.gateway import (
     SparkStageListenerGateway,
 )
 from flinkray.spark.stage import StageListener
+from flinkray.testing import TestingGateway
 
 VERTEX = JobVertexID(bytes(16))
 LEADER = JobMasterId(bytes([1] * 16))
 RESULT = SparkResult("/results", 3, "{}")
 FAILURE = SparkFailure("ValueError", "ValueError: no", "Traceback", is_user_error=True)
 EXECUTOR = SparkExecutorInfo(0, "0", "actor", "node", 7, 0)
-
-
-class TestingJobMaster(FencedRpcEndpoint[JobMasterId], SparkStageListenerGateway):
-    """Keeps what it is told."""
-
-    __test__ = False
-
-    def __init__(self, rpc_service: RpcService, token: JobMasterId = LEADER) -> None:
-        super().__init__(rpc_service, "jobmaster", token)
-        self.told: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
-
-    async def spark_executors_changed(
-        self,
-        vertex_id: JobVertexID,
-        attempt_number: int,
-        registered: tuple[SparkExecutorInfo, ...],
-    ) -> None:
-        self.told.put_nowait(("executors", vertex_id, attempt_number, registered))
-
-    async def spark_progress(
-        self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress
-    ) -> None:
-        self.told.put_nowait(("progress", vertex_id, attempt_number, progress))
-
-    async def spark_stage_finished(
-        self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult
-    ) -> None:
-        self.told.put_nowait(("finished", vertex_id, attempt_number, result))
-
-    async def spark_stage_failed(
-        self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure
-    ) -> None:
-        self.told.put_nowait(("failed", vertex_id, attempt_number, failure))
 
 
 class TestingStage:
@@ -99,7 +66,7 @@ class Scene:
         self.job_master_service = LocalRpcService("JobMaster-1", self._network)
         self.driver_service = LocalRpcService("SparkDriver-1", self._network)
         self.client = LocalRpcService("client", self._network)
-        self.job_master = TestingJobMaster(self.job_master_service)
+        self.job_master = TestingGateway(SparkStageListenerGateway, LEADER).lenient()
         self.stage: TestingStage
         self.driver = self.new_driver(LEADER)
 
@@ -126,9 +93,12 @@ class Scene:
         return SparkDriver(self.driver_service, stage, create_run)
 
     async def start(self) -> None:
-        self.job_master.start()
+        self.start_job_master()
         self.driver.start()
         await self.connect()
+
+    def start_job_master(self) -> None:
+        self.job_master.start(self.job_master_service, "jobmaster")
 
     async def connect(self) -> SparkDriverGateway:
         return await self.client.connect("SparkDriver-1/sparkdriver", SparkDriverGateway)
@@ -153,17 +123,18 @@ async def test_a_stages_events_reach_the_job_master_in_order(scene: Scene) -> No
     scene.stage.tell(lambda listener: listener.progress(progress))
     scene.stage.tell(lambda listener: listener.finished(RESULT))
 
-    assert [await scene.job_master.told.get() for _ in range(3)] == [
-        ("executors", VERTEX, 2, (EXECUTOR,)),
-        ("progress", VERTEX, 2, progress),
-        ("finished", VERTEX, 2, RESULT),
+    await scene.job_master.wait_for(SparkStageListenerGateway.spark_stage_finished)
+    assert scene.job_master.calls == [
+        ("spark_executors_changed", (VERTEX, 2, (EXECUTOR,))),
+        ("spark_progress", (VERTEX, 2, progress)),
+        ("spark_stage_finished", (VERTEX, 2, RESULT)),
     ]
 
 
 async def test_after_a_result_the_driver_stays_until_it_is_stopped(scene: Scene) -> None:
     await scene.start()
     scene.stage.tell(lambda listener: listener.finished(RESULT))
-    await scene.job_master.told.get()
+    await scene.job_master.wait_for(SparkStageListenerGateway.spark_stage_finished)
     assert scene.driver.is_running
     assert scene.stage.stops == 0
 
@@ -179,7 +150,7 @@ async def test_after_a_failure_is_told_the_driver_ends_itself_and_its_stage(scen
     scene.stage.tell(lambda listener: listener.failed(FAILURE))
     await scene.driver.terminated
 
-    assert scene.job_master.told.get_nowait() == ("failed", VERTEX, 2, FAILURE)
+    assert scene.job_master.calls == [("spark_stage_failed", (VERTEX, 2, FAILURE))]
     assert scene.stage.stops == 1
 
 
@@ -201,7 +172,7 @@ async def test_the_driver_answers_while_its_stage_stops_and_stops_it_once(scene:
 
     stops = [asyncio.ensure_future(gateway.stop()) for _ in range(2)]
     scene.stage.tell(lambda listener: listener.progress(SparkProgress(failed_tasks=1)))
-    assert (await scene.job_master.told.get())[0] == "progress"
+    await scene.job_master.wait_for(SparkStageListenerGateway.spark_progress)
     assert not any(stop.done() for stop in stops)
     scene.stage.may_stop.set()
     await asyncio.gather(*stops)
@@ -215,14 +186,14 @@ async def test_a_driver_of_a_past_leader_session_ends_itself(scene: Scene) -> No
     scene.driver.close()
     await scene.driver.terminated
     past = scene.new_driver(JobMasterId(bytes([9] * 16)))
-    scene.job_master.start()
+    scene.start_job_master()
     past.start()
     await scene.connect()
 
     scene.stage.tell(lambda listener: listener.finished(RESULT))
     await past.terminated
 
-    assert scene.job_master.told.empty()
+    assert scene.job_master.calls == []
     assert scene.stage.stops == 1
 
 

@@ -64,7 +64,7 @@ def scripted_job(
     return JobGraph(JobID.generate(), name, (vertex,), restart_strategy)
 
 
-class LocalCluster:
+class MiniCluster:
     """An async context manager: entered, the cluster runs on the present event loop."""
 
     masters: ClassVar[dict[str, str]] = {
@@ -84,7 +84,7 @@ class LocalCluster:
         self.workers = LocalWorkers(self.network, *(nodes or (_NODE,)))
         self._arguments = ClusterArguments("local", dict(configuration or {}), storage_dir)
 
-    async def __aenter__(self) -> LocalCluster:
+    async def __aenter__(self) -> MiniCluster:
         self.client = LocalRpcService("client", self.network)
         for name, factory in self.masters.items():
             spec = EndpointSpec(

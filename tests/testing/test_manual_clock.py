@@ -1,0 +1,45 @@
+"""Time that stands still until the test moves it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import flinkray.testing
+from flinkray.core.clock import Clock
+from flinkray.testing import ManualClock
+
+
+def test_time_passes_only_when_it_is_advanced() -> None:
+    clock = ManualClock(epoch=1000.0)
+    as_clock: Clock = clock
+    assert (as_clock.time(), as_clock.monotonic()) == (1000.0, 0.0)
+    clock.advance(2.5)
+    assert (clock.time(), clock.monotonic()) == (1002.5, 2.5)
+    with pytest.raises(ValueError, match="-1 s"):
+        clock.advance(-1)
+
+
+def test_a_corrected_wall_clock_does_not_move_the_monotonic_one() -> None:
+    clock = ManualClock(epoch=1000.0)
+    clock.advance(1.0)
+    clock.set_wall_clock(500.0)
+    clock.advance(1.0)
+    assert (clock.time(), clock.monotonic()) == (501.0, 2.0)
+
+
+def test_every_public_name_is_there_and_without_a_cluster_none_imports_ray() -> None:
+    names = [
+        name for name in flinkray.testing.__all__ if name not in ("MiniCluster", "scripted_job")
+    ]
+    program = (
+        f"import sys; from flinkray.testing import {', '.join(names)}; "
+        "sys.exit('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    for name in flinkray.testing.__all__:
+        assert getattr(flinkray.testing, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = flinkray.testing.nothing
