@@ -86,7 +86,8 @@ def pack(envelope: Envelope, limit: int = MAX_FRAME_SIZE) -> bytes:
     )
     if len(frame) > limit:
         raise FrameTooLargeError(
-            f"a message of {len(frame)} bytes is above the frame limit of {limit} bytes"
+            f"a message of {len(frame)} bytes is above the frame limit of {limit} bytes "
+            "(rpc.frame-size); what is larger travels as a blob (flinkray.blob)"
         )
     return frame
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
-    frozenset({"checkpoint", "state", "ha", "rpc"}),
+    frozenset({"blob", "checkpoint", "state", "ha", "rpc"}),
     frozenset({"streaming", "spark", "scheduler"}),
     frozenset({"actors"}),
     frozenset({"datastream", "client", "rest"}),

@@ -1,0 +1,156 @@
+"""The other side of a blob server: whole blobs, whatever happens to connections on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from flinkray.blob.errors import BlobCorruptError
+from flinkray.blob.gateway import BlobServerGateway, chunk_size
+from flinkray.core.blobs import BlobKey, BlobOwner
+from flinkray.core.errors import RpcError, RpcTimeoutError
+from flinkray.rpc import RpcService
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds without progress after which a transfer is given up; Ray restarts a server within 2."""
+
+_FIRST_DELAY = 0.05
+_LONGEST_DELAY = 1.0
+"""Seconds before the server is connected to again; doubled each time."""
+
+_CORRUPT_ATTEMPTS = 3
+"""How often a transfer whose bytes came out wrong is made in all."""
+
+
+class BlobClient:
+    """Puts and gets blobs at one server; use on the service's event loop.
+
+    A transfer goes on where it was when the connection breaks or the server is restarted.  Blobs
+    are whole in this process's memory.
+    """
+
+    def __init__(
+        self, rpc_service: RpcService, server_address: str, *, patience: float = PATIENCE
+    ) -> None:
+        self._rpc_service = rpc_service
+        self._address = server_address
+        self._patience = patience
+        self._gateway: BlobServerGateway | None = None
+
+    async def put(self, owner: BlobOwner, data: bytes) -> BlobKey:
+        """Store *data*; on return it is durable.  Nothing travels when it is there already.
+
+        Raises:
+            BlobStoreError: the server's storage fails.
+            BlobCorruptError: the bytes came out wrong at the server, again and again.
+            RpcError: the server could not be reached for so long.
+        """
+        key = await self._rpc_service.run_blocking(BlobKey.of, data)
+        await self._whole(lambda: self._put(owner, key, data))
+        return key
+
+    async def get(self, owner: BlobOwner, key: BlobKey) -> bytes:
+        """The blob; its hash was found right.
+
+        Raises:
+            BlobNotFoundError: the owner has no such blob.
+            BlobStoreError: the server's storage fails.
+            BlobCorruptError: the bytes came out wrong, again and again.
+            RpcError: the server could not be reached for so long.
+        """
+        return await self._whole(lambda: self._get(owner, key))
+
+    async def _put(self, owner: BlobOwner, key: BlobKey, data: bytes) -> None:
+        size = chunk_size(self._rpc_service)
+        progress = _Progress(self._rpc_service, self._patience)
+
+        async def send(offset: int, chunk: bytes) -> int:
+            return await self._ask(progress, lambda server: server.put(owner, key, offset, chunk))
+
+        there = await send(0, b"")
+        while there < key.size:
+            before, there = there, await send(there, data[there : there + size])
+            progress.reached(there)
+            if there <= before:  # the server was restarted, or threw away what it had
+                await self._pause(progress, f"{self._address} lost what it had of blob {key}")
+
+    async def _get(self, owner: BlobOwner, key: BlobKey) -> bytes:
+        size = chunk_size(self._rpc_service)
+        progress = _Progress(self._rpc_service, self._patience)
+
+        async def receive(offset: int) -> bytes:
+            return await self._ask(progress, lambda server: server.get(owner, key, offset, size))
+
+        data = bytearray()
+        while len(data) < key.size:
+            data += await receive(len(data))
+            progress.reached(len(data))
+        blob = bytes(data)
+        if not await self._rpc_service.run_blocking(key.matches, blob):
+            raise BlobCorruptError(
+                f"what {self._address} gave out as blob {key} of {owner} is not that: the stored "
+                "blob may be damaged; upload it again under another owner (submit the job again)"
+            )
+        return blob
+
+    async def _whole(self, transfer: Callable[[], Awaitable[T]]) -> T:
+        for _ in range(_CORRUPT_ATTEMPTS - 1):
+            try:
+                return await transfer()
+            except BlobCorruptError as error:
+                log.warning("again, from the beginning: %s", error)
+        return await transfer()
+
+    async def _ask(
+        self, progress: _Progress, call: Callable[[BlobServerGateway], Awaitable[T]]
+    ) -> T:
+        while True:
+            try:
+                if self._gateway is None:
+                    self._gateway = await self._rpc_service.connect(
+                        self._address, BlobServerGateway
+                    )
+                return await call(self._gateway)
+            except RpcError as error:
+                self._gateway = None
+                if not error.retryable or progress.is_over():
+                    raise
+                reason = str(error)
+            await self._pause(progress, reason)
+
+    async def _pause(self, progress: _Progress, reason: str) -> None:
+        if progress.is_over():
+            raise RpcTimeoutError(f"no progress within {self._patience:g} s: {reason}")
+        log.info("%s: %s; trying again", self._address, reason)
+        await asyncio.sleep(progress.next_delay())
+
+
+class _Progress:
+    """When a transfer got somewhere last."""
+
+    def __init__(self, rpc_service: RpcService, patience: float) -> None:
+        self._clock = rpc_service.clock
+        self._patience = patience
+        self._best = -1
+        self._since = self._clock.monotonic()
+        self._delay = _FIRST_DELAY
+
+    def reached(self, position: int) -> None:
+        if position > self._best:
+            self._best = position
+            self._since = self._clock.monotonic()
+            self._delay = _FIRST_DELAY
+
+    def is_over(self) -> bool:
+        return self._clock.monotonic() - self._since > self._patience
+
+    def next_delay(self) -> float:
+        delay = self._delay
+        self._delay = min(2 * delay, _LONGEST_DELAY)
+        return delay

@@ -1,0 +1,266 @@
+"""The blob server: takes blobs in parts, keeps them by owner, gives them out in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from bisect import bisect_right
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from flinkray.blob.errors import BlobCorruptError, BlobNotFoundError, BlobStoreError
+from flinkray.blob.gateway import BLOB_SERVER, BlobServerGateway, chunk_size
+from flinkray.blob.store import BlobStore, Offsets
+from flinkray.core.blobs import BlobKey, BlobOwner
+from flinkray.rpc import RpcEndpoint, RpcService
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+UPLOAD_TIMEOUT = 600.0
+"""Seconds after which what nobody goes on with, or retains, is deleted."""
+
+
+@dataclass(eq=False)
+class _Upload:
+    """A blob of which some parts are here."""
+
+    touched: float
+    offsets: list[int] = field(default_factory=list)
+    received: int = 0
+    hash: Any = field(default_factory=hashlib.sha256)
+    """Of what was received."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while parts are written or deleted."""
+    over: bool = False
+    """Complete, or thrown away."""
+
+
+class BlobServer(RpcEndpoint, BlobServerGateway):
+    """Owns a :class:`BlobStore`; make it with :meth:`create`."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        store: BlobStore,
+        blobs: dict[BlobOwner, dict[BlobKey, Offsets]],
+        upload_timeout: float,
+    ) -> None:
+        """For :meth:`create`."""
+        super().__init__(rpc_service, BLOB_SERVER)
+        self._store = store
+        self._blobs = blobs
+        self._upload_timeout = upload_timeout
+        self._uploads: dict[tuple[BlobOwner, BlobKey], _Upload] = {}
+        self._retained: dict[BlobOwner, None] = {}
+        now = self.clock.monotonic()
+        self._touched: dict[BlobOwner, float] = dict.fromkeys(blobs, now)
+        """When owners that are not retained had something to do with here last."""
+        self._deletions = asyncio.Lock()
+        """So that no owner is retained while it is being deleted."""
+        self._work: dict[asyncio.Task[Any], None] = {}
+        self._sweeping = False
+
+    @classmethod
+    async def create(
+        cls, rpc_service: RpcService, store: BlobStore, upload_timeout: float = UPLOAD_TIMEOUT
+    ) -> BlobServer:
+        """A server, not started yet, with what a predecessor left in *store* but for its unfinished
+        uploads, which are deleted.
+
+        Raises:
+            BlobStoreError: the storage fails.
+        """
+        blobs = await rpc_service.run_blocking(store.recover)
+        return cls(rpc_service, store, blobs, upload_timeout)
+
+    async def on_start(self) -> None:
+        self._sweep_later(self._upload_timeout)
+
+    async def on_stop(self) -> None:
+        """Unfinished uploads are of no use any more; if the storage fails, the next server deletes
+        them."""
+        while self._work:
+            await asyncio.wait(tuple(self._work))
+        for owner, key in tuple(self._uploads):
+            await self._abandon(owner, key, "the blob server is closed")
+
+    # --- uploads ------------------------------------------------------------------------------
+
+    async def put(self, owner: BlobOwner, key: BlobKey, offset: int, data: bytes) -> int:
+        self._touch(owner)
+        if key in self._blobs.get(owner, {}):
+            return key.size
+        upload = self._uploads.get((owner, key))
+        if upload is None:
+            if not data and key.size > 0:
+                return 0
+            upload = self._uploads[owner, key] = _Upload(self.clock.monotonic())
+            self._sweep_later(self._upload_timeout)
+        # to its end, also when the caller gives up: what was written must be known here
+        return await self._to_the_end(self._append(owner, key, upload, offset, data))
+
+    async def _append(
+        self, owner: BlobOwner, key: BlobKey, upload: _Upload, offset: int, data: bytes
+    ) -> int:
+        async with upload.lock:
+            if upload.over:
+                return key.size if key in self._blobs.get(owner, {}) else 0
+            upload.touched = self.clock.monotonic()
+            new = data[upload.received - offset :] if offset <= upload.received else b""
+            if upload.received + len(new) > key.size:
+                await self._throw_away(owner, key, upload)
+                raise BlobCorruptError(f"{owner}: more bytes came than blob {key} has")
+            try:
+                if new:
+                    await self.rpc_service.run_blocking(
+                        self._store.write_part, owner, key, upload.received, new
+                    )
+                    upload.offsets.append(upload.received)
+                    upload.received += len(new)
+                    await self.rpc_service.run_blocking(upload.hash.update, new)
+                if upload.received == key.size:
+                    await self._complete(owner, key, upload)
+            except BlobStoreError:
+                await self._throw_away(owner, key, upload)  # a full disk has room again
+                raise
+            return upload.received
+
+    async def _complete(self, owner: BlobOwner, key: BlobKey, upload: _Upload) -> None:
+        digest = upload.hash.digest()
+        if digest != key.digest:
+            await self._throw_away(owner, key, upload)
+            raise BlobCorruptError(
+                f"{owner}: what came for blob {key} has SHA-256 {digest.hex()}; it was thrown away"
+            )
+        await self.rpc_service.run_blocking(self._store.complete, owner, key)
+        upload.over = True
+        del self._uploads[owner, key]
+        self._blobs.setdefault(owner, {})[key] = tuple(upload.offsets)
+        log.info("%s: blob %s is stored", owner, key)
+
+    async def _throw_away(self, owner: BlobOwner, key: BlobKey, upload: _Upload) -> None:
+        """The upload's lock is held.  What cannot be deleted now, a restart deletes."""
+        upload.over = True
+        del self._uploads[owner, key]
+        try:
+            await self.rpc_service.run_blocking(
+                self._store.delete_parts, owner, key, tuple(upload.offsets)
+            )
+        except BlobStoreError as error:
+            log.warning("%s: parts of an unfinished blob are left behind: %s", owner, error)
+
+    async def _abandon(self, owner: BlobOwner, key: BlobKey, reason: str) -> None:
+        upload = self._uploads[owner, key]
+        async with upload.lock:
+            if not upload.over:
+                log.info("%s: the upload of blob %s is given up: %s", owner, key, reason)
+                await self._throw_away(owner, key, upload)
+
+    # --- downloads ----------------------------------------------------------------------------
+
+    async def get(self, owner: BlobOwner, key: BlobKey, offset: int, size: int) -> bytes:
+        offsets = self._blobs.get(owner, {}).get(key)
+        if offsets is None:
+            raise BlobNotFoundError(owner, key)
+        if not 0 <= offset < key.size:
+            return b""
+        begin = offsets[max(0, bisect_right(offsets, offset) - 1)] if offsets else 0
+        part = await self.rpc_service.run_blocking(self._store.read_part, owner, key, begin)
+        if part is None:
+            if key not in self._blobs.get(owner, {}):
+                raise BlobNotFoundError(owner, key)  # deleted meanwhile
+            raise BlobStoreError(f"{self._store.location}: blob {key} of {owner} lacks a part")
+        first = offset - begin
+        chunk = part[first : first + min(max(size, 1), chunk_size(self.rpc_service))]
+        if not chunk:
+            raise BlobStoreError(f"{self._store.location}: a part of blob {key} is cut short")
+        return chunk
+
+    # --- life and death of owners -------------------------------------------------------------
+
+    async def retain(self, owner: BlobOwner, keys: tuple[BlobKey, ...]) -> tuple[BlobKey, ...]:
+        async with self._deletions:
+            there = self._blobs.get(owner, {})
+            missing = tuple(key for key in keys if key not in there)
+            if not missing:
+                self._retained[owner] = None
+                self._touched.pop(owner, None)
+            return missing
+
+    async def release(self, owner: BlobOwner) -> None:
+        self._retained.pop(owner, None)
+        self._touch(owner)
+
+    async def delete(self, owner: BlobOwner) -> None:
+        await self._to_the_end(self._delete(owner))
+
+    async def _delete(self, owner: BlobOwner) -> None:
+        async with self._deletions:
+            self._retained.pop(owner, None)
+            await self._delete_all(owner, "its owner is deleted")
+
+    async def _delete_all(self, owner: BlobOwner, reason: str) -> None:
+        for uploading, key in tuple(self._uploads):
+            if uploading == owner:
+                await self._abandon(owner, key, reason)
+        blobs = dict(self._blobs.get(owner, {}))
+        await self.rpc_service.run_blocking(self._store.delete, owner, blobs)
+        remaining = self._blobs.get(owner, {})
+        for key in blobs:
+            remaining.pop(key, None)
+        if not remaining:
+            self._blobs.pop(owner, None)
+            self._touched.pop(owner, None)
+
+    def _touch(self, owner: BlobOwner) -> None:
+        if owner not in self._retained:
+            self._touched[owner] = self.clock.monotonic()
+        self._sweep_later(self._upload_timeout)
+
+    # --- what was abandoned -------------------------------------------------------------------
+
+    def _sweep_later(self, delay: float) -> None:
+        """At most one sweep is ahead, and none when there is nothing to sweep."""
+        if not self._sweeping and (self._uploads or self._touched):
+            self._sweeping = True
+            self.schedule_run_async(delay, self._sweep)
+
+    async def _sweep(self) -> None:
+        limit = self.clock.monotonic() - self._upload_timeout
+        for (owner, key), upload in tuple(self._uploads.items()):
+            if upload.touched <= limit and (owner, key) in self._uploads:
+                await self._abandon(owner, key, f"nothing came for {self._upload_timeout:g} s")
+        for owner, touched in tuple(self._touched.items()):
+            if touched <= limit:
+                await self._sweep_owner(owner, limit)
+        self._sweeping = False
+        now = self.clock.monotonic()
+        times = [upload.touched for upload in self._uploads.values()] + [*self._touched.values()]
+        next_limit = min(times, default=now) + self._upload_timeout
+        # what could not be deleted now is due already: not at once again
+        self._sweep_later(max(next_limit - now, self._upload_timeout / 10))
+
+    async def _sweep_owner(self, owner: BlobOwner, limit: float) -> None:
+        async with self._deletions:
+            if self._touched.get(owner, limit + 1) > limit:
+                return  # retained, deleted or used meanwhile
+            try:
+                await self._delete_all(owner, "nobody retains its owner")
+            except BlobStoreError as error:
+                log.warning("%s: its blobs cannot be deleted yet: %s", owner, error)
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await *work*, which goes on when whoever awaits it is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._work[task] = None
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        del self._work[task]
+        if not task.cancelled():
+            task.exception()  # whoever asked for it got it, or does not want it any more

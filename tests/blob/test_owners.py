@@ -1,0 +1,140 @@
+"""How long blobs are kept: retained, released, abandoned, deleted.  All on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.blob import BlobKey, BlobStoreError
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.blob.hosts import DATA, KEY, OTHER, OWNER, Host
+
+MISSING = BlobKey.of(b"never uploaded")
+
+
+@on_virtual_time
+async def test_an_abandoned_upload_is_deleted_after_the_timeout() -> None:
+    host = await Host(upload_timeout=100).start()
+    server = await host.gateway()
+    await server.put(OWNER, KEY, 0, DATA[:1000])
+    await asyncio.sleep(90)
+    await server.put(OWNER, KEY, 1000, DATA[1000:2000])
+    await asyncio.sleep(90)
+    assert len(host.entries()) == 2
+    await asyncio.sleep(120)
+    assert host.entries() == []
+    assert await server.put(OWNER, KEY, 0, b"") == 0
+
+
+@on_virtual_time
+async def test_an_abandoned_upload_of_a_retained_owner_is_deleted_too() -> None:
+    host = await Host(upload_timeout=100).start()
+    server = await host.gateway()
+    await host.client.put(OWNER, b"small")
+    await server.retain(OWNER, ())
+    await server.put(OWNER, KEY, 0, DATA[:1000])
+    await asyncio.sleep(250)
+    assert [name for name in host.entries() if str(KEY) in name] == []
+    assert await host.client.get(OWNER, BlobKey.of(b"small")) == b"small"
+
+
+@on_virtual_time
+async def test_blobs_that_nobody_retains_go_and_retained_ones_stay() -> None:
+    host = await Host(upload_timeout=100).start()
+    server = await host.gateway()
+    await host.client.put(OWNER, DATA)
+    await host.client.put(OTHER, DATA)
+    assert await server.retain(OTHER, (KEY,)) == ()
+    await asyncio.sleep(250)
+    assert host.entries(OWNER) == []
+    assert await host.client.get(OTHER, KEY) == DATA
+    await server.release(OTHER)
+    await asyncio.sleep(250)
+    assert host.entries(OTHER) == []
+
+
+@on_virtual_time
+async def test_retaining_names_what_is_missing_and_retains_nothing_then() -> None:
+    host = await Host(upload_timeout=100).start()
+    server = await host.gateway()
+    await host.client.put(OWNER, DATA)
+    assert await server.retain(OWNER, (KEY, MISSING)) == (MISSING,)
+    await asyncio.sleep(250)
+    assert host.entries() == []
+
+
+@on_virtual_time
+async def test_a_restart_keeps_complete_blobs_and_deletes_parts() -> None:
+    host = await Host(upload_timeout=100).start()
+    await host.client.put(OWNER, DATA)
+    complete = host.entries()
+    await (await host.gateway()).put(OWNER, MISSING, 0, b"never")
+    host.network.crash("blobs")
+    await asyncio.sleep(1)
+    assert host.entries() == complete
+    assert await host.client.get(OWNER, KEY) == DATA
+    await asyncio.sleep(250)  # the new server was not told to retain them
+    assert host.entries() == []
+
+
+@on_virtual_time
+async def test_a_closed_server_leaves_no_unfinished_upload() -> None:
+    host = await Host().start()
+    await host.client.put(OWNER, DATA)
+    complete = host.entries()
+    await (await host.gateway()).put(OWNER, MISSING, 0, b"never")
+    await host.service.stop("blobs")
+    assert host.entries() == complete
+
+
+@on_virtual_time
+async def test_markers_are_deleted_before_parts() -> None:
+    """HA-21: what a crash in between leaves is no blob, and no blob lacks its parts."""
+    host = await Host().start()
+    await host.client.put(OWNER, DATA)
+    await host.client.put(OWNER, b"small")
+    await (await host.gateway()).delete(OWNER)
+    are_markers = [name.endswith(".complete") for name in host.storage.deletions]
+    assert are_markers == sorted(are_markers, reverse=True)
+    assert sum(are_markers) == 2
+    assert host.entries() == []
+
+
+@on_virtual_time
+async def test_a_deletion_that_failed_can_be_repeated() -> None:
+    host = await Host().start()
+    server = await host.gateway()
+    await host.client.put(OWNER, DATA)
+    host.storage.broken = True
+    with pytest.raises(BlobStoreError, match="cannot delete faulty:"):
+        await server.delete(OWNER)
+    host.storage.broken = False
+    await server.delete(OWNER)
+    await server.delete(OWNER)
+    assert host.entries() == []
+
+
+@on_virtual_time
+async def test_a_sweep_that_failed_is_repeated() -> None:
+    host = await Host(upload_timeout=100).start()
+    await host.client.put(OWNER, DATA)
+    host.storage.broken = True
+    await asyncio.sleep(250)
+    assert host.entries() != []
+    host.storage.broken = False
+    await asyncio.sleep(50)
+    assert host.entries() == []
+
+
+@on_virtual_time
+async def test_a_deletion_in_the_middle_of_an_upload_leaves_nothing_half() -> None:
+    host = await Host().start()
+    server = await host.gateway()
+    upload = asyncio.ensure_future(host.client.put(OWNER, DATA))
+    while len(host.storage.writes) < 2:  # noqa: ASYNC110 - no event tells of a write
+        await asyncio.sleep(0)
+    await server.delete(OWNER)
+    await upload
+    assert await server.retain(OWNER, (KEY,)) == ()
+    assert await host.client.get(OWNER, KEY) == DATA

@@ -1,0 +1,89 @@
+"""Blobs in a directory: in memory, in local files and behind pyarrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flinkray.blob import BlobStore, BlobStoreError
+from flinkray.core.blobs import BlobKey, BlobOwner
+from flinkray.ha import Directory, MemoryDirectory, open_directory
+from flinkray.ha.arrow_directory import ArrowDirectory
+
+OWNER, OTHER = BlobOwner("job-1"), BlobOwner("job-2")
+KEY, SECOND = BlobKey.of(b"hello world"), BlobKey.of(b"second")
+
+
+@pytest.fixture(params=["memory", "local", "pyarrow"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
+    if request.param == "memory":
+        return MemoryDirectory()
+    if request.param == "local":
+        return open_directory(str(tmp_path / "not yet there"))
+    return ArrowDirectory.from_uri((tmp_path / "by-arrow").as_uri())
+
+
+def store_whole(store: BlobStore, owner: BlobOwner) -> None:
+    store.write_part(owner, KEY, 0, b"hello ")
+    store.write_part(owner, KEY, 6, b"world")
+    store.complete(owner, KEY)
+
+
+def test_a_complete_blob_is_found_again_with_its_parts(directory: Directory) -> None:
+    store_whole(BlobStore(directory), OWNER)
+    recovered = BlobStore(directory)
+    assert recovered.recover() == {OWNER: {KEY: (0, 6)}}
+    parts = [recovered.read_part(OWNER, KEY, offset) for offset in (0, 6, 7)]
+    assert parts == [b"hello ", b"world", None]
+
+
+def test_parts_without_a_marker_are_deleted_at_a_restart(directory: Directory) -> None:
+    store = BlobStore(directory)
+    store_whole(store, OWNER)
+    store.write_part(OTHER, KEY, 0, b"hello ")
+    store.write_part(OWNER, SECOND, 0, b"sec")
+    assert BlobStore(directory).recover() == {OWNER: {KEY: (0, 6)}}
+    assert len(directory.names()) == 3
+
+
+def test_deleting_an_owner_leaves_the_others_alone(directory: Directory) -> None:
+    store = BlobStore(directory)
+    store_whole(store, OWNER)
+    store_whole(store, OTHER)
+    store.delete(OWNER, {KEY: (0, 6)})
+    store.delete(OWNER, {KEY: (0, 6)})
+    assert store.recover() == {OTHER: {KEY: (0, 6)}}
+
+
+def test_entries_of_others_are_left_alone(directory: Directory) -> None:
+    names = ["README", "job-1.notakey.complete", f"job-1.{KEY}.part", f"_.{KEY}.complete"]
+    for name in names:
+        directory.write(name, b"mine")
+    assert BlobStore(directory).recover() == {}
+    assert sorted(directory.names()) == sorted(names)
+
+
+def test_a_storage_that_fails_is_named_with_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where the directory should be")
+    store = BlobStore(open_directory(str(tmp_path / "taken")))
+    for call in (
+        store.recover,
+        lambda: store.write_part(OWNER, KEY, 0, b"x"),
+        lambda: store.read_part(OWNER, KEY, 0),
+    ):
+        with pytest.raises(BlobStoreError, match=r"cannot (list|write|read) .*taken.*Errno"):
+            call()
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a.b", "ä", "a/b", "x" * 65])
+def test_an_owner_that_would_be_no_file_name_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not an owner"):
+        BlobOwner(text)
+
+
+def test_keys_survive_being_written_as_text() -> None:
+    assert BlobKey.parse(str(KEY)) == KEY
+    for text in ("", "ab-1", f"{KEY}x", str(KEY).replace("-", "_")):
+        with pytest.raises(ValueError, match=r"blob key|hexadecimal"):
+            BlobKey.parse(text)
