@@ -12,20 +12,28 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import msgpack
 
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.rpc.envelope import PROTOCOL_VERSION
-from flinkray.rpc.frames import FrameStream
 
 _MAGIC = "flinkray"
 _NONCE_SIZE = 32
 
 
+class HandshakeStream(Protocol):
+    """What a handshake needs of a new connection."""
+
+    def send(self, frame: bytes) -> None: ...
+
+    async def receive(self) -> bytes:
+        """The next frame; raises RpcConnectionError when the connection has ended."""
+
+
 async def introduce(
-    stream: FrameStream, secret: bytes, identity: str, process_name: str, incarnation: str
+    stream: HandshakeStream, secret: bytes, identity: str, process_name: str, incarnation: str
 ) -> None:
     """The client's part; *identity* is its own, the rest says whom it wants to reach.
 
@@ -44,7 +52,9 @@ async def introduce(
     await _expect(stream, "welcome", 0, process_name)
 
 
-async def receive(stream: FrameStream, secret: bytes, process_name: str, incarnation: str) -> str:
+async def receive(
+    stream: HandshakeStream, secret: bytes, process_name: str, incarnation: str
+) -> str:
     """The server's part; returns the client's identity.
 
     Raises:
@@ -89,7 +99,7 @@ def _is_proof(proof: object, secret: bytes, who: bytes, hello: bytes, nonce: obj
     )
 
 
-def _refuse(stream: FrameStream, kind: str, reason: str) -> HandshakeError:
+def _refuse(stream: HandshakeStream, kind: str, reason: str) -> HandshakeError:
     stream.send(msgpack.packb(("refused", kind, reason)))
     return HandshakeError(reason)
 
@@ -102,7 +112,7 @@ def _unpack(frame: bytes) -> tuple[Any, ...]:
     return parts if isinstance(parts, tuple) else ()
 
 
-async def _expect(stream: FrameStream, word: str, count: int, process: str) -> tuple[Any, ...]:
+async def _expect(stream: HandshakeStream, word: str, count: int, process: str) -> tuple[Any, ...]:
     parts = _unpack(await stream.receive())
     if len(parts) == 3 and parts[0] == "refused":
         _, kind, reason = parts

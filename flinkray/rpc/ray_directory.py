@@ -28,11 +28,14 @@ class ProcessRecord:
     """Where a process listens."""
 
     incarnation: str
-    node_id: str
+    node_id: str | None
+    """Ray's; None: a driver outside the cluster."""
     host: str
     port: int
     unix_path: str | None
     """Reachable only on the same node; None where there is none."""
+    has_tls: bool
+    """Whether the port speaks TLS."""
     actor_id: str | None
     """None: not an actor but a driver."""
     pid: int

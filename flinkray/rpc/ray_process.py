@@ -1,7 +1,7 @@
 """A process of the cluster: the Ray actor that hosts an endpoint.
 
-Ray's part is to place, name, supervise and restart it; no message between endpoints goes through
-the actor's methods.
+Ray's part is to place, name, supervise and restart it; messages between endpoints go through the
+actor's methods only for peers that cannot connect directly.
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ class RayProcess:
     async def ready(self) -> bytes:
         """Encoded: (True, address) or (False, the error of the start)."""
         return self._answer
+
+    async def carry(self, request: bytes) -> bytes:
+        """For peers that cannot connect to the process: see :mod:`flinkray.rpc.carried`."""
+        return await self._service.carry(request)
 
     async def park(self) -> None:
         """Return when the process is about to end; fails, by Ray, when it dies."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import ray
+from ray.util.client import ray as ray_client
 
 from flinkray.core.errors import (
     HandshakeError,
@@ -21,22 +21,23 @@ from flinkray.core.errors import (
 )
 from flinkray.rpc import handshake
 from flinkray.rpc.base_service import BaseRpcService
+from flinkray.rpc.carried import AnsweringStream, Carrier
 from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.connection_pool import Opened
 from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.listener import HANDSHAKE_TIMEOUT, Listener
 from flinkray.rpc.ray_actors import RayActors
+from flinkray.rpc.ray_dialler import RayDialler, TransportChoice, Whereabouts
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
 from flinkray.rpc.ray_watch import death_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.tls import tls_of
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-CONNECT_TIMEOUT = 5.0
-"""Seconds for opening a socket and for the handshake."""
 
 _CALLS_END_TIMEOUT = 5.0
 """Seconds that a closing service waits for its calls to Ray."""
@@ -50,7 +51,13 @@ class RayRpcService(BaseRpcService):
     """
 
     def __init__(
-        self, namespace: str, process_name: str, secret: bytes, *, ask_timeout: float
+        self,
+        namespace: str,
+        process_name: str,
+        secret: bytes,
+        *,
+        ask_timeout: float,
+        transport: TransportChoice = "auto",
     ) -> None:
         """For :meth:`open`."""
         super().__init__(
@@ -62,9 +69,33 @@ class RayRpcService(BaseRpcService):
         self._directory = RayDirectory(namespace)
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
-        self._servers: list[asyncio.AbstractServer] = []
         self._actors = RayActors(namespace, self._ray)
-        self._node_id = ""
+        tls = tls_of(os.environ)
+        self._listener = Listener(
+            lambda: FrameStream(self.max_frame_size),
+            self._welcome,
+            lambda reason: self.refuse_frame("an unknown peer", reason),
+            self.create_task,
+            None if tls is None else tls.server,
+        )
+        self._carrier = Carrier(
+            lambda stream: _ignore(self.create_task(self._welcome(stream))),
+            lambda: self.max_frame_size,
+        )
+        # a driver of Ray Client is on no node of the cluster
+        is_outside = bool(ray_client.is_connected())  # type: ignore[no-untyped-call]
+        node_id = None if is_outside else ray.get_runtime_context().get_node_id()
+        self._node_id: str | None = node_id
+        self._dialler = RayDialler(
+            namespace,
+            self.identity,
+            secret,
+            node_id,
+            tls,
+            transport,
+            self._ray,
+            lambda: self.max_frame_size,
+        )
         # Ray's own calls may wait for its head: never in the way of user work
         self._ray_executor = ThreadPoolExecutor(
             max_workers=8, thread_name_prefix=f"ray-{process_name}"
@@ -77,20 +108,25 @@ class RayRpcService(BaseRpcService):
         process_name: str | None = None,
         *,
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
+        transport: TransportChoice = "auto",
     ) -> RayRpcService:
         """Join the cluster of that Ray namespace with this process, on the running loop.
 
-        *process_name* defaults to ``client-<random>``.
+        *process_name* defaults to ``client-<random>``.  *transport*: by "auto", messages go by
+        direct connections where they can be opened, and through Ray's actor calls, which is
+        slower, where not; "direct" and "ray" allow the one or the other only.  Drivers are reached
+        directly or not at all.
 
         Raises:
             RuntimeError: Ray is not initialised in this process.
+            ConfigurationError: Ray's TLS is on, and its files are not there.
         """
         if not ray.is_initialized():
             raise RuntimeError("Ray is not initialised in this process: call ray.init first")
         name = process_name or f"client-{uuid.uuid4().hex[:8]}"
         loop = asyncio.get_running_loop()
         secret = await loop.run_in_executor(None, RayDirectory(namespace).secret)
-        service = cls(namespace, name, secret, ask_timeout=ask_timeout)
+        service = cls(namespace, name, secret, ask_timeout=ask_timeout, transport=transport)
         await service._listen()
         return service
 
@@ -106,25 +142,15 @@ class RayRpcService(BaseRpcService):
     # --- being reached ------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        context = ray.get_runtime_context()
-        self._node_id = context.get_node_id()
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        try:
-            server = await self.loop.create_server(self._accept, host, 0)
-        except OSError:  # the node's address is not one of this machine's own (NAT)
-            server = await self.loop.create_server(self._accept, None, 0)
-        self._servers.append(server)
-        unix_path: str | None = None
-        if sys.platform == "linux":  # an abstract socket: no file to leave behind
-            unix_path = f"\0flinkray-{self.incarnation}"
-            self._servers.append(await self.loop.create_unix_server(self._accept, unix_path))
         record = ProcessRecord(
             incarnation=self.incarnation,
             node_id=self._node_id,
             host=host,
-            port=server.sockets[0].getsockname()[1],
-            unix_path=unix_path,
-            actor_id=context.get_actor_id(),
+            port=self._listener.listen_tcp(host),
+            unix_path=self._listener.listen_unix(f"flinkray-{self.incarnation}"),
+            has_tls=self._listener.has_tls,
+            actor_id=ray.get_runtime_context().get_actor_id(),
             pid=os.getpid(),
         )
         before = await self._ray(self._directory.get, self.process_name)
@@ -135,16 +161,15 @@ class RayRpcService(BaseRpcService):
         )
         await self._ray(self._directory.put, self.process_name, record)
 
-    def _accept(self) -> FrameStream:
-        stream = FrameStream(self.max_frame_size)
-        self.create_task(self._welcome(stream))
-        return stream
+    async def carry(self, request: bytes) -> bytes:
+        """For the actor that hosts a process: answer one call of a connection that Ray carries."""
+        return await self._carrier.carry(request)
 
-    async def _welcome(self, stream: FrameStream) -> None:
+    async def _welcome(self, stream: FrameStream | AnsweringStream) -> None:
         try:
             identity = await asyncio.wait_for(
                 handshake.receive(stream, self._secret, self.process_name, self.incarnation),
-                CONNECT_TIMEOUT,
+                HANDSHAKE_TIMEOUT,
             )
         except (RpcConnectionError, asyncio.TimeoutError) as error:
             self.refuse_frame("an unknown peer", f"handshake: {error!r}")
@@ -157,10 +182,13 @@ class RayRpcService(BaseRpcService):
 
     # --- reaching others ----------------------------------------------------------------------
 
-    async def _open_transport(self, process_name: str, where: ProcessRecord | None) -> Opened:
-        record = where or await self._find(process_name)
-        stream = await self._introduce(process_name, record)
-        return Opened(stream, record.incarnation, record)
+    async def _open_transport(self, process_name: str, where: Whereabouts | None) -> Opened:
+        if where is None:
+            record, was_carried = await self._find(process_name), None
+        else:
+            record, was_carried = where.record, where.is_carried
+        stream, is_carried = await self._dialler.dial(process_name, record, was_carried)
+        return Opened(stream, record.incarnation, Whereabouts(record, is_carried))
 
     async def _find(self, process_name: str) -> ProcessRecord:
         try:
@@ -173,51 +201,13 @@ class RayRpcService(BaseRpcService):
             raise RpcConnectionError(f"no process {process_name} is running")
         return record
 
-    async def _introduce(self, process_name: str, record: ProcessRecord) -> FrameStream:
-        try:
-            stream = await asyncio.wait_for(self._open_stream(record), CONNECT_TIMEOUT)
-        except (OSError, asyncio.TimeoutError) as error:
-            raise RpcConnectionError(
-                f"no process {process_name} is running (it was process {record.pid} at "
-                f"{record.host}:{record.port}): {error!r}"
-            ) from error
-        try:
-            await asyncio.wait_for(
-                handshake.introduce(
-                    stream, self._secret, self.identity, process_name, record.incarnation
-                ),
-                CONNECT_TIMEOUT,
-            )
-        except asyncio.TimeoutError as error:
-            stream.abort("no handshake")
-            raise RpcConnectionError(
-                f"{process_name} at {record.host}:{record.port} did not answer the handshake "
-                f"within {CONNECT_TIMEOUT:g} s"
-            ) from error
-        except BaseException:
-            stream.abort("no handshake")
-            raise
-        return stream
-
     def _connection_opened(self, connection: ClientConnection) -> None:
         where = connection.where
-        if isinstance(where, ProcessRecord) and where.actor_id is not None:
-            sentinel = self.create_task(self._guard(connection, where.actor_id))
-            connection.on_lost(lambda: _cancel(sentinel))
-
-    async def _open_stream(self, record: ProcessRecord) -> FrameStream:
-        def protocol() -> FrameStream:
-            return FrameStream(self.max_frame_size)
-
-        if record.unix_path is not None and record.node_id == self._node_id:
-            try:
-                _, stream = await self.loop.create_unix_connection(protocol, record.unix_path)
-            except OSError:
-                pass  # dead, or in another container on this node: TCP will tell
-            else:
-                return stream
-        _, stream = await self.loop.create_connection(protocol, record.host, record.port)
-        return stream
+        assert isinstance(where, Whereabouts)
+        # a connection that Ray carries ends with the calls that carry it
+        if where.record.actor_id is not None and not where.is_carried:
+            sentinel = self.create_task(self._guard(connection, where.record.actor_id))
+            connection.on_lost(lambda: _ignore(sentinel.cancel()))
 
     async def _guard(self, connection: ClientConnection, actor_id: str) -> None:
         """Break the connection when Ray reports the death of the process (or its node)."""
@@ -272,8 +262,7 @@ class RayRpcService(BaseRpcService):
             await self.close()
 
     async def _release(self) -> None:
-        for server in self._servers:
-            server.close()
+        await self._listener.close()
         if ray.is_initialized():
             removal = self._ray(self._directory.remove, self.process_name, self.incarnation)
             try:
@@ -292,5 +281,5 @@ class RayRpcService(BaseRpcService):
         return await self.loop.run_in_executor(self._ray_executor, fn, *args)
 
 
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
+def _ignore(result: object) -> None:
+    """For callbacks whose result nobody wants."""

@@ -1,0 +1,398 @@
+"""A transport that is carried by calls of some other system, for who cannot open a connection.
+
+The calling side sends its frames in numbered *requests*; each is answered once, with frames that
+the called side has for it.  The called side keeps a request open until it has something to say,
+and the calling side always has one open; so an ask takes one request (its answer travels on the one
+that was open before), and the end of an endpoint is told at once.
+
+Calls may start out of order and twice, as those of Ray do: requests and answers are put in order
+by their numbers, and a request that comes again is answered as it was before.  What a call fails
+with is the end of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc.envelope import MAX_FRAME_SIZE
+from flinkray.rpc.frames import MAX_HANDSHAKE_FRAME
+from flinkray.rpc.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
+
+MAX_OPEN = 4
+"""Requests that the called side leaves unanswered although it has nothing to say."""
+
+WINDOW = 8
+"""Requests that the calling side has open at once."""
+
+ROUND = 20.0
+"""Seconds after which an open request is answered in any case."""
+
+SILENCE = 30.0
+"""Seconds without any request after which the called side takes the connection for lost."""
+
+_CLOSED = "the connection was closed by the other side"
+
+
+class CarriedStream(Transport):
+    """What both sides have in common: frames that come in are read as from a socket."""
+
+    def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._max_frame_size = max_frame_size
+        self._receiver: FrameReceiver | None = None
+        self._inbox: deque[bytes] = deque()
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._outbox: deque[bytes] = deque()
+        self._outbox_size = 0
+        self._is_flushing = False
+        self._congested: asyncio.Future[None] | None = None
+        self._lost: str | None = None
+
+    async def receive(self) -> bytes:
+        """The next frame of the handshake.
+
+        Raises:
+            RpcConnectionError: the connection ended.
+        """
+        while not self._inbox:
+            if self._lost is not None:
+                raise RpcConnectionError(self._lost)
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return self._inbox.popleft()
+
+    def attach(self, receiver: FrameReceiver) -> None:
+        self._receiver = receiver
+        self._read()
+        if self._lost is not None and self._receiver is not None:
+            self._receiver = None
+            receiver.connection_lost(self._lost)
+
+    def send(self, frame: bytes, lane: int | None = None) -> None:
+        if self._lost is not None:
+            return
+        self._outbox.append(frame)
+        self._outbox_size += len(frame)
+        if self._outbox_size > WRITE_HIGH_WATER and self._congested is None:
+            self._congested = self._loop.create_future()
+        self._flush_soon()
+
+    @property
+    def is_congested(self) -> bool:
+        return self._congested is not None
+
+    async def drain(self) -> None:
+        if self._congested is not None:
+            await asyncio.shield(self._congested)
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._read()
+        self._flush_soon()
+
+    def abort(self, reason: str) -> None:
+        """End the connection as it is; the receiver is told the reason."""
+        self._end(reason)
+
+    def break_off(self, reason: str) -> None:
+        self._receiver = None
+        self._end(reason)
+
+    # --- for the two sides --------------------------------------------------------------------
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Send what can be sent now."""
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._is_flushing = False
+        self._flush()
+
+    def _take_batch(self) -> list[bytes]:
+        """Frames for one call: as many as are small, or one that is large."""
+        batch: list[bytes] = []
+        size = 0
+        while self._outbox and (not batch or size + len(self._outbox[0]) <= WRITE_HIGH_WATER):
+            frame = self._outbox.popleft()
+            size += len(frame)
+            batch.append(frame)
+        self._outbox_size -= size
+        if self._congested is not None and self._outbox_size <= WRITE_HIGH_WATER // 2:
+            self._let_senders_go()
+        return batch
+
+    def _let_senders_go(self) -> None:
+        congested, self._congested = self._congested, None
+        if congested is not None and not congested.done():
+            congested.set_result(None)
+
+    def _frames_came(self, frames: tuple[bytes, ...] | list[bytes]) -> None:
+        limit = MAX_HANDSHAKE_FRAME if self._receiver is None else self._max_frame_size
+        for frame in frames:
+            if type(frame) is not bytes or len(frame) > limit:
+                self.abort(f"what came is no frame of at most {limit} bytes")
+                return
+            self._inbox.append(frame)
+        self._read()
+
+    def _read(self) -> None:
+        if self._receiver is None:
+            self._wake()
+        while self._inbox and not self._is_paused and self._receiver is not None:
+            self._receiver.frame_received(self._inbox.popleft())
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end(self, reason: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = reason
+        self._outbox.clear()
+        self._let_senders_go()
+        self._wake()
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.connection_lost(reason)
+
+
+class CallingStream(CarriedStream):
+    """The side that calls."""
+
+    def __init__(
+        self,
+        connection_id: bytes,
+        call: Callable[[bytes], asyncio.Future[bytes]],
+        max_frame_size: int = MAX_FRAME_SIZE,
+    ) -> None:
+        """*call* takes a request to :meth:`Carrier.carry` of the other side and brings the answer;
+        it raises nothing, its future may."""
+        super().__init__(max_frame_size)
+        self._connection_id = connection_id
+        self._call = call
+        self._number = 0
+        self._open: dict[int, asyncio.Future[bytes]] = {}
+        self._next_batch = 1
+        self._early: dict[int, tuple[tuple[bytes, ...], str | None]] = {}
+        self._is_begun = False
+        """Whether the other side knows of this connection: nothing may overtake the first call."""
+
+    def close(self) -> None:
+        if self._lost is None:
+            self._request(list(self._outbox), is_last=True)
+            self._is_begun = False
+            self._end("the connection was closed")
+
+    def _end(self, reason: str) -> None:
+        if self._lost is None and self._is_begun:
+            self._request([], is_last=True)
+        super()._end(reason)
+
+    def _flush(self) -> None:
+        if self._lost is not None:
+            return
+        window = WINDOW if self._is_begun else 1
+        while self._outbox and len(self._open) < window:
+            self._request(self._take_batch())
+        if not self._open and self._is_begun:
+            self._request([])
+
+    def _request(self, frames: list[bytes], *, is_last: bool = False) -> None:
+        self._number += 1
+        oldest = next(iter(self._open), self._number)
+        request = msgpack.packb((self._connection_id, self._number, oldest, is_last, frames))
+        future = self._call(request)
+        if is_last:
+            future.add_done_callback(_forget)
+            return
+        self._open[self._number] = future
+        number = self._number
+        future.add_done_callback(lambda answer: self._answered(number, answer))
+
+    def _answered(self, number: int, future: asyncio.Future[bytes]) -> None:
+        del self._open[number]
+        error = None if future.cancelled() else future.exception()
+        if self._lost is not None:
+            return
+        if future.cancelled() or error is not None:
+            self._is_begun = False  # there is nobody to say good-bye to
+            self.abort(f"the call that carried the connection failed: {error!r}")
+            return
+        self._is_begun = True
+        batch, frames, end = msgpack.unpackb(future.result(), use_list=False)
+        if batch == _NOBODY:
+            self._is_begun = False
+            self.abort(end)
+            return
+        if batch != _NO_BATCH:
+            self._early[batch] = (frames, end)
+        while self._next_batch in self._early and self._lost is None:
+            frames, end = self._early.pop(self._next_batch)
+            self._next_batch += 1
+            self._frames_came(frames)
+            if end is not None:
+                self._is_begun = False
+                self.abort(end)
+        self._flush_soon()
+
+
+class AnsweringStream(CarriedStream):
+    """The called side."""
+
+    def __init__(
+        self, on_forgotten: Callable[[], None], max_frame_size: int = MAX_FRAME_SIZE
+    ) -> None:
+        """*on_forgotten*: no request is expected any more; some time after the end."""
+        super().__init__(max_frame_size)
+        self._on_forgotten = on_forgotten
+        self._next_request = 1
+        self._early: dict[int, tuple[bool, tuple[bytes, ...]]] = {}
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._answers: dict[int, bytes] = {}
+        """Those that the other side is not known to have."""
+        self._batch = 0
+        self._last_heard = self._loop.time()
+        self._is_end_told = False
+        self._loop.call_later(ROUND, self._round)
+
+    def answer(self, request: tuple[Any, ...]) -> asyncio.Future[bytes]:
+        """What becomes the answer to a request."""
+        _, number, oldest, is_last, frames = request
+        self._last_heard = self._loop.time()
+        for known in [known for known in self._answers if known < oldest]:
+            del self._answers[known]
+        waiting = self._waiting.get(number)
+        if waiting is not None:  # the call came twice
+            return waiting
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        if number < self._next_request or number in self._early:
+            future.set_result(self._answers.get(number, _NOTHING))
+            return future
+        self._waiting[number] = future
+        self._early[number] = (is_last, frames)
+        while self._next_request in self._early and self._lost is None:
+            is_last, frames = self._early.pop(self._next_request)
+            self._next_request += 1
+            self._frames_came(frames)
+            if is_last:
+                self._end(_CLOSED)
+        if self._outbox or self._lost is not None or len(self._waiting) > MAX_OPEN:
+            self._flush_soon()
+        return future
+
+    def close(self) -> None:
+        last = tuple(self._outbox)
+        self._end(_CLOSED)
+        self._outbox.extend(last)
+        self._flush()
+
+    def _end(self, reason: str) -> None:
+        if self._lost is None:
+            super()._end(reason)
+            self._flush_soon()
+
+    def _flush(self) -> None:
+        while self._outbox and self._waiting:
+            self._answer_next(self._take_batch())
+        if self._lost is not None:
+            if self._waiting and not self._is_end_told:
+                self._is_end_told = True
+                self._answer_next([], self._lost)
+            while self._is_end_told and self._waiting:
+                self._answer(self._oldest(), _EMPTY)
+        while len(self._waiting) > MAX_OPEN and not self._is_paused:
+            self._answer(self._oldest(), _EMPTY)
+
+    def _answer_next(self, frames: list[bytes], end: str | None = None) -> None:
+        self._batch += 1
+        self._answer(self._oldest(), (self._batch, frames, end))
+
+    def _oldest(self) -> int:
+        return min(self._waiting)
+
+    def _answer(self, number: int, answer: tuple[Any, ...]) -> None:
+        self._answers[number] = data = msgpack.packb(answer)
+        waiting = self._waiting.pop(number)
+        if not waiting.done():
+            waiting.set_result(data)
+
+    def _round(self) -> None:
+        if self._is_paused:  # the other side may have sent all that it may
+            self._last_heard = self._loop.time()
+        elif self._loop.time() - self._last_heard > SILENCE:
+            self._end(f"nothing came for {SILENCE:g} s")
+            self._on_forgotten()
+            return
+        self._loop.call_later(ROUND, self._round)
+        if self._waiting and not self._is_paused:
+            self._answer(self._oldest(), _EMPTY)
+
+
+class Carrier:
+    """The called side of all carried connections of a process."""
+
+    def __init__(
+        self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]
+    ) -> None:
+        """*welcome* takes each new stream; *frame_limit*: bytes, for the next one."""
+        self._welcome = welcome
+        self._frame_limit = frame_limit
+        self._streams: dict[bytes, AnsweringStream] = {}
+
+    async def carry(self, request: bytes) -> bytes:
+        """Answer one call of a :class:`CallingStream`."""
+        try:
+            parts = msgpack.unpackb(request, use_list=False)
+            connection_id, number, _, is_last, _ = parts
+        except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
+            return _refusal("not a request of a carried connection")
+        if [type(part) for part in parts] != [bytes, int, int, bool, tuple]:
+            return _refusal("not a request of a carried connection")
+        stream = self._streams.get(connection_id)
+        if stream is None:
+            if number != 1 or is_last:
+                return _refusal(_CLOSED)
+            stream = AnsweringStream(lambda: self._forget(connection_id), self._frame_limit())
+            self._streams[connection_id] = stream
+            self._welcome(stream)
+        return await asyncio.shield(stream.answer(parts))
+
+    def _forget(self, connection_id: bytes) -> None:
+        self._streams.pop(connection_id, None)
+
+
+def _refusal(reason: str) -> bytes:
+    return bytes(msgpack.packb((_NOBODY, (), reason)))
+
+
+def _forget(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+_NO_BATCH = 0
+_NOBODY = -1
+"""Instead of a batch's number: the connection is not known."""
+_EMPTY = (_NO_BATCH, (), None)
+_NOTHING: bytes = msgpack.packb(_EMPTY)
