@@ -28,6 +28,12 @@ from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, onew
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotEvent,
+    SlotRequests,
+)
 from flinkray.scheduler.slots import (
     AllocatedSlot,
     ResourceRequirements,
@@ -236,8 +242,14 @@ class JobMasterGateway(SparkStageListenerGateway):
 
     @abstractmethod
     @oneway
-    async def slots_changed(self, slots: tuple[AllocatedSlot, ...]) -> None:
-        """All slots the pool holds now."""
+    async def slots_changed(
+        self,
+        gained: tuple[AllocatedSlot, ...],
+        lost: tuple[AllocationID, ...],
+        events: tuple[SlotEvent, ...],
+    ) -> None:
+        """Slots that the pool has got and lost, and then what became of requests and slots; see
+        :mod:`flinkray.scheduler.slot_requests`."""
 
     # from the Dispatcher
 
@@ -270,6 +282,25 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         """What the job wants from now on (a total)."""
+
+    @abstractmethod
+    async def request_slots(self, wanted: SlotRequests) -> None:
+        """Ask for many slots by one message; each request is answered by ``slots_changed``."""
+
+    @abstractmethod
+    async def cancel_slot_requests(self, cancelled: CancelSlotRequests) -> None: ...
+
+    @abstractmethod
+    async def return_slots(self, returned: ReturnSlots) -> None:
+        """The job does not use these slots any more; the pool may give them to other requests."""
+
+    @abstractmethod
+    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+        """What the ResourceManager has told the JobMaster; fails the requests that it concerns."""
+
+    @abstractmethod
+    async def set_job_restarting(self, restarting: bool) -> None:
+        """While the job restarts every offered slot is kept, required or not."""
 
     @abstractmethod
     async def register_task_executor(self, location: WorkerLocation) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -62,9 +63,11 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.scheduler import job_scheduler_actions as act
+from flinkray.scheduler.held_slots import HeldSlots
 from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart, RestartStrategy
 from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.job_scheduler import JobScheduler
+from flinkray.scheduler.slot_requests import SlotEvent, TaskExecutorWithoutSlots
 from flinkray.scheduler.slots import (
     AllocatedSlot,
     ResourceRequirements,
@@ -127,14 +130,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_request_timeout=configuration.get(options.SLOT_REQUEST_TIMEOUT),
         )
         self._slot_pool: SlotPoolGateway | None = None
-        self._pool_slots: tuple[AllocatedSlot, ...] = ()
+        self._held_slots = HeldSlots()
+        self._offers_in_flight: Counter[ResourceID] = Counter()
         self._requirements: ResourceRequirements | None = None
         """As declared last: to be declared again to a new SlotPool."""
         self._task_executors = TaskExecutorConnections(
             self,
             self._job_id,
             heartbeat_settings(configuration),
-            slots=lambda: self._pool_slots,
+            allocations=self._held_slots.on,
             on_lost=self._task_executor_lost,
         )
         self._coordinators = Coordinators(
@@ -375,7 +379,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         cause = f"the SlotPool died: {reason}"
         log.warning("job %s: %s", self._job_id, cause)
         self._slot_pool = None
-        self._pool_slots = ()
+        self._held_slots.clear()
         self._apply(self._scheduler.slot_pool_lost(reason, self._now))
         self._task_executors.remove_all(cause)
         if self._scheduler.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
@@ -391,14 +395,31 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if pool is not None:
             await _log_failure(pool.close_pool(reason), f"job {self._job_id}: closing its SlotPool")
 
-    async def slots_changed(self, slots: tuple[AllocatedSlot, ...]) -> None:
+    async def slots_changed(
+        self,
+        gained: tuple[AllocatedSlot, ...],
+        lost: tuple[AllocationID, ...],
+        events: tuple[SlotEvent, ...],
+    ) -> None:
         """Last words of a pool that died, and slots of TaskExecutors that were lost since, do not
         count."""
         if self._slot_pool is None:
             return
-        connected = {location.resource_id for location in self._task_executors.locations()}
-        self._pool_slots = tuple(s for s in slots if s.location.resource_id in connected)
-        self._apply(self._scheduler.slots_changed(self._pool_slots, self._now))
+        for slot in gained:
+            if self._task_executors.is_connected(slot.location.resource_id):
+                self._held_slots.add(slot)
+        self._held_slots.remove(lost)
+        self._apply(self._scheduler.slots_changed(self._held_slots.all(), self._now))
+        for event in events:
+            if isinstance(event, TaskExecutorWithoutSlots):
+                self._let_go(event.resource_id)
+
+    def _let_go(self, resource_id: ResourceID) -> None:
+        """The job has no slot there any more, and none is being offered from there (JM-15)."""
+        if not self._held_slots.on(resource_id) and not self._offers_in_flight[resource_id]:
+            self._task_executors.remove(resource_id, "the job has no slot there any more")
+            reason = "it was let go with its last slot"
+            self._tell_pool(lambda pool: pool.release_task_executor(resource_id, reason))
 
     # --- the ResourceManager and the Dispatcher ---------------------------------------------------
 
@@ -470,6 +491,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
         """Its slots, and the tasks in them, are gone."""
         cause = f"{resource_id} was lost: {reason}"
+        self._held_slots.remove_all_on(resource_id)
         self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
         self._tell_pool(lambda pool: pool.release_task_executor(resource_id, cause))
 
@@ -479,7 +501,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._task_executors.get(resource_id)
         if self._slot_pool is None:
             raise RecipientUnreachableError(f"job {self._job_id} has no SlotPool at present")
-        return await self._slot_pool.offer_slots(resource_id, offers)
+        self._offers_in_flight[resource_id] += 1
+        try:
+            return await self._slot_pool.offer_slots(resource_id, offers)
+        finally:
+            self._offers_in_flight[resource_id] -= 1
 
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str

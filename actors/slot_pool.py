@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 
 from flinkray.actors.gateways import (
     JobMasterGateway,
@@ -20,18 +21,26 @@ from flinkray.actors.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RecipientUnreachableError, RpcError
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
-from flinkray.core.options import SLOT_IDLE_TIMEOUT
+from flinkray.core.options import LOAD_BALANCE_MODE, SLOT_IDLE_TIMEOUT, SLOT_REQUEST_TIMEOUT
 from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.rpc.mailbox import TimerHandle
-from flinkray.scheduler.slot_pool import (
-    DeclarativeSlotPool,
+from flinkray.scheduler.slot_pool import DeclarativeSlotPool
+from flinkray.scheduler.slot_pool_actions import (
     DeclareRequirements,
     FreeSlot,
     SlotPoolAction,
     SlotsChanged,
 )
+from flinkray.scheduler.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotEvent,
+    SlotRequests,
+)
 from flinkray.scheduler.slots import (
+    AllocatedSlot,
     ResourceRequirements,
+    ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
     WorkerLocation,
@@ -41,6 +50,8 @@ log = logging.getLogger(__name__)
 
 _DECLARATION_RETRY_DELAY = 0.2
 """Seconds until a declaration that failed is sent again (SP-27)."""
+_NEWS_PER_MESSAGE = 2000
+"""Slots and events in one message to the JobMaster: well below the frame size."""
 
 
 async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments) -> SlotPool:
@@ -50,6 +61,19 @@ async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments
         arguments.job_master_address, JobMasterGateway, arguments.job_master_id
     )
     return SlotPool(rpc_service, arguments, job_master)
+
+
+@dataclass(slots=True)
+class _News:
+    """One ``slots_changed``."""
+
+    gained: list[AllocatedSlot] = field(default_factory=list)
+    lost: list[AllocationID] = field(default_factory=list)
+    events: list[SlotEvent] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.gained) + len(self.lost) + len(self.events)
 
 
 class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
@@ -63,11 +87,17 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._job_id = arguments.job_id
         self._job_master = job_master
         self._pool = DeclarativeSlotPool(
-            arguments.job_id, idle_timeout=configuration.get(SLOT_IDLE_TIMEOUT)
+            arguments.job_id,
+            arguments.job_master_address,
+            idle_timeout=configuration.get(SLOT_IDLE_TIMEOUT),
+            request_timeout=configuration.get(SLOT_REQUEST_TIMEOUT),
+            spread_out=configuration.get(LOAD_BALANCE_MODE) == "slots",
         )
         self._resource_manager: tuple[str, ResourceManagerId] | None = None
         self._declaration: asyncio.Task[None] | None = None
-        self._idle_check: TimerHandle | None = None
+        self._timer: TimerHandle | None = None
+        self._telling = asyncio.Lock()
+        """News must not overtake each other."""
 
     async def on_start(self) -> None:
         self.watch(self._job_master, self._job_master_terminated)
@@ -96,6 +126,21 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         await self._carry_out(self._pool.set_requirements(requirements, self.clock.monotonic()))
+
+    async def request_slots(self, wanted: SlotRequests) -> None:
+        await self._carry_out(self._pool.request_slots(wanted, self.clock.monotonic()))
+
+    async def cancel_slot_requests(self, cancelled: CancelSlotRequests) -> None:
+        await self._carry_out(self._pool.cancel_requests(cancelled, self.clock.monotonic()))
+
+    async def return_slots(self, returned: ReturnSlots) -> None:
+        await self._carry_out(self._pool.return_slots(returned, self.clock.monotonic()))
+
+    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+        await self._carry_out(self._pool.not_enough_resources(shortages, self.clock.monotonic()))
+
+    async def set_job_restarting(self, restarting: bool) -> None:
+        self._pool.set_job_restarting(restarting)
 
     def _declare(self) -> None:
         """Send the requirements until they arrive, or newer ones or another ResourceManager take
@@ -159,6 +204,8 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         await asyncio.gather(*map(self._free, frees))
 
     async def _carry_out(self, actions: list[SlotPoolAction]) -> None:
+        """Returns when the JobMaster has been told, in the order of the decisions."""
+        messages = [_News()]
         for action in actions:
             match action:
                 case DeclareRequirements():
@@ -166,13 +213,23 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
                 case FreeSlot():
                     self.create_task(self._free(action), name=f"free {action.allocation_id}")
                 case SlotsChanged():
-                    await self._report_slots()
-        self._schedule_idle_check()
+                    messages[-1].gained += action.gained
+                    messages[-1].lost += action.lost
+                case _:
+                    messages[-1].events.append(action)
+            if messages[-1].size >= _NEWS_PER_MESSAGE:
+                messages.append(_News())
+        self._schedule_timer()
+        async with self._telling:
+            for message in messages:
+                if message.size:
+                    await self._tell_job_master(message)
 
-    async def _report_slots(self) -> None:
-        """The present slots, not those of the action: reports that overtake must not be stale."""
+    async def _tell_job_master(self, news: _News) -> None:
         try:
-            await self._job_master.slots_changed(self._pool.slots)
+            await self._job_master.slots_changed(
+                tuple(news.gained), tuple(news.lost), tuple(news.events)
+            )
         except RecipientUnreachableError as error:
             log.info("job %s: its JobMaster cannot be told of slots: %s", self._job_id, error)
 
@@ -183,14 +240,14 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         except RpcError as error:  # the slot is forgotten all the same (SP-08)
             log.info("slot %s could not be freed: %s", action.allocation_id, error)
 
-    def _schedule_idle_check(self) -> None:
-        if self._idle_check is not None:
-            self._idle_check.cancel()
-            self._idle_check = None
+    def _schedule_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         deadline = self._pool.next_deadline()
         if deadline is not None:
             delay = max(0.0, deadline - self.clock.monotonic())
-            self._idle_check = self.schedule_run_async(delay, self._release_idle_slots)
+            self._timer = self.schedule_run_async(delay, self._time_passed)
 
-    async def _release_idle_slots(self) -> None:
-        await self._carry_out(self._pool.release_idle_slots(self.clock.monotonic()))
+    async def _time_passed(self) -> None:
+        await self._carry_out(self._pool.time_passed(self.clock.monotonic()))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from flinkray.actors.gateways import TaskExecutorGateway
 from flinkray.actors.messages import AllocatedSlotReport, TaskExecutorHeartbeat
 from flinkray.core.errors import RpcError, UnknownTaskExecutorError
-from flinkray.core.ids import JobID, ResourceID
+from flinkray.core.ids import AllocationID, JobID, ResourceID
 from flinkray.rpc import HeartbeatSender, HeartbeatSettings, RpcEndpoint, TerminationWatch
-from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.slots import WorkerLocation
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +32,18 @@ class TaskExecutorConnections:
         job_id: JobID,
         settings: HeartbeatSettings,
         *,
-        slots: Callable[[], tuple[AllocatedSlot, ...]],
+        allocations: Callable[[ResourceID], tuple[AllocationID, ...]],
         on_lost: Callable[[ResourceID, str], None],
     ) -> None:
-        """*slots*: those that the job holds now, for the heartbeats (JM-08).
+        """*allocations*: those that the job holds on a TaskExecutor now, for the heartbeats
+        (JM-08).
 
-        *on_lost*: a connection ended otherwise than by :meth:`remove_all`.
+        *on_lost*: a connection ended otherwise than by :meth:`remove` and :meth:`remove_all`.
         """
         self._owner = owner
         self._job_id = job_id
         self._settings = settings
-        self._slots = slots
+        self._allocations = allocations
         self._on_lost = on_lost
         self._connections: dict[ResourceID, _Connection] = {}
         self._heartbeats: HeartbeatSender[AllocatedSlotReport, TaskExecutorHeartbeat] | None = None
@@ -95,6 +96,9 @@ class TaskExecutorConnections:
         """Of those that are connected."""
         return tuple(connection.location for connection in self._connections.values())
 
+    def is_connected(self, resource_id: ResourceID) -> bool:
+        return resource_id in self._connections
+
     def get(self, resource_id: ResourceID) -> TaskExecutorGateway:
         """Raises UnknownTaskExecutorError when it is not (any more) connected."""
         connection = self._connections.get(resource_id)
@@ -111,6 +115,10 @@ class TaskExecutorConnections:
         """The connection is of no use any more; idempotent."""
         if self._remove(resource_id, reason):
             self._on_lost(resource_id, reason)
+
+    def remove(self, resource_id: ResourceID, reason: str) -> None:
+        """Let one go, and tell it so; idempotent."""
+        self._remove(resource_id, reason)
 
     def remove_all(self, reason: str) -> None:
         """Tell all, should they live, that the job wants nothing of them any more."""
@@ -134,11 +142,4 @@ class TaskExecutorConnections:
             log.info("no goodbye to %s: %s", connection.location.resource_id, error)
 
     def _report_for(self, resource_id: ResourceID) -> AllocatedSlotReport:
-        return AllocatedSlotReport(
-            self._job_id,
-            tuple(
-                slot.allocation_id
-                for slot in self._slots()
-                if slot.location.resource_id == resource_id
-            ),
-        )
+        return AllocatedSlotReport(self._job_id, self._allocations(resource_id))

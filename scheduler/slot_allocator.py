@@ -23,6 +23,7 @@ from flinkray.scheduler.slot_requests import (
     SlotRequestFailed,
     SlotRequestFailure,
     SlotRequests,
+    SlotsLost,
 )
 from flinkray.scheduler.slot_sharing import ExecutionSlotSharingGroup
 from flinkray.scheduler.slots import AllocatedSlot
@@ -129,7 +130,7 @@ class ExecutionSlotAllocator:
                 self._allocated(event, actions)
             elif isinstance(event, SlotRequestFailed):
                 self._failed(event, actions)
-            else:
+            elif isinstance(event, SlotsLost):
                 for allocation_id in event.allocations:
                     self._lost(allocation_id, event.cause, actions)
         return actions

@@ -81,8 +81,6 @@ class SlotRequestFailure(Enum):
     """No slot of that profile can ever come; trying again is of no use (SM-14)."""
     NOT_ENOUGH_RESOURCES = "not enough resources"
     """The ResourceManager cannot provide the slots that are declared (SP-28)."""
-    ALLOCATION_FAILED = "allocation failed"
-    """The slot that was on its way to this request failed (SP-12)."""
     POOL_CLOSED = "pool closed"
 
 
@@ -111,4 +109,12 @@ class SlotsLost:
     cause: str
 
 
-SlotEvent = SlotAllocated | SlotRequestFailed | SlotsLost
+@message
+class TaskExecutorWithoutSlots:
+    """The pool has no slot there any more, used or free: the JobMaster may let the TaskExecutor go,
+    unless it holds partitions of the job (SP-09, JM-15)."""
+
+    resource_id: ResourceID
+
+
+SlotEvent = SlotAllocated | SlotRequestFailed | SlotsLost | TaskExecutorWithoutSlots

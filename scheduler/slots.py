@@ -97,6 +97,8 @@ class ResourceShortage:
     cluster_total: ResourceProfile
     cluster_available: ResourceProfile
     largest_node: ResourceProfile
+    exhausted: bool = False
+    """True: no further worker may be started; only slots that other jobs give back can help."""
 
 
 def profile_of_slot(total: ResourceProfile, number_of_slots: int) -> ResourceProfile:

@@ -107,6 +107,14 @@ SLOT_IDLE_TIMEOUT = ConfigOption(
     "A job's slot that nothing runs in is given back after this time.",
 )
 
+LOAD_BALANCE_MODE = ConfigOption(
+    "taskmanager.load-balance.mode",
+    choice("none", "slots"),
+    "none",
+    "slots: each next slot is taken from the TaskExecutor with the smallest part of its slots in "
+    "use. none: TaskExecutors are filled one after the other, so that idle ones can be released.",
+)
+
 TASK_EXECUTOR_IDLE_TIMEOUT = ConfigOption(
     "resourcemanager.taskmanager-timeout",
     duration(),

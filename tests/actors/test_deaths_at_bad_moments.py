@@ -305,7 +305,8 @@ async def test_slots_of_a_lost_task_executor_are_not_used_when_a_late_report_lis
         ResourceID("lost"), "lost/taskexecutor", "node", "127.0.0.1", 1, WorkerGroupId("g"), 0
     )
 
-    await master.slots_changed((AllocatedSlot(number(AllocationID, 1), 0, ONE_CPU, lost),))
+    slot = AllocatedSlot(number(AllocationID, 1), 0, ONE_CPU, lost)
+    await master.slots_changed((slot,), (), ())
 
     details = await cluster.details(job.job_id)
     assert (details.status, details.exceptions) == (JobStatus.RUNNING, ())

@@ -6,12 +6,9 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID
-from flinkray.scheduler.slot_pool import (
-    DeclarativeSlotPool,
-    DeclareRequirements,
-    FreeSlot,
-    SlotsChanged,
-)
+from flinkray.scheduler.slot_pool import DeclarativeSlotPool
+from flinkray.scheduler.slot_pool_actions import DeclareRequirements, FreeSlot, SlotsChanged
+from flinkray.scheduler.slot_requests import TaskExecutorWithoutSlots
 from flinkray.scheduler.slots import SlotOffer
 from tests.scheduler.builders import (
     JOB,
@@ -30,7 +27,7 @@ TE = ResourceID("te")
 
 
 def pool_that_requires(number: int) -> DeclarativeSlotPool:
-    pool = DeclarativeSlotPool(JOB, idle_timeout=50.0)
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster", idle_timeout=50.0)
     pool.register_task_executor(location("te"), 0.0)
     pool.set_requirements(requirements((SMALL, number)), 0.0)
     return pool
@@ -71,7 +68,7 @@ def test_offers_beyond_the_requirements_are_refused() -> None:
 
 
 def test_slot_that_is_too_small_for_what_is_missing_is_refused() -> None:
-    pool = DeclarativeSlotPool(JOB)
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
     pool.register_task_executor(location("te"), 0.0)
     pool.set_requirements(requirements((LARGE, 1)), 0.0)
     assert accepted(pool, offer(1, profile=SMALL)) == []
@@ -79,7 +76,7 @@ def test_slot_that_is_too_small_for_what_is_missing_is_refused() -> None:
 
 
 def test_small_slot_is_refused_when_large_ones_fulfil_everything() -> None:
-    pool = DeclarativeSlotPool(JOB)
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
     pool.register_task_executor(location("te"), 0.0)
     pool.set_requirements(requirements((SMALL, 1), (LARGE, 1)), 0.0)
     assert accepted(pool, offer(1, 0, LARGE), offer(2, 1, LARGE)) == [1, 2]
@@ -99,13 +96,13 @@ def test_requirements_of_another_job_are_an_error() -> None:
         pool_that_requires(1).set_requirements(requirements(job_id=OTHER_JOB), 0.0)
 
 
-def test_every_change_of_slots_tells_them_all() -> None:
+def test_every_slot_that_comes_or_goes_is_told() -> None:
     pool = pool_that_requires(2)
     _, actions = pool.offer_slots(TE, (offer(1, 0), offer(2, 1)), 1.0)
-    assert [s.allocation_id for s in one(actions, SlotsChanged).slots] == [
-        allocation(1),
-        allocation(2),
-    ]
+    change = one(actions, SlotsChanged)
+    assert [s.allocation_id for s in change.gained] == [allocation(1), allocation(2)]
+    change = one(pool.fail_allocation(allocation(1), "broken", 2.0), SlotsChanged)
+    assert change == SlotsChanged((), (allocation(1),))
 
 
 def test_released_task_executor_takes_its_slots_along_and_is_not_called() -> None:
@@ -116,7 +113,8 @@ def test_released_task_executor_takes_its_slots_along_and_is_not_called() -> Non
     accepted(pool, offer(2), of="other")
     actions = pool.release_task_executor(TE, "it died", 2.0)
     assert only(actions, FreeSlot) == []
-    assert [s.allocation_id for s in one(actions, SlotsChanged).slots] == [allocation(2)]
+    assert one(actions, SlotsChanged) == SlotsChanged((), (allocation(1),))
+    assert one(actions, TaskExecutorWithoutSlots).resource_id == TE
     assert accepted(pool, offer(3)) == []
 
 
@@ -127,22 +125,25 @@ def test_task_executor_that_comes_back_as_another_process_has_lost_its_slots() -
     assert pool.register_task_executor(location("te"), 2.0) == []
     assert pool.slots_of(TE) != ()
     actions = pool.register_task_executor(location("te", pid=2), 3.0)
-    assert one(actions, SlotsChanged).slots == ()
+    assert one(actions, SlotsChanged).lost == (allocation(1),)
     assert accepted(pool, offer(2)) == [2]
 
 
-def test_failed_allocation_is_freed_at_its_task_executor() -> None:
+def test_failed_allocation_is_freed_at_its_task_executor_which_is_told_of_with_its_last_slot() -> (
+    None
+):
     """SP-09."""
     pool = pool_that_requires(2)
     accepted(pool, offer(1, 0), offer(2, 1))
     actions = pool.fail_allocation(allocation(1), "broken", 2.0)
     assert one(actions, FreeSlot) == FreeSlot(location("te"), allocation(1), "broken")
-    assert len(pool.slots_of(TE)) == 1
+    assert only(actions, TaskExecutorWithoutSlots) == []
     assert pool.fail_allocation(allocation(1), "broken", 2.0) == []
+    actions = pool.fail_allocation(allocation(2), "broken", 2.0)
+    assert one(actions, TaskExecutorWithoutSlots).resource_id == TE
 
 
 def test_released_slots_may_be_replaced_by_other_offers() -> None:
-    """SP-25."""
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
     pool.release_slots((allocation(1), allocation(9)), "of an old group", 2.0)
@@ -156,8 +157,8 @@ def test_slot_beyond_the_requirements_goes_after_the_idle_timeout() -> None:
     assert pool.next_deadline() is None
     pool.set_requirements(requirements((SMALL, 1)), 10.0)
     assert pool.next_deadline() == 60.0
-    assert pool.release_idle_slots(59.9) == []
-    actions = pool.release_idle_slots(60.0)
+    assert pool.time_passed(59.9) == []
+    actions = pool.time_passed(60.0)
     assert one(actions, FreeSlot).allocation_id == allocation(2)
     assert pool.next_deadline() is None
 
@@ -168,7 +169,7 @@ def test_idle_slot_that_is_required_again_stays() -> None:
     accepted(pool, offer(1))
     pool.set_requirements(requirements(), 10.0)
     pool.set_requirements(requirements((SMALL, 1)), 59.0)
-    assert pool.release_idle_slots(1000.0) == []
+    assert pool.time_passed(1000.0) == []
 
 
 def test_slot_is_forgotten_with_its_release_so_that_no_offer_of_it_counts() -> None:
@@ -176,7 +177,7 @@ def test_slot_is_forgotten_with_its_release_so_that_no_offer_of_it_counts() -> N
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
     pool.set_requirements(requirements(), 0.0)
-    pool.release_idle_slots(100.0)
+    pool.time_passed(100.0)
     assert pool.slots == ()
 
 
