@@ -24,7 +24,13 @@ from flinkray.core.ids import (
     SlotID,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
+from flinkray.rpc.gateway import (
+    FencedRpcGateway,
+    RpcGateway,
+    ask_timeout,
+    oneway,
+    runs_to_completion,
+)
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
@@ -52,6 +58,7 @@ class DispatcherGateway(FencedRpcGateway):
     """Takes jobs, starts a JobMaster for each, answers clients; fenced by DispatcherId."""
 
     @abstractmethod
+    @runs_to_completion
     async def submit_job(self, job_graph: JobGraph) -> None:
         """Accept a job; returns when it is stored and will run whatever dies next.
 
@@ -75,6 +82,7 @@ class DispatcherGateway(FencedRpcGateway):
         """Answers when the job has ended and its resources are back."""
 
     @abstractmethod
+    @runs_to_completion
     async def cancel_job(self, job_id: JobID) -> None:
         """Begin cancelling (a second time is fine).  Raises JobNotFoundError, JobStateError."""
 
@@ -83,6 +91,7 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     @ask_timeout(60.0)
+    @runs_to_completion
     async def shut_down_cluster(self) -> None:
         """Cancel all jobs and end every process and placement group of the cluster."""
 
@@ -181,6 +190,7 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     @ask_timeout(60.0)
+    @runs_to_completion
     async def shut_down(self) -> None:
         """Release every worker group, then stop."""
 
@@ -280,49 +290,61 @@ class SlotPoolGateway(FencedRpcGateway):
     async def disconnect_resource_manager(self) -> None: ...
 
     @abstractmethod
+    @runs_to_completion
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         """What the job wants from now on (a total)."""
 
     @abstractmethod
+    @runs_to_completion
     async def request_slots(self, wanted: SlotRequests) -> None:
         """Ask for many slots by one message; each request is answered by ``slots_changed``."""
 
     @abstractmethod
+    @runs_to_completion
     async def cancel_slot_requests(self, cancelled: CancelSlotRequests) -> None: ...
 
     @abstractmethod
+    @runs_to_completion
     async def return_slots(self, returned: ReturnSlots) -> None:
         """The job does not use these slots any more; the pool may give them to other requests."""
 
     @abstractmethod
+    @runs_to_completion
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
         """What the ResourceManager has told the JobMaster; fails the requests that it concerns."""
 
     @abstractmethod
+    @runs_to_completion
     async def set_job_restarting(self, restarting: bool) -> None:
         """While the job restarts every offered slot is kept, required or not."""
 
     @abstractmethod
+    @runs_to_completion
     async def register_task_executor(self, location: WorkerLocation) -> None: ...
 
     @abstractmethod
+    @runs_to_completion
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         """A TaskExecutor is gone, its slots with it."""
 
     @abstractmethod
+    @runs_to_completion
     async def offer_slots(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer: ...
 
     @abstractmethod
+    @runs_to_completion
     async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None: ...
 
     @abstractmethod
+    @runs_to_completion
     async def release_slots(self, allocations: tuple[AllocationID, ...], reason: str) -> None:
         """Give slots back to their TaskExecutors."""
 
     @abstractmethod
     @ask_timeout(30.0)
+    @runs_to_completion
     async def close_pool(self, reason: str) -> None:
         """Free every slot at its TaskExecutor, declare empty requirements, and stop."""
 
@@ -332,6 +354,7 @@ class TaskExecutorGateway(RpcGateway):
     that its calls carry say on whose behalf they come, and calls of a past leader are refused."""
 
     @abstractmethod
+    @runs_to_completion
     async def request_slot(
         self,
         slot_id: SlotID,

@@ -5,9 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from flinkray.rpc.call_context import deadline
 from flinkray.rpc.clock import LoopClock, SystemClock
 from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
-from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
+from flinkray.rpc.gateway import (
+    FencedRpcGateway,
+    RpcGateway,
+    ask_timeout,
+    oneway,
+    runs_to_completion,
+)
 from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
 from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
 from flinkray.rpc.mailbox import TimerHandle
@@ -53,7 +60,9 @@ __all__ = [
     "TerminationWatch",
     "TimerHandle",
     "ask_timeout",
+    "deadline",
     "oneway",
+    "runs_to_completion",
 ]
 
 

@@ -20,12 +20,14 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import FencingToken
 from flinkray.core.message import type_name
+from flinkray.rpc.call_context import outside_of_handler
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.deadlines import Deadlines
-from flinkray.rpc.dispatch import ServerConnection, exports_of
+from flinkray.rpc.dispatch import ServerConnection
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
+from flinkray.rpc.exports import exports_of
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.proxy import Binding, binding_of, make_proxy
@@ -62,7 +64,8 @@ class BaseRpcService(RpcService):
         self.refused_frames = 0
         """Frames that made no sense, or came twice."""
         self._executor: ThreadPoolExecutor | None = None
-        self._deadlines = Deadlines(self.loop)
+        self.deadlines = Deadlines(self.loop)
+        """For connections."""
         self._numbers = 0
         self._names = 0
         self._endpoints: dict[str, tuple[int, RpcEndpoint]] = {}
@@ -205,7 +208,7 @@ class BaseRpcService(RpcService):
         self, process: str, incarnation: str, transport: Transport
     ) -> ClientConnection:
         return ClientConnection(
-            process, incarnation, self.identity, transport, self._deadlines, self.max_frame_size
+            process, incarnation, transport, self.deadlines, self.max_frame_size
         )
 
     def _loopback(self) -> ClientConnection:
@@ -323,7 +326,7 @@ class BaseRpcService(RpcService):
 
     def create_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work of the service itself; cancelled when it closes."""
-        task = self.loop.create_task(coroutine)
+        task = outside_of_handler(self.loop.create_task, coroutine)
         self._tasks[task] = None
         task.add_done_callback(lambda _: self._tasks.pop(task))
         task.add_done_callback(_retrieve)
@@ -358,7 +361,7 @@ class BaseRpcService(RpcService):
             connection.close()
         for peer in tuple(self._peers):
             peer.close()
-        self._deadlines.close()
+        self.deadlines.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 

@@ -30,10 +30,15 @@ _ENUM_EXT = 3
 _MESSAGE_KEY = 0
 _ERROR_KEY = 1
 
-_INT_MIN = -(2**63)
-_INT_MAX = 2**64 - 1
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+"""Types that msgpack packs as they are; what it says of an int is told apart in :func:`encode`."""
+_all_plain = _PLAIN.issuperset
+_all_str = frozenset({str}).issuperset
 
-_PLAIN = frozenset({type(None), bool, float, str, bytes})
+_packers: list[msgpack.Packer] = []
+"""Idle ones: making a packer costs as much as packing a message.  Any thread takes and returns."""
+_LARGE = 65_536
+"""Bytes; a packer that has written more is not kept, for it keeps its buffer."""
 
 _Lowerer = Callable[[Any], Any]
 _lowerers: dict[type, _Lowerer] = {}
@@ -61,12 +66,20 @@ def encode(value: object) -> bytes:
     Raises:
         RpcSerializationError: a part of it may not travel; the message names its type.
     """
+    packer = _packers.pop() if _packers else msgpack.Packer(use_bin_type=True)
     try:
-        return msgpack.packb(_lower(value), use_bin_type=True)  # type: ignore[no-any-return]
+        data: bytes = packer.pack(value if type(value) in _PLAIN else _lower(value))
     except _RefusedError as error:
         raise RpcSerializationError(f"cannot send {error}") from None
-    except (ValueError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+    except OverflowError:
+        raise RpcSerializationError(
+            f"cannot send a {type(value).__name__}: an int has more than 64 bits"
+        ) from None
+    except (ValueError, RecursionError, UnicodeEncodeError) as error:
         raise RpcSerializationError(f"cannot send a {type(value).__name__}: {error}") from error
+    if len(data) <= _LARGE:
+        _packers.append(packer)
+    return data
 
 
 def decode(data: bytes | memoryview) -> Any:
@@ -110,9 +123,8 @@ def remote_traceback(error: BaseException) -> str | None:
 
 
 def _lower(value: Any) -> Any:
+    """*value* in types that msgpack packs as they are; itself where nothing is to be done."""
     cls = type(value)
-    if cls in _PLAIN:
-        return value
     lowerer = _lowerers.get(cls)
     if lowerer is None:
         lowerer = _lowerers[cls] = _make_lowerer(cls)
@@ -120,10 +132,10 @@ def _lower(value: Any) -> Any:
 
 
 def _make_lowerer(cls: type) -> _Lowerer:
-    if cls is int:
-        return _lower_int
+    if cls in _PLAIN:
+        return lambda value: value
     if cls is tuple or cls is list:
-        return _lower_sequence
+        return _lower_items
     if cls is dict:
         return _lower_dict
     if issubclass(cls, BaseException):
@@ -148,27 +160,25 @@ def _make_lowerer(cls: type) -> _Lowerer:
         names = tuple(field.name for field in fields(cls) if field.init)
 
         def lower_message(value: Any) -> Any:
-            return {_MESSAGE_KEY: [name, *[_lower(getattr(value, field)) for field in names]]}
+            return {_MESSAGE_KEY: (name, *_lower_items([getattr(value, it) for it in names]))}
 
         return lower_message
     raise _RefusedError(f"a {cls.__name__} (registered, but neither id, str, enum nor dataclass)")
 
 
-def _lower_int(value: int) -> int:
-    if not _INT_MIN <= value <= _INT_MAX:
-        raise _RefusedError(f"the int {value}: it has more than 64 bits")
-    return value
-
-
-def _lower_sequence(value: tuple[Any, ...] | list[Any]) -> list[Any]:
-    return [_lower(item) for item in value]
+def _lower_items(value: tuple[Any, ...] | list[Any]) -> tuple[Any, ...] | list[Any]:
+    if _all_plain(map(type, value)):
+        return value
+    return [item if type(item) in _PLAIN else _lower(item) for item in value]
 
 
 def _lower_dict(value: dict[Any, Any]) -> dict[str, Any]:
-    for key in value:
-        if type(key) is not str:
-            raise _RefusedError(f"a dict with a key of type {type(key).__name__}: keys must be str")
-    return {key: _lower(item) for key, item in value.items()}
+    if not _all_str(map(type, value)):
+        wrong = next(type(key) for key in value if type(key) is not str)
+        raise _RefusedError(f"a dict with a key of type {wrong.__name__}: keys must be str")
+    if _all_plain(map(type, value.values())):
+        return value
+    return {key: item if type(item) in _PLAIN else _lower(item) for key, item in value.items()}
 
 
 def _lower_error(error: BaseException) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
+
+import msgpack
 
 from flinkray.core.errors import (
     FrameTooLargeError,
@@ -17,16 +18,65 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.rpc import codec
+from flinkray.rpc.call_context import trace_context
 from flinkray.rpc.deadlines import Deadlines
-from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE, Envelope, Kind, pack, unpack
+from flinkray.rpc.envelope import (
+    ASK,
+    CONTROL_LANE,
+    ENDED,
+    ERROR,
+    MAX_FRAME_SIZE,
+    PING,
+    PROTOCOL_VERSION,
+    RESOLVE,
+    RESULT,
+    STOP,
+    TELL,
+    TERMINATED,
+    Kind,
+    pack,
+    unpack_answer,
+)
 from flinkray.rpc.transport import OpeningTransport, Transport
 
 logger = logging.getLogger(__name__)
 
-trace_context: ContextVar[dict[str, str] | None] = ContextVar("trace_context", default=None)
-"""Carried from a caller to its handlers and on to what they call."""
-
 _NONE = codec.encode(None)
+
+
+class PendingAnswer:
+    """A request that waits for its answer."""
+
+    __slots__ = ("_connection", "_sequence", "future", "is_over", "timeout", "what")
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        sequence: int,
+        what: str,
+        timeout: float | None,
+        future: asyncio.Future[Any],
+    ) -> None:
+        self._connection = connection
+        self._sequence = sequence
+        self.what = what
+        """How errors name the call."""
+        self.timeout = timeout
+        self.future = future
+        self.is_over = False
+
+    def expire(self) -> None:
+        self.fail(RpcTimeoutError(f"{self.what}: no answer within {self.timeout:g} s"))
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.is_over = True
+        self._connection.forget(self._sequence)
+
+    def fail(self, error: Exception) -> None:
+        self.give_up()
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class ClientConnection:
@@ -39,7 +89,6 @@ class ClientConnection:
         self,
         process_name: str,
         incarnation: str,
-        sender: str,
         transport: Transport,
         deadlines: Deadlines,
         max_frame_size: int = MAX_FRAME_SIZE,
@@ -61,13 +110,13 @@ class ClientConnection:
         """Numbers of the endpoints whose end the other side is to report."""
         self.refused_frames = 0
         """Frames that made no sense."""
-        self._sender = sender
         self._transport = transport
         self._deadlines = deadlines
         self._max_frame_size = max_frame_size
         self._loop = asyncio.get_running_loop()
         self._sequence = 0
-        self._pending: dict[int, tuple[asyncio.Future[Any], str]] = {}
+        self._packer = msgpack.Packer()
+        self._pending: dict[int, PendingAnswer] = {}
         self._ended: dict[int, str] = {}
         self._listeners: dict[int, dict[object, Callable[[str], None]]] = {}
         self._lost_listeners: list[Callable[[], None]] = []
@@ -97,7 +146,7 @@ class ClientConnection:
         """
         what = f"{self.process_name}/{endpoint_id}"
         payload = _NONE if gateway is None else codec.encode(gateway)
-        answer = await self._request(Kind.RESOLVE, what, payload, timeout, method=endpoint_id)
+        answer = await self._request(RESOLVE, what, payload, timeout, endpoint_id)
         match answer:
             case (int(number), str(full_id)):
                 if number not in self._ended:
@@ -112,10 +161,8 @@ class ClientConnection:
                 continue
             self.followed.add(number)
             what = f"{self.process_name}: endpoint number {number}"
-            sequence = self._send(Kind.RESOLVE, what, _NONE, None, number, "", None)
-            answer: asyncio.Future[Any] = self._loop.create_future()
-            self._pending[sequence] = (answer, what)
-            answer.add_done_callback(partial(self._followed, number))
+            answer = self.ask(what, number, "", None, _NONE, None, RESOLVE)
+            answer.future.add_done_callback(partial(self._followed, number))
 
     def _followed(self, number: int, answer: asyncio.Future[Any]) -> None:
         if not answer.cancelled() and isinstance(answer.exception(), RpcConnectionError):
@@ -123,16 +170,26 @@ class ClientConnection:
 
     async def stop_process(self) -> None:
         """Have the process close its endpoints and end; returns when it is about to end."""
-        await self._request(Kind.STOP, self.process_name, _NONE, None)
+        await self._request(STOP, self.process_name, _NONE, None)
 
     async def ping(self, timeout: float) -> bool:
         """Return when the process has answered: whether an endpoint lives there.
 
         None does while the process starts or ends.
         """
-        return bool(await self._request(Kind.PING, self.process_name, _NONE, timeout))
+        return bool(await self._request(PING, self.process_name, _NONE, timeout))
 
-    async def ask(
+    async def _request(
+        self, kind: int, what: str, payload: bytes, timeout: float | None, method: str = ""
+    ) -> Any:
+        answer = self.ask(what, CONTROL_LANE, method, None, payload, timeout, kind)
+        try:
+            return await answer.future
+        except asyncio.CancelledError:
+            answer.give_up()
+            raise
+
+    def ask(
         self,
         what: str,
         target: int,
@@ -140,118 +197,112 @@ class ClientConnection:
         token: bytes | None,
         payload: bytes,
         timeout: float | None,
-    ) -> Any:
-        """Call and wait for the answer; *what* is how errors name the call."""
-        return await self._request(Kind.ASK, what, payload, timeout, target, method, token)
+        kind: int = ASK,
+    ) -> PendingAnswer:
+        """Send a request; who is cancelled while waiting for the answer must give it up.
 
-    async def tell(
+        *what* is how errors name the call.
+        """
+        sequence = self._send(what, kind, target, method, token, timeout, payload)
+        answer = PendingAnswer(self, sequence, what, timeout, self._loop.create_future())
+        self._pending[sequence] = answer
+        if timeout is not None:
+            self._deadlines.add(self._loop.time() + timeout, answer)
+        return answer
+
+    def tell(
         self, what: str, target: int, method: str, token: bytes | None, payload: bytes
     ) -> None:
-        """Call without an answer; returns when the message is on its way."""
-        self._send(Kind.TELL, what, payload, None, target, method, token)
-        if self._transport.is_congested:
-            await self._transport.drain()
-            if self.lost_reason is not None:
-                raise RecipientUnreachableError(f"{what}: {self._lost_story()}")
+        """Send a call without an answer; wait for :meth:`drain` when :attr:`is_congested`."""
+        self._send(what, TELL, target, method, token, None, payload)
 
-    async def _request(
-        self,
-        kind: Kind,
-        what: str,
-        payload: bytes,
-        timeout: float | None,
-        target: int = 0,
-        method: str = "",
-        token: bytes | None = None,
-    ) -> Any:
-        sequence = self._send(kind, what, payload, timeout, target, method, token)
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._pending[sequence] = (future, what)
-        if timeout is not None:
-            self._deadlines.add(
-                timeout,
-                future,
-                lambda: RpcTimeoutError(f"{what}: no answer within {timeout:g} s"),
-            )
-        try:
-            if self._transport.is_congested:
-                drained = self._loop.create_task(self._transport.drain())
-                await asyncio.wait({drained, future}, return_when=asyncio.FIRST_COMPLETED)
-                drained.cancel()
-            return await future
-        finally:
-            self._pending.pop(sequence, None)
-            if not future.done():
-                future.cancel()
+    @property
+    def is_congested(self) -> bool:
+        """Whether the other side does not take what is sent as fast as it comes."""
+        return self._transport.is_congested
+
+    async def drain(self, what: str) -> None:
+        """Wait until it has caught up.
+
+        Raises:
+            RecipientUnreachableError: the connection was lost meanwhile.
+        """
+        await self._transport.drain()
+        if self.lost_reason is not None:
+            raise RecipientUnreachableError(f"{what}: {self._lost_story()}")
 
     def _send(
         self,
-        kind: Kind,
         what: str,
-        payload: bytes,
-        timeout: float | None,
+        kind: int,
         target: int,
         method: str,
         token: bytes | None,
+        timeout: float | None,
+        payload: bytes,
     ) -> int:
-        reason = self.lost_reason or self._ended.get(target)
-        if reason is not None:
-            raise RecipientUnreachableError(f"{what}: {reason}")
+        if self.lost_reason is not None or target in self._ended:
+            raise RecipientUnreachableError(f"{what}: {self.end_of(target)}")
         sequence = self._sequence = self._sequence + 1
-        envelope = Envelope(
-            kind, self._sender, sequence, payload, target, method, token, timeout,
-            trace_context.get(),
+        trace = trace_context.get()
+        parts = (
+            PROTOCOL_VERSION, kind, sequence, target, method, token, timeout, trace, payload
         )  # fmt: skip
         try:
-            frame = pack(envelope, self._max_frame_size)
+            frame = pack(self._packer, parts, self._max_frame_size)
         except FrameTooLargeError as error:
             raise FrameTooLargeError(f"{what}: {error}") from None
-        self._transport.send(frame)
+        self._transport.send(frame, target)
         return sequence
+
+    def forget(self, sequence: int) -> None:
+        """For :class:`PendingAnswer`."""
+        self._pending.pop(sequence, None)
 
     # --- answers ------------------------------------------------------------------------------
 
     def frame_received(self, frame: bytes) -> None:
         try:
-            envelope = unpack(frame)
+            _, kind, sequence, payload = unpack_answer(frame)
         except RpcSerializationError as error:
             self._refuse(str(error))
             return
-        if envelope.kind is Kind.TERMINATED:
-            self._terminated(envelope)
+        if kind == TERMINATED:
+            self._terminated(sequence, payload)
             return
-        pending = self._pending.pop(envelope.sequence, None)
-        if pending is None:
+        answer = self._pending.pop(sequence, None)
+        if answer is None:
             return  # its caller does not wait any more
-        future, what = pending
+        answer.is_over = True
+        future = answer.future
         if future.done():
             return
         try:
-            value = codec.decode(envelope.payload)
+            value = codec.decode(payload)
         except RpcSerializationError as error:
-            future.set_exception(RpcSerializationError(f"{what}: the answer: {error}"))
+            answer.fail(RpcSerializationError(f"{answer.what}: the answer: {error}"))
             return
-        if envelope.kind is Kind.RESULT:
+        if kind == RESULT:
             future.set_result(value)
-        elif envelope.kind is Kind.ERROR and isinstance(value, Exception):
+        elif kind == ERROR and isinstance(value, Exception):
             if isinstance(value, RecipientUnreachableError) and value.args == (ENDED,):
-                value = RecipientUnreachableError(f"{what}: {ENDED}")
+                value = RecipientUnreachableError(f"{answer.what}: {ENDED}")
             future.set_exception(value)
         else:
-            self._refuse(f"unexpected {envelope.kind.name}")
-            future.set_exception(RpcSerializationError(f"{what}: the answer makes no sense"))
+            self._refuse(f"unexpected {Kind(kind).name}")
+            answer.fail(RpcSerializationError(f"{answer.what}: the answer makes no sense"))
 
     def _refuse(self, reason: str) -> None:
         self.refused_frames += 1
         logger.warning("refused a frame from %s: %s", self.process_name, reason)
 
-    def _terminated(self, envelope: Envelope) -> None:
+    def _terminated(self, number: int, payload: bytes) -> None:
         try:
-            reason = str(codec.decode(envelope.payload))
+            reason = str(codec.decode(payload))
         except RpcSerializationError as error:
             self._refuse(str(error))
             return
-        self._endpoint_ended(envelope.target, reason)
+        self._endpoint_ended(number, reason)
 
     def _endpoint_ended(self, number: int, reason: str) -> None:
         self.followed.discard(number)
@@ -287,10 +338,8 @@ class ClientConnection:
             return
         self.lost_reason = reason
         story = self._lost_story()
-        pending, self._pending = self._pending, {}
-        for future, what in pending.values():
-            if not future.done():
-                future.set_exception(RecipientUnreachableError(f"{what}: {story}"))
+        for answer in tuple(self._pending.values()):
+            answer.fail(RecipientUnreachableError(f"{answer.what}: {story}"))
         listeners, self._listeners = self._listeners, {}
         for callbacks in listeners.values():
             for callback in tuple(callbacks.values()):

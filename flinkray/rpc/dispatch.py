@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgpack
 
 from flinkray.core.errors import (
     EndpointNotStartedError,
@@ -19,12 +18,28 @@ from flinkray.core.errors import (
     RpcSerializationError,
 )
 from flinkray.core.ids import FencingToken
-from flinkray.core.message import type_name
 from flinkray.rpc import codec
-from flinkray.rpc.connection import trace_context
 from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
-from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE, REQUESTS, Envelope, Kind, pack, unpack
-from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
+from flinkray.rpc.envelope import (
+    ASK,
+    CONTROL_LANE,
+    ENDED,
+    ERROR,
+    MAX_FRAME_SIZE,
+    PING,
+    PROTOCOL_VERSION,
+    RESOLVE,
+    RESULT,
+    STOP,
+    TELL,
+    TERMINATED,
+    Kind,
+    pack,
+    unpack_request,
+)
+from flinkray.rpc.exports import exports_of
+from flinkray.rpc.gateway import GatewayMethod
+from flinkray.rpc.handler_call import HandlerCall
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.rpc.transport import Transport
 
@@ -34,44 +49,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Exports:
-    """What an endpoint class shows to the outside."""
+class _Lane:
+    """Requests of one connection to one endpoint; with number 0, to the process."""
 
-    gateways: frozenset[str]
-    """Type names."""
-    methods: dict[str, tuple[GatewayMethod, tuple[str, ...]]]
-    """By name: the method and its keyword-only parameters, which come last."""
+    __slots__ = ("endpoint", "last_sequence", "mailbox", "methods", "token")
 
-
-@cache
-def exports_of(endpoint_class: type[RpcEndpoint]) -> Exports:
-    """The gateways that the class implements and their methods.
-
-    Raises:
-        TypeError: see :func:`gateway_methods`.
-    """
-    gateways = [
-        base
-        for base in endpoint_class.__mro__
-        if issubclass(base, RpcGateway) and not issubclass(base, RpcEndpoint)
-    ]
-    methods = {}
-    for gateway in reversed(gateways):
-        for name, method in gateway_methods(gateway).items():
-            parameters = method.signature.parameters.values()
-            if any(
-                parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-                for parameter in parameters
-            ):
-                raise TypeError(f"{method.full_name}: gateway methods take no * or ** arguments")
-            keywords = tuple(
-                parameter.name
-                for parameter in parameters
-                if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-            )
-            methods[name] = (method, keywords)
-    return Exports(frozenset(map(type_name, gateways)), methods)
+    def __init__(self, endpoint: RpcEndpoint | None) -> None:
+        self.endpoint = endpoint
+        self.last_sequence = 0
+        self.token: bytes | None = None
+        """Encoded; None: calls need none."""
+        if endpoint is not None:
+            self.mailbox = endpoint.mailbox
+            self.methods = exports_of(type(endpoint)).methods
+            if isinstance(endpoint, FencedRpcEndpoint):
+                self.token = codec.encode(endpoint.fencing_token)
 
 
 class ServerConnection:
@@ -88,35 +80,46 @@ class ServerConnection:
         self._transport = transport
         self._peer = peer
         self._max_frame_size = max_frame_size
-        self._last_sequence = 0
+        self._packer = msgpack.Packer()
+        self._time = service.loop.time
+        self._lanes = {CONTROL_LANE: _Lane(None)}
         self._resolved: set[int] = set()
 
     def frame_received(self, frame: bytes) -> None:
         try:
-            envelope = unpack(frame)
+            _, kind, sequence, target, name, token, timeout, trace, payload = unpack_request(frame)
         except RpcSerializationError as error:
             self._service.refuse_frame(self._peer, str(error))
             return
-        if envelope.kind not in REQUESTS or envelope.sequence <= self._last_sequence:
-            self._service.refuse_frame(
-                self._peer, f"{envelope.kind.name} number {envelope.sequence} out of order"
-            )
+        lane = self._lanes.get(target) or self._new_lane(target)
+        if sequence <= lane.last_sequence:
+            reason = f"{Kind(kind).name} number {sequence} came twice or out of order"
+            self._service.refuse_frame(self._peer, reason)
             return
-        self._last_sequence = envelope.sequence
+        lane.last_sequence = sequence
+        if kind != ASK and kind != TELL:
+            self._control(kind, sequence, target, name, payload)
+            return
+        answered = sequence if kind == ASK else 0
         try:
-            if envelope.kind is Kind.RESOLVE:
-                self._resolve(envelope)
-            elif envelope.kind is Kind.STOP:
-                self._service.stop_requested(
-                    lambda: self._reply(envelope, Kind.RESULT, codec.encode(None))
-                )
-            elif envelope.kind is Kind.PING:
-                lives = bool(self._service.endpoints())
-                self._reply(envelope, Kind.RESULT, codec.encode(lives))
-            else:
-                self._call(envelope)
+            endpoint = lane.endpoint
+            if endpoint is None or not lane.mailbox.accepts_calls:
+                _refuse_state(endpoint, name)
+            method = lane.methods.get(name)
+            if method is None:
+                _refuse_method(endpoint, name)
+            if lane.token is not None and token != lane.token:
+                _refuse_token(endpoint, method, token)
+            arguments = _arguments(endpoint, method, payload)
         except RpcError as error:
-            self._refuse(envelope, error)
+            self._refuse(name, answered, error)
+            return
+        deadline = None if timeout is None else self._time() + timeout
+        lane.mailbox.post(
+            HandlerCall(
+                self, endpoint, method, answered, arguments, len(frame), timeout, deadline, trace
+            )
+        )
 
     def connection_lost(self, reason: str) -> None:
         self._service.peer_lost(self)
@@ -128,131 +131,129 @@ class ServerConnection:
         """As when this process dies."""
         self._transport.break_off(reason)
 
-    def endpoint_terminated(self, number: int, reason: str) -> None:
-        """Tell the peer, if it has ever asked for this endpoint."""
-        if number in self._resolved:
-            self._resolved.discard(number)
-            self._transport.send(
-                pack(
-                    Envelope(
-                        Kind.TERMINATED, self._service.identity, 0, codec.encode(reason), number
-                    )
-                )
-            )
+    def _new_lane(self, target: int) -> _Lane:
+        endpoint = self._service.endpoint_by_number(target)
+        lane = _Lane(endpoint)
+        if endpoint is not None:
+            self._lanes[target] = lane
+        return lane
 
-    def _resolve(self, envelope: Envelope) -> None:
-        if envelope.target:  # known from a connection that broke
-            number, endpoint = envelope.target, self._service.endpoint_by_number(envelope.target)
+    # --- requests to the process --------------------------------------------------------------
+
+    def _control(self, kind: int, sequence: int, target: int, name: str, payload: bytes) -> None:
+        try:
+            if kind == RESOLVE:
+                self._resolve(sequence, target, name, payload)
+            elif kind == STOP:
+                self._service.stop_requested(lambda: self._reply(RESULT, sequence, None))
+            elif kind == PING:
+                self._reply(RESULT, sequence, bool(self._service.endpoints()))
+        except RpcError as error:
+            self._refuse(name, sequence, error)
+
+    def _resolve(self, sequence: int, target: int, endpoint_id: str, payload: bytes) -> None:
+        if target != CONTROL_LANE:  # known from a connection that broke
+            number, endpoint = target, self._service.endpoint_by_number(target)
         else:
-            number, endpoint = self._service.find_endpoint(envelope.method)
-        address = f"{self._service.process_name}/{envelope.method}"
+            number, endpoint = self._service.find_endpoint(endpoint_id)
+        address = f"{self._service.process_name}/{endpoint_id}"
         if endpoint is None:
             raise RpcConnectionError(f"no endpoint at {address}")
-        gateway = codec.decode(envelope.payload)
+        gateway = codec.decode(payload)
         if gateway is not None and gateway not in exports_of(type(endpoint)).gateways:
             raise HandshakeError(
                 f"{address} is a {type(endpoint).__name__} and does not implement {gateway}"
             )
         self._resolved.add(number)
-        self._reply(envelope, Kind.RESULT, codec.encode((number, endpoint.endpoint_id)))
+        self._reply(RESULT, sequence, (number, endpoint.endpoint_id))
 
-    def _call(self, envelope: Envelope) -> None:
-        endpoint = self._service.endpoint_by_number(envelope.target)
-        if endpoint is None:
-            raise RecipientUnreachableError(ENDED)
-        address = endpoint.address
-        mailbox = endpoint.mailbox
-        if mailbox.refuses_calls:
-            raise RecipientUnreachableError(ENDED)
-        if mailbox.state is EndpointState.CREATED:
-            raise EndpointNotStartedError(
-                f"{address}: {envelope.method}: the endpoint is not started yet"
-            )
-        known = exports_of(type(endpoint)).methods.get(envelope.method)
-        if known is None:
-            raise RpcError(f"{address}: {type(endpoint).__name__} has no method {envelope.method}")
-        method, keywords = known
-        if isinstance(endpoint, FencedRpcEndpoint):
-            _check_token(endpoint, method, envelope.token)
-        try:
-            arguments = codec.decode(envelope.payload)
-        except RpcSerializationError as error:
-            raise RpcSerializationError(
-                f"{address}: {method.full_name}: the arguments: {error}"
-            ) from error
-        if type(arguments) is not tuple or len(arguments) != len(method.signature.parameters) - 1:
-            raise RpcSerializationError(f"{address}: {method.full_name}: wrong number of arguments")
-        mailbox.run_handler(self._handle(endpoint, method, keywords, arguments, envelope))
+    def endpoint_terminated(self, number: int, reason: str) -> None:
+        """Tell the peer, if it has ever asked for this endpoint."""
+        self._lanes.pop(number, None)
+        if number in self._resolved:
+            self._resolved.discard(number)
+            self._reply(TERMINATED, number, reason)
 
-    async def _handle(
-        self,
-        endpoint: RpcEndpoint,
-        method: GatewayMethod,
-        keywords: tuple[str, ...],
-        arguments: tuple[Any, ...],
-        envelope: Envelope,
-    ) -> None:
-        replied = False
-        try:
-            if endpoint.mailbox.refuses_calls:
-                return
-            trace_context.set(envelope.trace)
-            handler = getattr(endpoint, method.name)
-            if keywords:
-                split = len(arguments) - len(keywords)
-                named = dict(zip(keywords, arguments[split:], strict=True))
-                result = await handler(*arguments[:split], **named)
-            else:
-                result = await handler(*arguments)
-            replied = True
-            if envelope.kind is Kind.ASK:
-                self._answer(envelope, f"{endpoint.address}: {method.full_name}", result)
-        except Exception as error:  # noqa: BLE001 - it is the caller's
-            replied = True
-            self._refuse(envelope, error)
-        finally:
-            if not replied:  # not begun or cancelled, because the endpoint has terminated
-                self._refuse(envelope, RecipientUnreachableError(ENDED))
+    # --- calls under way ----------------------------------------------------------------------
 
-    def _answer(self, envelope: Envelope, what: str, result: object) -> None:
+    def expire_at(self, deadline: float, call: HandlerCall) -> None:
+        """For calls: see :class:`~flinkray.rpc.deadlines.Deadlines`."""
+        self._service.deadlines.add(deadline, call)
+
+    def succeeded(self, call: HandlerCall, result: object) -> None:
+        """For calls: the handler has returned."""
+        if call.sequence == 0:
+            return
         try:
-            self._reply(envelope, Kind.RESULT, codec.encode(result))
+            self._reply(RESULT, call.sequence, result)
         except FrameTooLargeError as error:
-            raise FrameTooLargeError(f"{what}: the result: {error}") from error
+            too_large = FrameTooLargeError(f"{call.what}: the result: {error}")
+            self._refuse(call.method.name, call.sequence, too_large)
         except RpcSerializationError as error:
-            raise RpcSerializationError(f"{what}: the result: {error}") from error
+            unsendable = RpcSerializationError(f"{call.what}: the result: {error}")
+            unsendable.__cause__ = error
+            self._refuse(call.method.name, call.sequence, unsendable)
 
-    def _refuse(self, envelope: Envelope, error: Exception) -> None:
-        if envelope.kind is Kind.TELL:
+    def failed(self, call: HandlerCall, error: Exception) -> None:
+        """For calls: the handler has failed, or could not begin."""
+        self._refuse(call.method.name, call.sequence, error)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _refuse(self, method: str, sequence: int, error: Exception) -> None:
+        if sequence == 0:
             level = (
                 logging.DEBUG if isinstance(error, RecipientUnreachableError) else logging.WARNING
             )
-            logger.log(
-                level, "%s from %s failed: %r", envelope.method, self._peer, error, exc_info=error
-            )
+            logger.log(level, "%s from %s failed: %r", method, self._peer, error, exc_info=error)
             return
         try:
-            self._reply(envelope, Kind.ERROR, codec.encode_error(error))
+            self._send(ERROR, sequence, codec.encode_error(error))
         except FrameTooLargeError as too_large:
-            self._reply(envelope, Kind.ERROR, codec.encode_error(too_large))
+            self._send(ERROR, sequence, codec.encode_error(too_large))
 
-    def _reply(self, envelope: Envelope, kind: Kind, payload: bytes) -> None:
-        answer = Envelope(kind, self._service.identity, envelope.sequence, payload)
-        self._transport.send(pack(answer, self._max_frame_size))
+    def _reply(self, kind: int, sequence: int, value: object) -> None:
+        self._send(kind, sequence, codec.encode(value))
+
+    def _send(self, kind: int, sequence: int, payload: bytes) -> None:
+        parts = (PROTOCOL_VERSION, kind, sequence, payload)
+        self._transport.send(pack(self._packer, parts, self._max_frame_size))
 
 
-def _check_token(
-    endpoint: FencedRpcEndpoint[Any], method: GatewayMethod, received: bytes | None
-) -> None:
-    expected: FencingToken = endpoint.fencing_token
-    if received == codec.encode(expected):
-        return
+def _refuse_state(endpoint: RpcEndpoint | None, method: str) -> NoReturn:
+    if endpoint is not None and endpoint.mailbox.state is EndpointState.CREATED:
+        raise EndpointNotStartedError(
+            f"{endpoint.address}: {method}: the endpoint is not started yet"
+        )
+    raise RecipientUnreachableError(ENDED)
+
+
+def _refuse_method(endpoint: RpcEndpoint, method: str) -> NoReturn:
+    raise RpcError(f"{endpoint.address}: {type(endpoint).__name__} has no method {method}")
+
+
+def _refuse_token(endpoint: RpcEndpoint, method: GatewayMethod, received: bytes | None) -> NoReturn:
+    assert isinstance(endpoint, FencedRpcEndpoint)
     token: object = None
     if received is not None:
         token = codec.decode(received)
     raise FencingTokenError(
         endpoint.address,
         method.full_name,
-        expected,
+        endpoint.fencing_token,
         token if isinstance(token, FencingToken) else None,
     )
+
+
+def _arguments(endpoint: RpcEndpoint, method: GatewayMethod, payload: bytes) -> tuple[Any, ...]:
+    try:
+        arguments = codec.decode(payload)
+    except RpcSerializationError as error:
+        raise RpcSerializationError(
+            f"{endpoint.address}: {method.full_name}: the arguments: {error}"
+        ) from error
+    if type(arguments) is not tuple or len(arguments) != len(method.parameters):
+        raise RpcSerializationError(
+            f"{endpoint.address}: {method.full_name}: wrong number of arguments"
+        )
+    return arguments

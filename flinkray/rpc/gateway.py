@@ -23,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ONEWAY = "__flinkray_oneway__"
 _TIMEOUT = "__flinkray_timeout__"
+_RUNS_TO_COMPLETION = "__flinkray_runs_to_completion__"
 
 
 class RpcGateway(ABC):  # noqa: B024 - a gateway's methods are its subclass's
@@ -59,7 +60,19 @@ def ask_timeout(seconds: float | None) -> Callable[[F], F]:
     return mark
 
 
-@dataclass(frozen=True, slots=True)
+def runs_to_completion(method: F) -> F:
+    """Mark a gateway method whose handler may not be stopped midway.
+
+    Any other handler is cancelled when its caller stops waiting for the answer.  A handler that
+    changes state before and after an ``await`` would then be left half done: mark its method, and
+    the handler, and what it asks of others, goes on to its end whether or not anybody waits.  Tells
+    need no mark, as nobody waits for them.
+    """
+    setattr(method, _RUNS_TO_COMPLETION, True)
+    return method
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GatewayMethod:
     """One method of a gateway, as the wire needs it."""
 
@@ -69,18 +82,21 @@ class GatewayMethod:
     is_oneway: bool
     timeout: tuple[float | None] | None
     """One-element tuple where the method has a timeout of its own."""
-
-    @property
-    def full_name(self) -> str:
-        """As in error messages: ``ResourceManagerGateway.register_task_executor``."""
-        return f"{self.gateway.__name__}.{self.name}"
+    runs_to_completion: bool
+    full_name: str
+    """As in error messages: ``ResourceManagerGateway.register_task_executor``."""
+    parameters: tuple[str, ...]
+    """Names, without ``self``; on the wire arguments travel in this order."""
+    keywords: tuple[str, ...]
+    """The keyword-only ones of them, which come last."""
 
 
 def gateway_methods(gateway: type[RpcGateway]) -> dict[str, GatewayMethod]:
     """The callable methods of a gateway class, its bases' included.
 
     Raises:
-        TypeError: a public method is not ``async def``, or a one-way method returns something.
+        TypeError: a public method is not ``async def``, takes ``*`` or ``**`` arguments, or is
+            one-way and returns something.
     """
     methods: dict[str, GatewayMethod] = {}
     for base in reversed(gateway.__mro__):
@@ -92,10 +108,29 @@ def gateway_methods(gateway: type[RpcGateway]) -> dict[str, GatewayMethod]:
             if not inspect.iscoroutinefunction(member):
                 raise TypeError(f"{base.__name__}.{name} is not declared with async def")
             signature = inspect.signature(member)
+            if any(
+                parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+                for parameter in signature.parameters.values()
+            ):
+                raise TypeError(
+                    f"{base.__name__}.{name}: gateway methods take no * or ** arguments"
+                )
             is_oneway = bool(getattr(member, _ONEWAY, False))
             if is_oneway and signature.return_annotation not in (None, "None"):
                 raise TypeError(f"{base.__name__}.{name} is one-way and cannot return a value")
             methods[name] = GatewayMethod(
-                base, name, signature, is_oneway, getattr(member, _TIMEOUT, None)
+                gateway=base,
+                name=name,
+                signature=signature,
+                is_oneway=is_oneway,
+                timeout=getattr(member, _TIMEOUT, None),
+                runs_to_completion=getattr(member, _RUNS_TO_COMPLETION, False),
+                full_name=f"{base.__name__}.{name}",
+                parameters=tuple(signature.parameters)[1:],
+                keywords=tuple(
+                    parameter.name
+                    for parameter in signature.parameters.values()
+                    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+                ),
             )
     return methods

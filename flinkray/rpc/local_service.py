@@ -283,7 +283,7 @@ class LocalRpcService(BaseRpcService):
             peer.break_off(reason)
         for endpoint in self.endpoints():
             endpoint.mailbox.abort()
-        self._deadlines.close()
+        self.deadlines.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flinkray.core.errors import RpcTimeoutError
+from flinkray.rpc.call_context import outside_of_handler
+from flinkray.rpc.handler_queue import HandlerQueue, Handling
 from flinkray.rpc.watch import TerminationWatch
 
 if TYPE_CHECKING:
@@ -58,16 +60,17 @@ class Mailbox:
         self._service = service
         self._loop = service.loop
         self._state = EndpointState.CREATED
-        self._waiting: deque[Coroutine[Any, Any, None]] = deque()
+        self._handlers = HandlerQueue(self._loop)
         # in their order, so that an end takes the same course whenever it is repeated
-        self._handlers: dict[asyncio.Task[None], None] = {}
         self._background: dict[asyncio.Task[Any], None] = {}
         self._timers: dict[TimerHandle, None] = {}
         self._watches: dict[TerminationWatch, None] = {}
         self._start_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
-        self._refuses = False
+        self.accepts_calls = False
+        """Not before ``start``, not when terminated or stopped without having got through
+        ``on_start``."""
         self.started: asyncio.Future[None] = self._loop.create_future()
         """Completes when ``on_start`` is done; cancelled when it never will be."""
         self.terminated: asyncio.Future[None] = self._loop.create_future()
@@ -75,11 +78,6 @@ class Mailbox:
     @property
     def state(self) -> EndpointState:
         return self._state
-
-    @property
-    def refuses_calls(self) -> bool:
-        """Terminated, or stopping without having got through ``on_start``."""
-        return self._refuses or self._state is EndpointState.TERMINATED
 
     @property
     def is_running(self) -> bool:
@@ -102,6 +100,7 @@ class Mailbox:
         if self._state is not EndpointState.CREATED:
             raise RuntimeError(f"{self._endpoint.address} was started or closed before")
         self._state = EndpointState.STARTED
+        self.accepts_calls = True
         self._start_task = self._loop.create_task(
             self._start(), name=f"{self._endpoint.address} on_start"
         )
@@ -116,7 +115,7 @@ class Mailbox:
         if self._state is EndpointState.STARTED:
             self._state = EndpointState.RUNNING
         self.started.set_result(None)
-        self._run_waiting()
+        self._handlers.open()
 
     def close(self) -> asyncio.Future[None]:
         self.validate_runs_in_main_thread()
@@ -143,16 +142,18 @@ class Mailbox:
             if self._start_task is not None and not self._start_task.done() and run_on_stop:
                 self._start_task.cancel()
                 await asyncio.wait({self._start_task})
-            self._refuses = not self.started.done()
-            self._run_waiting()
+            if not self.started.done():
+                self._refuse_calls()
+            self._handlers.open()
             if run_on_stop:
                 await self._endpoint.on_stop()
         except Exception as error:  # noqa: BLE001 - whatever it is, termination carries it
             if self._error is None:
                 self._error = error
         self._state = EndpointState.TERMINATED
-        if self._handlers:
-            await asyncio.wait(tuple(self._handlers), timeout=self._endpoint.handler_grace)
+        self._refuse_calls()
+        if self._handlers.tasks:
+            await asyncio.wait(self._handlers.tasks, timeout=self._endpoint.handler_grace)
         leftovers = self._release()
         if leftovers:
             await asyncio.wait(leftovers)
@@ -164,6 +165,7 @@ class Mailbox:
         if self.terminated.done():
             return
         self._state = EndpointState.TERMINATED
+        self._refuse_calls()
         for task in (self._start_task, self._stop_task):
             if task is not None:
                 task.cancel()
@@ -172,15 +174,18 @@ class Mailbox:
         self._service.unregister_endpoint(self._endpoint)
         self._complete()
 
+    def _refuse_calls(self) -> None:
+        self.accepts_calls = False
+        self._handlers.close()
+
     def _release(self) -> list[asyncio.Task[Any]]:
         for timer in tuple(self._timers):
             timer.cancel()
         for watch in tuple(self._watches):
             watch.cancel()
-        while self._waiting:
-            self._waiting.popleft().close()
+        self._handlers.abandon_waiting()
         current = asyncio.current_task(self._loop) if _on_loop(self._loop) else None
-        tasks = [task for task in (*self._handlers, *self._background) if task is not current]
+        tasks = [task for task in (*self._handlers.tasks, *self._background) if task is not current]
         for task in tasks:
             task.cancel()
         return tasks
@@ -198,25 +203,13 @@ class Mailbox:
 
     # --- what runs here -----------------------------------------------------------------------
 
-    def run_handler(self, handler: Coroutine[Any, Any, None]) -> None:
-        """Begin *handler* after all that were given before; it must look at ``state`` first."""
-        if self._state is EndpointState.STARTED:
-            self._waiting.append(handler)
-        else:
-            self._spawn_handler(handler)
-
-    def _run_waiting(self) -> None:
-        while self._waiting:
-            self._spawn_handler(self._waiting.popleft())
-
-    def _spawn_handler(self, handler: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(handler)
-        self._handlers[task] = None
-        task.add_done_callback(lambda _: self._handlers.pop(task))
+    def post(self, call: Handling) -> None:
+        """Handle *call* after all that were posted before, and after ``on_start``."""
+        self._handlers.post(call)
 
     def run_async(self, fn: Callable[[], Awaitable[None] | None]) -> None:
         if _on_loop(self._loop):
-            self._loop.call_soon(self._invoke, fn)
+            outside_of_handler(self._loop.call_soon, self._invoke, fn)
         else:
             self._loop.call_soon_threadsafe(self._invoke, fn)
 
@@ -238,7 +231,7 @@ class Mailbox:
     ) -> asyncio.Future[T]:
         self.validate_runs_in_main_thread()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._loop.call_soon(self._call, fn, future)
+        outside_of_handler(self._loop.call_soon, self._call, fn, future)
         if timeout is not None:
             name = getattr(fn, "__qualname__", repr(fn))
             text = f"{self._endpoint.address}: {name} was not done within {timeout:g} s"
@@ -275,14 +268,15 @@ class Mailbox:
             self._timers.pop(timer, None)
             self._invoke(fn)
 
-        timer.arm(self._loop.call_later(delay, run))
+        timer.arm(outside_of_handler(self._loop.call_later, delay, run))
         if self._state is EndpointState.TERMINATED:
             timer.cancel()
         return timer
 
     def create_task(self, coroutine: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
         self.validate_runs_in_main_thread()
-        task = self._loop.create_task(coroutine, name=name)
+        create_task = partial(self._loop.create_task, name=name)
+        task: asyncio.Task[T] = outside_of_handler(create_task, coroutine)
         self._background[task] = None
         task.add_done_callback(self._background_done)
         if self._state is EndpointState.TERMINATED:

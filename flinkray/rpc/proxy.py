@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from flinkray.core.errors import RecipientUnreachableError, RpcSerializationError
+from flinkray.core.errors import (
+    RecipientUnreachableError,
+    RpcSerializationError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import FencingToken
 from flinkray.rpc import codec
-from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.call_context import current_call
+from flinkray.rpc.connection import ClientConnection, PendingAnswer
 from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 
 G = TypeVar("G", bound=RpcGateway)
@@ -36,6 +41,7 @@ class Binding:
     """What a proxy is bound to: one endpoint object, reached by one connection after the other."""
 
     __slots__ = (
+        "_names",
         "address",
         "ask_timeout",
         "connection",
@@ -62,26 +68,46 @@ class Binding:
         self.token = token
         self.token_bytes = None if token is None else codec.encode(token)
         self.ask_timeout = ask_timeout
+        self._names: dict[GatewayMethod, str] = {}
 
-    async def call(
-        self, method: GatewayMethod, names: tuple[str, ...], arguments: tuple[Any, ...]
-    ) -> Any:
-        what = f"{self.address}: {method.full_name}"
+    def name_of(self, method: GatewayMethod) -> str:
+        """How errors name a call of *method*: address, gateway and method."""
+        name = self._names.get(method)
+        if name is None:
+            name = self._names[method] = f"{self.address}: {method.full_name}"
+        return name
+
+    def ask(self, method: GatewayMethod, arguments: tuple[Any, ...]) -> PendingAnswer:
+        """Send an ask; see :meth:`ClientConnection.ask`."""
+        what = self.name_of(method)
         try:
             payload = codec.encode(arguments)
         except RpcSerializationError as error:
-            raise _blame(what, names, arguments) from error
+            raise _blame(what, method.parameters, arguments) from error
         connection = self.connection
         if connection.lost_reason is not None:
             connection = self.connect_again(what)
-        if method.is_oneway:
-            return await connection.tell(what, self.number, method.name, self.token_bytes, payload)
         timeout = _timeout_override.get()
         if timeout is None:
             timeout = self.ask_timeout if method.timeout is None else method.timeout[0]
-        return await connection.ask(
-            what, self.number, method.name, self.token_bytes, payload, timeout
-        )
+        handled = current_call.get()
+        if handled is not None and handled.ask_deadline is not None:
+            timeout = _what_is_left(what, handled.ask_deadline, timeout)
+        return connection.ask(what, self.number, method.name, self.token_bytes, payload, timeout)
+
+    async def tell(self, method: GatewayMethod, arguments: tuple[Any, ...]) -> None:
+        """Send a tell; returns when the message is on its way."""
+        what = self.name_of(method)
+        try:
+            payload = codec.encode(arguments)
+        except RpcSerializationError as error:
+            raise _blame(what, method.parameters, arguments) from error
+        connection = self.connection
+        if connection.lost_reason is not None:
+            connection = self.connect_again(what)
+        connection.tell(what, self.number, method.name, self.token_bytes, payload)
+        if connection.is_congested:
+            await connection.drain(what)
 
     def connect_again(self, what: str) -> ClientConnection:
         """Go on with the successor of a lost connection.
@@ -95,6 +121,13 @@ class Binding:
             except RecipientUnreachableError as error:
                 raise RecipientUnreachableError(f"{what}: {error}") from None
         return self.connection
+
+
+def _what_is_left(what: str, deadline: float, timeout: float | None) -> float:
+    left = deadline - asyncio.get_running_loop().time()
+    if left <= 0:
+        raise RpcTimeoutError(f"{what}: not sent, the time of the call that asks for it is over")
+    return left if timeout is None else min(left, timeout)
 
 
 def _blame(what: str, names: tuple[str, ...], arguments: tuple[Any, ...]) -> RpcSerializationError:
@@ -143,20 +176,30 @@ def _proxy_class(gateway: type[RpcGateway]) -> type[RpcGateway]:
 
 def _stub(method: GatewayMethod) -> Callable[..., Any]:
     signature = method.signature
-    names = tuple(signature.parameters)[1:]
-    count = len(names)
-    all_positional = not any(
-        parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        for parameter in signature.parameters.values()
-    )
+    # the number of arguments with which a call needs no binding to names
+    count = len(method.parameters) if not method.keywords else -1
 
-    async def stub(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) != count or not all_positional:
-            bound = signature.bind(self, *args, **kwargs)
-            bound.apply_defaults()
-            args = tuple(bound.arguments.values())[1:]
-        return await self._flinkray_binding.call(method, names, args)
+    def positional(proxy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        bound = signature.bind(proxy, *args, **kwargs)
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())[1:]
 
+    async def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != count:
+            args = positional(self, args, kwargs)
+        answer = self._flinkray_binding.ask(method, args)
+        try:
+            return await answer.future
+        except asyncio.CancelledError:
+            answer.give_up()
+            raise
+
+    async def tell(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs or len(args) != count:
+            args = positional(self, args, kwargs)
+        await self._flinkray_binding.tell(method, args)
+
+    stub = tell if method.is_oneway else ask
     stub.__name__ = method.name
     stub.__qualname__ = method.full_name
     return stub

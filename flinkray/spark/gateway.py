@@ -8,7 +8,13 @@ from dataclasses import field
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway, ask_timeout, oneway
+from flinkray.rpc.gateway import (
+    FencedRpcGateway,
+    RpcGateway,
+    ask_timeout,
+    oneway,
+    runs_to_completion,
+)
 
 
 @message
@@ -102,6 +108,7 @@ class SparkDriverGateway(RpcGateway):
 
     @abstractmethod
     @ask_timeout(60.0)
+    @runs_to_completion
     async def stop(self) -> None:
         """Cancel what runs, end the session, JVM and Python workers; then the process ends."""
 

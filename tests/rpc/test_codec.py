@@ -15,7 +15,7 @@ from flinkray.core.ids import AllocationID, JobID, JobMasterId, ResourceID
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import codec
-from flinkray.rpc.envelope import Envelope, Kind, pack, unpack
+from flinkray.rpc.envelope import PROTOCOL_VERSION, Envelope, Kind, unpack
 
 
 @register
@@ -177,15 +177,34 @@ def test_no_bytes_at_all_pass_for_an_envelope(data: bytes) -> None:
         unpack(data)
 
 
-def test_an_envelope_arrives_as_it_was_and_of_no_other_version() -> None:
-    envelope = Envelope(Kind.ASK, "a#1", 3, b"args", 4, "method", b"token", 1.5, {"id": "x"})
-    frame = pack(envelope)
-    assert unpack(frame) == envelope
-    parts = msgpack.unpackb(frame)
-    with pytest.raises(RpcSerializationError, match="version"):
-        unpack(msgpack.packb([2, *parts[1:]]))
-    for index in range(1, len(parts)):
-        damaged = [*parts]
-        damaged[index] = [1]
+REQUEST = (PROTOCOL_VERSION, Kind.ASK, 3, 4, "method", b"token", 1.5, {"id": "x"}, b"args")
+ANSWER = (PROTOCOL_VERSION, Kind.RESULT, 3, b"result")
+
+
+def test_envelopes_arrive_as_they_were() -> None:
+    assert unpack(msgpack.packb(REQUEST)) == Envelope(
+        Kind.ASK, 3, b"args", 4, "method", b"token", 1.5, {"id": "x"}
+    )
+    assert unpack(msgpack.packb(ANSWER)) == Envelope(Kind.RESULT, 3, b"result")
+    ended = (PROTOCOL_VERSION, Kind.TERMINATED, 7, b"reason")
+    assert unpack(msgpack.packb(ended)) == Envelope(Kind.TERMINATED, 0, b"reason", 7)
+
+
+@pytest.mark.parametrize("parts", [REQUEST, ANSWER])
+def test_an_envelope_of_another_version_or_with_a_wrong_field_is_none(
+    parts: tuple[object, ...],
+) -> None:
+    with pytest.raises(RpcSerializationError, match=f"version {PROTOCOL_VERSION}"):
+        unpack(msgpack.packb([PROTOCOL_VERSION + 1, *parts[1:]]))
+    for index in range(len(parts)):
+        for wrong in ([1], -1, float("nan"), "x", b"x", True, {"id": 1}):
+            damaged = [*parts]
+            damaged[index] = wrong
+            is_field = type(wrong) is type(parts[index]) and wrong == wrong
+            is_field |= isinstance(parts[index], int) and wrong == -1 and index > 1
+            if not is_field:
+                with pytest.raises(RpcSerializationError):
+                    unpack(msgpack.packb(damaged))
+    for short in (parts[:-1], (*parts, None), ()):
         with pytest.raises(RpcSerializationError):
-            unpack(msgpack.packb(damaged))
+            unpack(msgpack.packb(short))

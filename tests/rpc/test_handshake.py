@@ -12,6 +12,7 @@ import pytest
 
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.rpc import handshake
+from flinkray.rpc.envelope import PROTOCOL_VERSION
 from flinkray.rpc.frames import FrameStream
 
 SECRET = b"s" * 32
@@ -119,7 +120,7 @@ async def test_another_secret_is_found_out_on_the_clients_side_first(server: Ser
 
 async def test_a_client_that_cannot_prove_the_secret_is_refused(server: Server) -> None:
     stream = await connect(server)
-    stream.send(msgpack.packb(("flinkray", 1, bytes(32), "client#1", "server", "1")))
+    stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
     assert msgpack.unpackb(await stream.receive())[0] == "challenge"
     stream.send(msgpack.packb(("proof", bytes(32))))
     assert msgpack.unpackb(await stream.receive())[:2] == ["refused", "secret"]

@@ -1,0 +1,213 @@
+"""The caller's time travels with an ask and is the handler's."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+
+import pytest
+
+from flinkray.core.errors import RpcTimeoutError
+from flinkray.rpc import (
+    LocalNetwork,
+    LocalRpcService,
+    RpcEndpoint,
+    RpcGateway,
+    ask_timeout,
+    deadline,
+    oneway,
+    runs_to_completion,
+)
+from flinkray.rpc.deadlines import Deadlines
+from flinkray.rpc.proxy import asks_within
+from flinkray.testing.virtual_time import on_virtual_time
+
+
+class SlowGateway(RpcGateway):
+    """Takes its time."""
+
+    @abstractmethod
+    async def slow(self, seconds: float) -> float | None: ...
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def endless(self, seconds: float) -> float | None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def thorough(self, seconds: float) -> float | None: ...
+
+    @abstractmethod
+    @oneway
+    async def told(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    async def leave_work_behind(self, seconds: float) -> None: ...
+
+
+class Slow(RpcEndpoint, SlowGateway):
+    """With a *next*, asks that one instead of sleeping."""
+
+    def __init__(self, service: LocalRpcService, next_one: SlowGateway | None = None) -> None:
+        super().__init__(service, "slow")
+        self.next_one = next_one
+        self.story: list[str] = []
+        self.lefts: list[float | None] = []
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+
+    async def on_start(self) -> None:
+        await self.may_start.wait()
+
+    async def slow(self, seconds: float) -> float | None:
+        left = deadline()
+        try:
+            if self.next_one is not None:
+                return await self.next_one.slow(seconds)
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.story.append(f"cancelled at {self.clock.monotonic():g}")
+            raise
+        self.story.append(f"done at {self.clock.monotonic():g}")
+        self.lefts.append(deadline())
+        return left
+
+    async def endless(self, seconds: float) -> float | None:
+        return await self.slow(seconds)
+
+    async def thorough(self, seconds: float) -> float | None:
+        await asyncio.sleep(seconds)
+        return await self.slow(seconds)
+
+    async def told(self, seconds: float) -> None:
+        self.lefts.append(deadline())
+        await self.slow(seconds)
+
+    async def leave_work_behind(self, seconds: float) -> None:
+        self.create_task(self.slow(seconds))
+        self.schedule_run_async(seconds, lambda: self.lefts.append(deadline()))
+        self.loose = asyncio.ensure_future(self.slow(2 * seconds))  # begins after the handler's end
+
+
+async def chain(length: int) -> tuple[LocalRpcService, list[Slow], SlowGateway]:
+    """Endpoints of which each asks the next, and a gateway of the first."""
+    network = LocalNetwork()
+    caller = LocalRpcService("caller", network)
+    endpoints: list[Slow] = []
+    gateway: SlowGateway | None = None
+    for number in range(length):
+        service = LocalRpcService(f"host-{number}", network)
+        endpoint = Slow(service, gateway)
+        endpoint.start()
+        endpoints.append(endpoint)
+        asks = caller if number == length - 1 else LocalRpcService(f"between-{number}", network)
+        gateway = await asks.connect(endpoint.address, SlowGateway)
+    assert gateway is not None
+    return caller, endpoints[::-1], gateway
+
+
+@on_virtual_time
+async def test_a_handler_is_cancelled_when_its_caller_has_stopped_waiting() -> None:
+    _, (endpoint,), gateway = await chain(1)
+    with pytest.raises(RpcTimeoutError, match=r"SlowGateway\.slow: no answer within 10 s"):
+        await gateway.slow(11)
+    await asyncio.sleep(5)
+    assert endpoint.story == ["cancelled at 10"]
+
+
+@on_virtual_time
+async def test_a_handler_is_told_how_many_seconds_it_has_left() -> None:
+    _, (endpoint,), gateway = await chain(1)
+    assert await gateway.slow(4) == pytest.approx(10)
+    assert endpoint.lefts == [pytest.approx(6)]
+    assert await gateway.endless(1) is None
+    await gateway.told(1)
+    await asyncio.sleep(2)
+    assert endpoint.lefts[1:] == [None, None, None]
+    assert deadline() is None
+
+
+@on_virtual_time
+async def test_asks_within_a_handler_wait_for_what_is_left_and_no_longer() -> None:
+    _, endpoints, gateway = await chain(3)
+    with asks_within(3), pytest.raises(RpcTimeoutError):
+        await gateway.slow(11)
+    await asyncio.sleep(5)
+    assert [endpoint.story for endpoint in endpoints] == [["cancelled at 3"]] * 3
+    left = await gateway.slow(4)
+    assert left == pytest.approx(10)
+
+
+@on_virtual_time
+async def test_a_handler_that_runs_to_completion_outlives_its_caller_and_so_do_its_asks() -> None:
+    _, (first, last), gateway = await chain(2)
+    with asks_within(3), pytest.raises(RpcTimeoutError):
+        await gateway.thorough(4)
+    await asyncio.sleep(10)
+    assert last.story == ["done at 8"]
+    assert last.lefts == [pytest.approx(6)]
+    assert first.story == []  # only the sleeping one notes its end
+    assert await gateway.thorough(1) == pytest.approx(10)
+
+
+@on_virtual_time
+async def test_what_a_handler_leaves_behind_has_no_deadline() -> None:
+    _, (first, last), gateway = await chain(2)
+    with asks_within(3):
+        await gateway.leave_work_behind(4)
+    await asyncio.sleep(30)
+    assert last.story == ["done at 4", "done at 8"]
+    assert first.lefts == [None]
+
+
+@on_virtual_time
+async def test_a_call_that_waited_for_on_start_for_too_long_is_never_begun() -> None:
+    network = LocalNetwork()
+    caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
+    endpoint = Slow(host)
+    endpoint.may_start.clear()
+    endpoint.start()
+    gateway = await caller.connect(endpoint.address, SlowGateway)
+    with pytest.raises(RpcTimeoutError):
+        await gateway.thorough(1)
+    endpoint.may_start.set()
+    assert await gateway.slow(1) is not None
+    assert endpoint.story == ["done at 11"]
+
+
+class Entry:
+    """Something with a deadline."""
+
+    def __init__(self, expired: list[Entry]) -> None:
+        self.is_over = False
+        self._expired = expired
+
+    def expire(self) -> None:
+        self._expired.append(self)
+
+
+@on_virtual_time
+async def test_deadlines_expire_in_their_order_and_what_is_over_never() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    expired: list[Entry] = []
+    entries = [Entry(expired) for _ in range(5)]
+    for when, entry in zip((3.0, 1.0, 2.0, 1.0, 4.0), entries, strict=True):
+        deadlines.add(when, entry)
+    entries[2].is_over = True
+    await asyncio.sleep(3.5)
+    assert expired == [entries[1], entries[3], entries[0]]
+    deadlines.close()
+    await asyncio.sleep(3)
+    assert len(expired) == 3
+
+
+@on_virtual_time
+async def test_what_is_over_does_not_pile_up() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    expired: list[Entry] = []
+    for _ in range(100_000):
+        entry = Entry(expired)
+        deadlines.add(10.0, entry)
+        entry.is_over = True
+    assert len(deadlines) < 1000
+    deadlines.close()

@@ -1,0 +1,160 @@
+"""How handlers run: in order, each with a task and a context of its own for all it can see."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from contextvars import ContextVar
+
+import pytest
+
+from flinkray.core.errors import RecipientUnreachableError
+from flinkray.rpc import LocalRpcService, RpcEndpoint, RpcGateway
+from flinkray.testing.virtual_time import on_virtual_time
+
+variable: ContextVar[str] = ContextVar("variable", default="untouched")
+
+
+class WorkGateway(RpcGateway):
+    """Does what it is told."""
+
+    @abstractmethod
+    async def work(self, name: str, seconds: float | None) -> str: ...
+
+    @abstractmethod
+    async def cancel_itself(self) -> str: ...
+
+    @abstractmethod
+    async def await_what_was_cancelled(self) -> None: ...
+
+
+class Work(RpcEndpoint, WorkGateway):
+    """Keeps what its handlers see of their tasks and contexts."""
+
+    def __init__(self, service: LocalRpcService) -> None:
+        super().__init__(service, "work")
+        self.story: list[str] = []
+        self.tasks: dict[str, asyncio.Task[object] | None] = {}
+        self.seen: dict[str, list[str]] = {}
+
+    async def work(self, name: str, seconds: float | None) -> str:
+        self.tasks[name] = asyncio.current_task()
+        seen = self.seen[name] = [variable.get()]
+        variable.set(name)
+        self.story.append(f"{name} begins")
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+            await asyncio.sleep(0)
+        assert asyncio.current_task() is self.tasks[name]
+        seen.append(variable.get())
+        self.story.append(f"{name} ends")
+        return name
+
+    async def cancel_itself(self) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "cancelled"
+
+    async def await_what_was_cancelled(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+
+async def started(service: LocalRpcService) -> tuple[Work, WorkGateway]:
+    endpoint = Work(service)
+    endpoint.start()
+    return endpoint, await service.connect(endpoint.address, WorkGateway)
+
+
+@on_virtual_time
+async def test_handlers_begin_in_order_and_one_that_waits_holds_up_none() -> None:
+    service = LocalRpcService()
+    endpoint, gateway = await started(service)
+    plan = {"a": None, "b": 2.0, "c": None, "d": 1.0, "e": None}
+    answers = await asyncio.gather(*(gateway.work(name, time) for name, time in plan.items()))
+    assert answers == list(plan)
+    assert endpoint.story == [
+        "a begins", "a ends", "b begins", "c begins", "c ends", "d begins", "e begins", "e ends",
+        "d ends", "b ends",
+    ]  # fmt: skip
+    await service.close()
+
+
+@on_virtual_time
+async def test_each_handler_has_a_context_of_its_own_and_a_task_of_its_own_while_it_runs() -> None:
+    service = LocalRpcService()
+    endpoint, gateway = await started(service)
+    names = {"a": None, "b": 1.0, "c": None, "d": 1.0}
+    variable.set("the caller's")
+    await asyncio.gather(*(gateway.work(name, time) for name, time in names.items()))
+    assert endpoint.seen == {name: ["untouched", name] for name in names}
+    assert endpoint.tasks["b"] is not endpoint.tasks["d"]
+    assert None not in endpoint.tasks.values()
+    assert asyncio.current_task() not in endpoint.tasks.values()
+    await service.close()
+
+
+@on_virtual_time
+async def test_cancelling_a_handlers_task_cancels_this_handler_only() -> None:
+    service = LocalRpcService()
+    endpoint, gateway = await started(service)
+    answers = [
+        asyncio.ensure_future(gateway.work(name, 1.0 if name in "bd" else None)) for name in "abcde"
+    ]
+    await asyncio.sleep(0.5)
+    task = endpoint.tasks["b"]
+    assert task is not None
+    task.cancel()
+    with pytest.raises(RecipientUnreachableError):
+        await answers.pop(1)
+    assert await asyncio.gather(*answers) == ["a", "c", "d", "e"]
+    await service.close()
+
+
+@on_virtual_time
+async def test_a_handler_that_cancels_its_own_task_and_returns_harms_no_other() -> None:
+    service = LocalRpcService()
+    _, gateway = await started(service)
+    first, second, third = await asyncio.gather(
+        gateway.work("a", None), gateway.cancel_itself(), gateway.work("b", 1.0)
+    )
+    assert (first, second, third) == ("a", "cancelled", "b")
+    await service.close()
+
+
+@on_virtual_time
+async def test_a_handler_that_awaits_something_cancelled_fails_alone() -> None:
+    service = LocalRpcService()
+    _, gateway = await started(service)
+    outcomes = await asyncio.gather(
+        gateway.work("a", None),
+        gateway.await_what_was_cancelled(),
+        gateway.work("b", None),
+        gateway.work("c", 1.0),
+        return_exceptions=True,
+    )
+    assert isinstance(outcomes.pop(1), RecipientUnreachableError)
+    assert outcomes == ["a", "b", "c"]
+    await service.close()
+
+
+@on_virtual_time
+async def test_timeouts_within_a_handler_are_its_own() -> None:
+    class Impatient(Work):
+        async def work(self, name: str, seconds: float | None) -> str:
+            try:
+                await asyncio.wait_for(super().work(name, seconds), 1.0)
+            except asyncio.TimeoutError:
+                return f"{name} timed out"
+            return name
+
+    service = LocalRpcService()
+    endpoint = Impatient(service)
+    endpoint.start()
+    gateway = await service.connect(endpoint.address, WorkGateway)
+    assert await asyncio.gather(
+        gateway.work("a", None), gateway.work("b", 2.0), gateway.work("c", 0.5)
+    ) == ["a", "b timed out", "c"]
+    await service.close()
