@@ -69,6 +69,7 @@ class RayProcess:
         """Encoded: (True, address) or (False, the error of the start)."""
         return self._answer
 
+    @ray.method(enable_task_events=False)
     async def carry(self, request: bytes) -> bytes:
         """For peers that cannot connect to the process: see :mod:`flinkray.rpc.carried`."""
         return await self._service.carry(request)

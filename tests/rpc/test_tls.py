@@ -1,0 +1,184 @@
+"""Connections between nodes of a Ray cluster that has TLS on."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from flinkray.core.errors import ConfigurationError, HandshakeError, RpcConnectionError
+from flinkray.rpc import RayRpcService
+from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from flinkray.rpc.tls import AUTHORITY, CERTIFICATE, KEY, tls_of
+from tests.rpc.certificates import ray_tls_environment
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+
+
+@pytest.fixture(scope="module")
+def tls_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    address = ray.util.get_node_ip_address()
+    return ray_tls_environment(tmp_path_factory.mktemp("tls"), "127.0.0.1", address)
+
+
+def test_without_rays_switch_there_is_no_tls(tls_environment: dict[str, str]) -> None:
+    assert tls_of({}) is None
+    assert tls_of(tls_environment | {"RAY_USE_TLS": "0"}) is None
+    assert tls_of(tls_environment | {"RAY_USE_TLS": "true"}) is not None
+
+
+@pytest.mark.parametrize("variable", [CERTIFICATE, KEY, AUTHORITY])
+def test_a_missing_variable_or_file_is_named(
+    tls_environment: dict[str, str], variable: str, tmp_path: Path
+) -> None:
+    unset = {name: value for name, value in tls_environment.items() if name != variable}
+    with pytest.raises(ConfigurationError, match=f"{variable} is not set"):
+        tls_of(unset)
+    nowhere = str(tmp_path / "nowhere.pem")
+    with pytest.raises(ConfigurationError, match=f"{variable} cannot be read.*nowhere.pem"):
+        tls_of(tls_environment | {variable: nowhere})
+    damaged = tmp_path / "damaged.pem"
+    damaged.write_text("-----BEGIN NOTHING-----")
+    with pytest.raises(ConfigurationError, match=f"{variable}: .*damaged.pem"):
+        tls_of(tls_environment | {variable: str(damaged)})
+
+
+async def opened(
+    namespace: str, name: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> RayRpcService:
+    """A service of a process with that environment."""
+    with monkeypatch.context() as patch:
+        for variable, value in environment.items():
+            patch.setenv(variable, value)
+        return await RayRpcService.open(namespace, name, transport="direct")
+
+
+@pytest.fixture
+async def host(
+    ray_cluster: None, tls_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RayRpcService]:
+    """With an echo endpoint, for peers that come by TCP."""
+    host = await opened(f"rpc-{uuid.uuid4().hex}", "host", tls_environment, monkeypatch)
+    EchoEndpoint(host).start()
+    await change_record(host, unix_path=None)
+    yield host
+    await host.close()
+
+
+async def change_record(host: RayRpcService, /, **changes: object) -> ProcessRecord:
+    directory = RayDirectory(host.namespace)
+    record = await host.run_blocking(directory.get, host.process_name)
+    assert record is not None
+    changed = dataclasses.replace(record, **changes)  # type: ignore[arg-type]
+    await host.run_blocking(directory.put, host.process_name, changed)
+    return changed
+
+
+@pytest.mark.ray
+async def test_calls_by_tcp_are_encrypted(
+    host: RayRpcService, tls_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = bytearray()
+    record = await change_record(host)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100_000):
+            seen.extend(data)
+            writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_host = await asyncio.open_connection(record.host, record.port)
+        await asyncio.gather(relay(reader, to_host[1]), relay(to_host[0], writer))
+
+    between = await asyncio.start_server(accept, "127.0.0.1", 0)
+    await change_record(host, host="127.0.0.1", port=between.sockets[0].getsockname()[1])
+    client = await opened(host.namespace, "client", tls_environment, monkeypatch)
+    echo = await client.connect("host/echo", EchoGateway)
+    assert await echo.echo("nobody reads this") == "nobody reads this"
+    await client.close()
+    between.close()
+    await between.wait_closed()
+    assert len(seen) > 1000
+    assert b"nobody reads this" not in seen
+    assert b"flinkray" not in seen
+
+
+@pytest.mark.ray
+async def test_a_client_without_tls_is_told_what_to_set(host: RayRpcService) -> None:
+    client = await RayRpcService.open(host.namespace, "client")
+    with pytest.raises(HandshakeError, match=r"host at .* listens with TLS.*RAY_USE_TLS"):
+        await client.connect("host/echo", EchoGateway)
+    await client.close()
+
+
+@pytest.mark.ray
+async def test_a_plain_client_is_refused_and_counted(
+    host: RayRpcService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: asyncio.Queue[str] = asyncio.Queue()
+    count = host.refuse_frame
+
+    def refuse(peer: str, reason: str) -> None:
+        count(peer, reason)
+        refused.put_nowait(reason)
+
+    monkeypatch.setattr(host, "refuse_frame", refuse)
+    await change_record(host, has_tls=False)
+    client = await RayRpcService.open(host.namespace, "client")
+    with pytest.raises(RpcConnectionError, match="host/echo"):
+        await client.connect("host/echo", EchoGateway)
+    assert (await refused.get()).startswith("TLS: ")
+    assert host.refused_frames == 1
+    await client.close()
+
+
+@pytest.mark.ray
+async def test_a_certificate_of_another_authority_is_refused(
+    host: RayRpcService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = ray_tls_environment(tmp_path / "foreign", "127.0.0.1")
+    client = await opened(host.namespace, "client", foreign, monkeypatch)
+    with pytest.raises(HandshakeError, match=r"no TLS connection to host at .*certificate"):
+        await client.connect("host/echo", EchoGateway)
+    await client.close()
+
+
+@pytest.mark.ray
+async def test_a_client_whose_certificate_another_authority_has_signed_is_refused(
+    host: RayRpcService,
+    tls_environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It trusts the cluster, but the cluster does not trust it."""
+    foreign = ray_tls_environment(tmp_path / "foreign", "127.0.0.1")
+    environment = foreign | {AUTHORITY: tls_environment[AUTHORITY]}
+    client = await opened(host.namespace, "client", environment, monkeypatch)
+    with pytest.raises(RpcConnectionError, match="host"):
+        await client.connect("host/echo", EchoGateway)
+    assert host.refused_frames >= 1
+    await client.close()
+
+
+@pytest.mark.ray
+def test_a_ray_cluster_with_tls_has_it_on_our_connections_too(
+    tls_environment: dict[str, str],
+) -> None:
+    done = subprocess.run(  # a Ray of its own: TLS is for a whole process
+        [sys.executable, "-m", "tests.rpc.tls_cluster"],
+        env={**os.environ, **tls_environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("done\n")
