@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -144,13 +145,24 @@ def absolute_location(location: str) -> str:
     return str(Path(location).expanduser().absolute())
 
 
+_schemes: dict[str, Callable[[str], Directory]] = {}
+
+
+def register_scheme(scheme: str, opener: Callable[[str], Directory]) -> None:
+    """Have :func:`open_directory` open the URIs of *scheme* with *opener*, in this process."""
+    _schemes[scheme] = opener
+
+
 def open_directory(location: str) -> Directory:
     """The directory at a path (``~`` is expanded) or URI.
 
     Raises:
-        ValueError: a URI of a scheme that pyarrow does not know, or without a path.
+        ValueError: a URI of a scheme that neither pyarrow nor :func:`register_scheme` knows, or
+            without a path.
     """
     scheme = urlsplit(location).scheme
+    if scheme in _schemes:
+        return _schemes[scheme](location)
     if not scheme:
         return LocalDirectory(Path(absolute_location(location)))
     if scheme == "file":

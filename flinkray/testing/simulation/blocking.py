@@ -31,12 +31,13 @@ class SimulatedExecutor(Executor):
         before, after = self._duration()
 
         def work() -> None:
+            process.blocking_cost = 0.0
             try:
                 result = function(*args)
             except Exception as error:  # noqa: BLE001 - it is the caller's
-                process.call_later(after, fail, error)
+                process.call_later(after + process.blocking_cost, fail, error)
             else:
-                process.call_later(after, succeed, result)
+                process.call_later(after + process.blocking_cost, succeed, result)
 
         def succeed(result: T) -> None:
             if not future.done():

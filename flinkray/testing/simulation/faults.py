@@ -51,6 +51,11 @@ class Faults:
     storage_every: float = 0.0
     """For a while a disk, or the shared storage, fails or takes its time."""
 
+    torn_writes: float = 0.0
+    """Share of the changes on disks in whose middle the process is killed."""
+    lost_disks: float = 0.0
+    """Share of the crashes that take the disk of the process or node with them."""
+
     longest: float = 30.0
     """That a hang, a slowness, a partition or the absence of a node lasts; most are shorter."""
     until: float = inf
@@ -66,7 +71,7 @@ class Faults:
         changes: dict[str, float] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in _SHARES:
+            if field.name in (*_SHARES, "torn_writes"):
                 changes[field.name] = value * random.choice((0.0, 0.1, 0.5, 1.0))
             elif field.name.endswith("_every"):
                 factor = random.choice((0.0, 1.0, 1.0, 3.0, 10.0))
@@ -131,6 +136,8 @@ class Nemesis:
         )
         while self._mending:
             self._mending.pop(0)()
+        for disk in self._simulation.disks():
+            disk.torn = 0.0
         self._simulation.tell("no fault after this")
 
     def _begin(self, every: float, act: Callable[[], Awaitable[None]]) -> None:
@@ -169,10 +176,9 @@ class Nemesis:
         victim = self._victim()
         if victim is None:
             return
-        if self._random.random() < 0.5:
-            self._simulation.crash(victim)
-        else:
-            self._simulation.crash(victim, after_steps=self._random.randint(1, 40))
+        steps = self._random.choice((0, self._random.randint(1, 40)))
+        keep = self._random.random() >= self.faults.lost_disks
+        self._simulation.crash(victim, after_steps=steps, keep_disk=keep)
 
     async def _hang(self) -> None:
         victim = self._victim()
@@ -206,10 +212,24 @@ class Nemesis:
         if nodes:
             node = self._random.choice(nodes)
             self._simulation.crash_node(node.name)
-            keep = self._random.random() < 0.7
+            keep = self._random.random() >= self.faults.lost_disks
             await self._for_a_while(
                 lambda: self._simulation.restart_node(node.name, keep_disk=keep)
             )
 
     async def _storage(self) -> None:
-        return
+        disks = self._simulation.disks()
+        if not disks:
+            return
+        disk = self._random.choice(disks)
+        if self._random.random() < 0.5:
+            disk.failing = self._random.choice((0.1, 0.5, 1.0))
+            self._simulation.tell("disk %s: %g of all operations fail", disk.name, disk.failing)
+        else:
+            disk.slowness = self._random.choice((0.01, 0.1, 1.0))
+            self._simulation.tell("disk %s: operations take %g s", disk.name, disk.slowness)
+
+        def mend() -> None:
+            disk.failing = disk.slowness = 0.0
+
+        await self._for_a_while(mend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 import threading
@@ -9,12 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from flinkray.testing.simulation.errors import ForbiddenInSimulationError
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _FORBIDDEN = {
     "_thread.start_new_thread": "a thread is started",
+    "_thread.start_joinable_thread": "a thread is started",
     "socket.__new__": "a socket is made",
     "socket.getaddrinfo": "a host name is looked up",
     "time.sleep": "time.sleep is called",
@@ -53,37 +57,35 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         _breach(event)
 
 
-def _install() -> None:
-    global _is_installed
-    if _is_installed:
-        return
-    _is_installed = True
-    sys.addaudithook(_audit)
-
-
-def _guard_sleep(sleep: Callable[[float], None]) -> None:
-    def guarded(seconds: float) -> None:
-        _breach("time.sleep")
-        sleep(seconds)
-
-    time.sleep = guarded  # type: ignore[assignment]
-
-
 @contextmanager
 def nothing_real(report: Callable[[Exception], None]) -> Iterator[None]:
     """Inside, what this thread asks of the real world raises; *report* is told of it before."""
-    _install()
+    global _is_installed
+    if not _is_installed:
+        _is_installed = True
+        sys.addaudithook(_audit)
     thread = threading.get_ident()
     before = _guards.get(thread)
     _guards[thread] = report
-    sleep = time.sleep
-    if sys.version_info < (3, 13):  # which does not audit it
-        _guard_sleep(sleep)
+    # older Pythons audit neither of the two
+    sleep, start = time.sleep, threading.Thread.start
+    time.sleep = _guarded(sleep, "time.sleep")
+    threading.Thread.start = _guarded(start, "_thread.start_new_thread")  # type: ignore[method-assign]
     try:
         yield
     finally:
         time.sleep = sleep
+        threading.Thread.start = start  # type: ignore[method-assign]
         if before is None:
             del _guards[thread]
         else:
             _guards[thread] = before
+
+
+def _guarded(function: F, event: str) -> F:
+    @functools.wraps(function)
+    def guarded(*args: Any) -> Any:
+        _breach(event)
+        return function(*args)
+
+    return cast("F", guarded)

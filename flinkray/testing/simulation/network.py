@@ -169,7 +169,8 @@ class SimulatedNetwork:
             for end in (connection.near, connection.far):
                 self._ends.setdefault(end.process, {})[end] = None
             connection.far.attach(target.new_peer(connection.far, service.identity))
-            self._cut_ends()
+            if self._partitions:
+                self._cut_ends()
             process.post(self.latency(), accepted, connection, target)
 
         def accepted(connection: SimulatedConnection, target: SimulatedRpcService) -> None:
@@ -194,16 +195,21 @@ class SimulatedNetwork:
         """Between processes that are alive, oldest first within each process."""
         return [end.connection for ends in self._ends.values() for end in ends if end.is_client]
 
-    def process_died(self, process: SimulatedProcess, noticed_after: float | None = None) -> None:
-        """Its connections are gone; the other sides learn it after *noticed_after* seconds."""
-        for name, service in tuple(self.services.items()):
-            if service.process is process:
-                del self.services[name]
-                self.scheduler.graveyard.keep(service)
+    def process_died(
+        self, process: SimulatedProcess, noticed_after: float | None = None
+    ) -> tuple[str, ...]:
+        """Its connections are gone; the other sides learn it after *noticed_after* seconds.
+
+        Returns the names by which it was known.
+        """
+        names = [name for name, service in self.services.items() if service.process is process]
+        for name in names:
+            self.scheduler.graveyard.keep(self.services.pop(name))
         for end in self._ends.pop(process, {}):
             if not end.connection.is_broken:
                 end.connection.is_broken = True
                 end.peer.learn_of_break(f"the process {process.name} died", noticed_after)
+        return tuple(names)
 
     # --- partitions -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from contextvars import Context, copy_context
 from enum import Enum
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.errors import ForbiddenInSimulationError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from flinkray.testing.simulation.simulation import Simulation
 
 T = TypeVar("T")
+
+_FEW_TASKS = 32
 
 
 class ProcessState(Enum):
@@ -105,6 +108,8 @@ class SimulatedProcess(UnrealLoop):
         self.simulation: Simulation | None = None
         self.clock_error = 0.0
         """Seconds by which its wall clock is wrong."""
+        self.blocking_cost = 0.0
+        """For disks: seconds that the blocking work that runs now takes more than it would."""
         self.step_cost = 0.0
         """Virtual seconds that each callback takes: above zero on a slow node."""
         self.steps_left: int | None = None
@@ -117,6 +122,9 @@ class SimulatedProcess(UnrealLoop):
         self.is_special = False
         """For the scheduler: whether there is more to do after a step than to go on."""
         self._is_busy = False
+        self._tasks: list[ref[asyncio.Task[Any]]] = []
+        self._look_at_tasks = _FEW_TASKS
+        """When there are so many, those that are gone are taken out."""
         self._death_listeners: list[Callable[[], None]] = []
         self._exception_handler: Callable[[Any, dict[str, Any]], object] | None = None
         self._task_factory: Callable[..., asyncio.Task[Any]] | None = None
@@ -293,7 +301,17 @@ class SimulatedProcess(UnrealLoop):
         task = asyncio.Task(coro, loop=self, name=name, **options)
         if self.state is ProcessState.DEAD:
             self.scheduler.graveyard.keep(task)
+        tasks = self._tasks
+        tasks.append(ref(task))
+        if len(tasks) > self._look_at_tasks:
+            self._tasks = tasks = [known for known in tasks if known() is not None]
+            self._look_at_tasks = 2 * len(tasks) + _FEW_TASKS
         return task
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that are not done, oldest first."""
+        found = (known() for known in self._tasks)
+        return [task for task in found if task is not None and not task.done()]
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any

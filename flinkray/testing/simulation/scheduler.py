@@ -84,7 +84,7 @@ class Scheduler:
         self.processes.remove(process)
         keep = self.graveyard.keep
         keep(process)
-        for task in asyncio.all_tasks(process):
+        for task in process.tasks():
             keep(task)
 
     # --- time -----------------------------------------------------------------------------------

@@ -12,9 +12,12 @@ from math import inf
 from typing import Any, TypeVar
 
 from flinkray.core.ids import random_bytes_from
+from flinkray.ha.directory import register_scheme
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.testing.simulation.conditions import Conditions
+from flinkray.testing.simulation.directory import SCHEME, open_simulated_directory
+from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.errors import SimulationError
 from flinkray.testing.simulation.faults import Faults, Nemesis
 from flinkray.testing.simulation.network import Partition, SimulatedNetwork
@@ -80,6 +83,7 @@ class Simulation:
         self._faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
         self._nemesis = Nemesis(self, self._faults, stream(seed, "faults"))
         self._ids: dict[SimulatedProcess | None, Callable[[int], bytes]] = {}
+        self._disks: dict[str, SimulatedDisk] = {}
         self._incarnations = 0
         self._placed = 0
         self._log = _Log(self, log_level)
@@ -112,6 +116,7 @@ class Simulation:
         __tracebackhide__ = True
         state = standard_random.getstate()
         standard_random.seed(self.seed)
+        register_scheme(SCHEME, open_simulated_directory)
         self._adopt(self.main_process)
         self._nemesis.begin()
         try:
@@ -180,13 +185,21 @@ class Simulation:
                 return process
         raise SimulationError(f"there is no process {name} at {self.now:g} s")
 
-    def crash(self, process: str | SimulatedProcess, *, after_steps: int = 0) -> None:
+    def crash(
+        self,
+        process: str | SimulatedProcess,
+        *,
+        after_steps: int = 0,
+        keep_disk: bool = True,
+    ) -> None:
         """Kill a process as by SIGKILL; restarted as its spec says.
 
         Nothing of it ever runs again, not even a ``finally``.  *after_steps*: not now, but when so
-        many more of its callbacks have run.
+        many more of its callbacks have run.  Without *keep_disk* the disk of its own name is lost.
         """
         victim = self._find(process)
+        if not keep_disk:
+            victim.on_death(lambda: self._wipe(victim.name))
         if after_steps:
             self.tell("%s will be killed in %d steps", victim.name, after_steps)
             victim.die_after(after_steps, "it was killed")
@@ -233,6 +246,10 @@ class Simulation:
         for process in tuple(self.scheduler.processes):
             if process.node == name:
                 process.die("its node crashed")
+                if process.name in self._disks:
+                    self._disks[process.name].lose_power()
+        if name in self._disks:
+            self._disks[name].lose_power()
 
     def restart_node(self, name: str, *, keep_disk: bool = True) -> None:
         """The machine is there again, without its processes."""
@@ -240,6 +257,31 @@ class Simulation:
         if not node.is_up:
             self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
             node.is_up = True
+            if not keep_disk:
+                self._wipe(name)
+
+    # --- storage ----------------------------------------------------------------------------------
+
+    def disk(self, name: str = "shared") -> SimulatedDisk:
+        """The disk of a node or process by its name; ``shared`` is storage that no crash touches.
+
+        Programs reach it as ``simulated://<name>/<path>``.
+        """
+        disk = self._disks.get(name)
+        if disk is None:
+            disk = SimulatedDisk(self, name, stream(self.seed, "disk", name))
+            disk.torn = self._faults.torn_writes
+            self._disks[name] = disk
+        return disk
+
+    def disks(self) -> list[SimulatedDisk]:
+        """Those that were used so far."""
+        return list(self._disks.values())
+
+    def _wipe(self, name: str) -> None:
+        if name in self._disks:
+            self.tell("the disk %s is lost", name)
+            self._disks[name].wipe()
 
     # --- what must hold ---------------------------------------------------------------------------
 
@@ -316,13 +358,15 @@ class Simulation:
         self.story.add(self.now, process.name, "is dead: %s", process.exit_code or "")
         conditions = self.network.conditions
         if process.exit_code == "its node crashed":
-            self.network.process_died(process, conditions.silence_timeout)
-            self.supervisor.process_died(process, self.draw("node_death_noticed"))
+            names = self.network.process_died(process, conditions.silence_timeout)
+            self.supervisor.process_died(process, names, self.draw("node_death_noticed"))
         else:
-            self.network.process_died(process)
-            self.supervisor.process_died(process, self.network.latency())
+            names = self.network.process_died(process)
+            self.supervisor.process_died(process, names, self.network.latency())
 
     def kill_process(self, process: SimulatedProcess, reason: str) -> None:
+        if process is self.main_process:
+            raise SimulationError(f"the scenario's own process cannot die ({reason})")
         process.die(reason)
 
     def victims(self) -> list[SimulatedProcess]:

@@ -38,7 +38,6 @@ class _Record:
     answer: asyncio.Future[str]
     """Of the spawn; belongs to the supervisor's process."""
     process: SimulatedProcess | None = None
-    is_started: bool = False
 
 
 class Supervisor:
@@ -114,9 +113,11 @@ class Supervisor:
 
     # --- outside of any process, or in the supervisor's -------------------------------------------
 
-    def process_died(self, process: SimulatedProcess, noticed_after: float) -> None:
-        """A process has died; the supervisor learns of it after a while."""
-        self._process.post(noticed_after, self._found_dead, process)
+    def process_died(
+        self, process: SimulatedProcess, names: tuple[str, ...], noticed_after: float
+    ) -> None:
+        """A process has died, known by *names*; the supervisor learns of it after a while."""
+        self._process.post(noticed_after, self._found_dead, process, names)
 
     def _post(self, callback: object, *args: object) -> None:
         self._process.post(self._network.latency(), self._begin, callback, args)
@@ -152,7 +153,6 @@ class Supervisor:
         spec = record.spec
         node = self._simulation.place(spec)
         process = record.process = self._simulation.new_process(spec.name, node)
-        record.is_started = False
         process.post(self._simulation.draw("start"), self._boot, record, process)
 
     def _boot(self, record: _Record, process: SimulatedProcess) -> None:
@@ -190,7 +190,6 @@ class Supervisor:
 
     def _started(self, record: _Record, process: SimulatedProcess, address: str) -> None:
         if record.process is process:
-            record.is_started = True
             _succeed(record.answer, address)
 
     def _not_started(self, record: _Record, process: SimulatedProcess, error: Exception) -> None:
@@ -203,15 +202,16 @@ class Supervisor:
             _fail(record.answer, error)
             self._kill(record.spec.name)
 
-    def _found_dead(self, process: SimulatedProcess) -> None:
+    def _found_dead(self, process: SimulatedProcess, names: tuple[str, ...]) -> None:
         for connection, owner in self._guarded.pop(process, {}).items():
             owner.post(self._network.latency(), _break, connection)
+        for name in names:
+            self._orphan(name, True)
         name = process.name
         record = self._records.get(name)
         if record is None or record.process is not process:
             return
         record.process = None
-        self._orphan(name, True)
         if not record.answer.done() or record.restarts_left == 0:
             del self._records[name]
             _fail(record.answer, RpcConnectionError(f"the process {name} died at its start"))
@@ -234,7 +234,6 @@ class Supervisor:
             _fail(record.answer, RpcConnectionError(f"the process {name} died at its start"))
         if process is not None:
             self._simulation.kill_process(process, "it was killed")
-        self._orphan(name, True)
 
     def _orphan(self, owner: str, is_sudden: bool) -> None:
         for name, record in tuple(self._records.items()):

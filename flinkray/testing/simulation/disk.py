@@ -1,0 +1,209 @@
+"""Simulated disks: what is written is not yet durable, and a crash comes at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from flinkray.testing.simulation.errors import ProcessDied
+from flinkray.testing.simulation.process import SimulatedProcess
+
+if TYPE_CHECKING:
+    from flinkray.testing.simulation.simulation import Simulation
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """The content that a path leads to."""
+
+    data: bytes
+    written: int
+    """Number of the write, for the order."""
+    durable: bytes | None = None
+    """What is on the platter; None: nothing yet."""
+
+
+class SimulatedDisk:
+    """Files by path, as a POSIX file system keeps them.
+
+    What a process has written is there for others at once and survives its death, except that a
+    write in whose middle it dies leaves a beginning.  When the power goes, content that was not
+    synced is lost or torn, and of the changes of names since the last sync of their directory the
+    last ones are undone.  All operations raise OSError while the disk fails; they are to be called
+    as blocking work (:meth:`RpcService.run_blocking`), which then takes as long as they say.
+    """
+
+    def __init__(self, simulation: Simulation, name: str, random: Random) -> None:
+        self.name = name
+        self.failing = 0.0
+        """Share of the operations that fail, some of them after they had their effect."""
+        self.slowness = 0.0
+        """Seconds that an operation takes at most."""
+        self.torn = 0.0
+        """Share of the changes in whose middle the process is killed that makes them."""
+        self._simulation = simulation
+        self._random = random
+        self._writes = 0
+        self._entries: dict[str, _File] = {}
+        self._durable_entries: dict[str, _File] = {}
+        self._unsynced: dict[str, list[tuple[str, _File | None]]] = {}
+        """Changes of names by directory, in their order."""
+
+    # --- what a process does ----------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes | None:
+        """None: there is no such file."""
+        self._operate("read", path)
+        file = self._entries.get(path)
+        return None if file is None else file.data
+
+    def list(self, directory: str) -> list[str]:
+        """Names of the files right in a directory, in the order in which they were written last."""
+        self._operate("list", directory)
+        found = [
+            (file.written, path)
+            for path, file in self._entries.items()
+            if _split(path)[0] == directory
+        ]
+        return [_split(path)[1] for _, path in sorted(found)]
+
+    def write(self, path: str, data: bytes) -> None:
+        """The whole content of a new file, or a new one of an old file; not durable yet."""
+        fails_after = self._operate("write", path)
+        self._writes += 1
+        file = self._entries.get(path)
+        is_torn = self._is_killed()
+        if is_torn:
+            data = data[: self._random.randint(0, len(data))]
+        if file is None:
+            self._link(path, _File(data, self._writes))
+        else:
+            file.data, file.written = data, self._writes
+        if is_torn:
+            self._kill(f"in the middle of writing {self.url(path)}")
+        self._end("write", path, fails_after)
+
+    def sync(self, path: str) -> None:
+        """Make the content durable; the name is only with :meth:`sync_directory`."""
+        fails_after = self._operate("sync", path)
+        file = self._entries.get(path)
+        if file is not None:
+            file.durable = file.data
+        self._end("sync", path, fails_after)
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Raises FileNotFoundError; what was at *new_path* is replaced at once."""
+        fails_after = self._operate("rename", path)
+        if self._is_killed():
+            self._kill(f"before renaming {self.url(path)}")
+        file = self._entries.get(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", self.url(path))
+        self._link(new_path, file)
+        self._link(path, None)
+        self._end("rename", path, fails_after)
+
+    def delete(self, path: str) -> None:
+        """Fine when there is none."""
+        fails_after = self._operate("delete", path)
+        if self._is_killed():
+            self._kill(f"before deleting {self.url(path)}")
+        if path in self._entries:
+            self._link(path, None)
+        self._end("delete", path, fails_after)
+
+    def delete_tree(self, directory: str) -> None:
+        """All files in a directory and below."""
+        for path in [p for p in self._entries if p.startswith(f"{directory}/")]:
+            self.delete(path)
+
+    def sync_directory(self, directory: str) -> None:
+        """Make the names in it durable."""
+        fails_after = self._operate("sync", directory)
+        for path, file in self._unsynced.pop(directory, []):
+            _put(self._durable_entries, path, file)
+        self._end("sync", directory, fails_after)
+
+    # --- fate -------------------------------------------------------------------------------------
+
+    def lose_power(self) -> None:
+        """The machine stops: what was not synced is lost, or half of it is."""
+        random = self._random
+        for changes in self._unsynced.values():
+            for path, file in changes[: random.randint(0, len(changes))]:
+                _put(self._durable_entries, path, file)
+        self._unsynced.clear()
+        self._entries = dict(self._durable_entries)
+        for file in self._entries.values():
+            if file.durable != file.data:
+                torn = file.data[: random.randint(0, len(file.data))]
+                file.data = torn if file.durable is None else random.choice((torn, file.durable))
+            file.durable = file.data
+
+    def wipe(self) -> None:
+        """Another disk is in its place."""
+        self._entries.clear()
+        self._durable_entries.clear()
+        self._unsynced.clear()
+
+    def url(self, path: str = "") -> str:
+        return f"simulated://{self.name}/{path}"
+
+    def _link(self, path: str, file: _File | None) -> None:
+        _put(self._entries, path, file)
+        self._unsynced.setdefault(_split(path)[0], []).append((path, file))
+
+    def _operate(self, what: str, path: str) -> bool:
+        """An operation begins; returns whether it is to fail after its effect."""
+        process = self._process()
+        if process is not None:
+            if not process.is_alive:
+                raise ProcessDied
+            if self.slowness:
+                process.blocking_cost += self._random.uniform(0, self.slowness)
+        if not self.failing or self._random.random() >= self.failing:
+            return False
+        if what in ("read", "list") or self._random.random() < 0.7:
+            self._fail(what, path)
+        return True
+
+    def _end(self, what: str, path: str, fails_after: bool) -> None:
+        if fails_after:
+            self._fail(what, path)
+
+    def _fail(self, what: str, path: str) -> None:
+        self._simulation.tell("%s of %s fails", what, self.url(path))
+        raise OSError(errno.EIO, f"{what} failed", self.url(path))
+
+    def _process(self) -> SimulatedProcess | None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        return running if isinstance(running, SimulatedProcess) else None
+
+    def _is_killed(self) -> bool:
+        process = self._process()
+        may_die = self.torn > 0 and process is not None and process.node != ""
+        return may_die and self._random.random() < self.torn
+
+    def _kill(self, when: str) -> None:
+        process = self._process()
+        if process is not None:
+            process.die(f"it was killed {when}")
+        raise ProcessDied
+
+
+def _split(path: str) -> tuple[str, str]:
+    directory, _, name = path.rpartition("/")
+    return directory, name
+
+
+def _put(entries: dict[str, _File], path: str, file: _File | None) -> None:
+    if file is None:
+        entries.pop(path, None)
+    else:
+        entries[path] = file

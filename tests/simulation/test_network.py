@@ -1,0 +1,222 @@
+"""What may befall frames and connections; each shows, to the program and in the story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+
+import pytest
+
+from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
+from flinkray.rpc.proxy import asks_within
+from flinkray.testing.simulation import Conditions, Simulation, simulate
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, echo_spec
+
+
+async def echo_of(simulation: Simulation) -> EchoGateway:
+    """A proxy of an echo endpoint in another process; nothing befalls the way there."""
+    service = simulation.service()
+    address = await service.spawn(echo_spec("echo-1"))
+    return await service.connect(address, EchoGateway)
+
+
+def set_shares(simulation: Simulation, **shares: float) -> None:
+    network = simulation.network
+    network.set_conditions(replace(network.conditions, **shares))  # type: ignore[arg-type]
+
+
+async def outcome(call: Awaitable[object]) -> object:
+    try:
+        return await call
+    except (RpcTimeoutError, RecipientUnreachableError) as error:
+        return type(error)
+
+
+@simulate(seeds=10)
+async def test_calls_of_one_sender_arrive_in_their_order(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    set_shares(simulation, delay=0.3)
+    for number in range(30):
+        await echo.note(number)
+    assert await echo.notes() == tuple(range(30))
+
+
+def test_calls_of_two_senders_overtake_each_other_as_the_seed_says() -> None:
+    async def program(simulation: Simulation) -> tuple[int, ...]:
+        echo = await echo_of(simulation)
+
+        async def send(first: int) -> None:
+            service = simulation.service(f"sender-{first}")
+            theirs = await service.connect("echo-1/echo", EchoGateway)
+            await asyncio.sleep(1 - simulation.now)
+            for number in range(first, first + 5):
+                await theirs.note(number)
+            await asyncio.sleep(10)
+
+        for first in (0, 10):
+            simulation.start(f"sender-{first}", send, first)
+        await asyncio.sleep(2)
+        return await echo.notes()
+
+    orders = [simulation.run(program(simulation)) for simulation in map(Simulation, range(10))]
+    assert len(set(orders)) > 5
+    for order in orders:
+        assert [n for n in order if n < 10] == [0, 1, 2, 3, 4]
+        assert [n for n in order if n >= 10] == [10, 11, 12, 13, 14]
+
+
+@simulate(seeds=10)
+async def test_a_lost_frame_is_a_call_without_answer(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    set_shares(simulation, loss=0.4)
+    with asks_within(1.0):
+        outcomes = [await outcome(echo.echo(number)) for number in range(20)]
+    assert RpcTimeoutError in outcomes
+    assert set(outcomes) - {RpcTimeoutError} == {
+        number for number, seen in enumerate(outcomes) if seen is not RpcTimeoutError
+    }
+    assert "ask echo" in simulation.story.text()
+    assert "from test lost" in simulation.story.text()
+
+
+@simulate(seeds=20)
+async def test_a_call_that_waits_for_ever_loses_its_connection_instead(
+    simulation: Simulation,
+) -> None:
+    echo = await echo_of(simulation)
+    set_shares(simulation, loss=1.0)
+    with pytest.raises(RecipientUnreachableError):
+        await echo.hang()
+
+
+@simulate(seeds=10)
+async def test_the_notice_of_an_end_is_not_lost(simulation: Simulation) -> None:
+    async def host() -> None:
+        EchoEndpoint(simulation.service("host")).start()
+        await asyncio.sleep(1000)
+
+    simulation.start("host", host)
+    await asyncio.sleep(1)
+    service = simulation.service()
+    echo = await service.connect("host/echo", EchoGateway)
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(echo, ended.set_result)
+    await echo.close_yourself()
+    set_shares(simulation, loss=1.0)
+    assert "terminated" in await ended
+
+
+@simulate(seeds=10)
+async def test_a_duplicated_call_is_handled_once(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    set_shares(simulation, duplication=1.0)
+    for number in range(5):
+        await echo.note(number)
+    assert await echo.echo("once") == "once"
+    await asyncio.sleep(3)
+    assert await echo.notes() == (0, 1, 2, 3, 4)
+    assert simulation.story.text().count("a second time") > 5
+    assert simulation.network.services["echo-1"].refused_frames >= 5
+
+
+@simulate(seeds=10)
+async def test_a_call_is_handled_and_its_caller_sees_an_error(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    set_shares(simulation, breaks_after=1.0)
+    with pytest.raises(RecipientUnreachableError, match="reset"):
+        await echo.echo("ambiguous")
+    assert "then the connection breaks" in simulation.story.text()
+    set_shares(simulation, breaks_after=0.0)
+    assert await echo.echo("reconnected") == "reconnected"
+
+
+@simulate(seeds=10)
+async def test_a_call_is_lost_with_its_connection(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    set_shares(simulation, breaks_before=1.0)
+    await echo.note(1)
+    with pytest.raises(RecipientUnreachableError, match="reset"):
+        await echo.echo("lost")
+    set_shares(simulation, breaks_before=0.0)
+    assert await echo.notes() == ()
+
+
+@simulate(seeds=10)
+async def test_a_connection_is_reset(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    pending = asyncio.ensure_future(echo.hang())
+    await asyncio.sleep(1)
+    (connection,) = simulation.network.connections()
+    connection.break_off("the connection was reset")
+    with pytest.raises(RecipientUnreachableError, match="reset"):
+        await pending
+    assert await echo.echo("again") == "again"
+
+
+@simulate(seeds=10)
+async def test_a_short_partition_only_delays(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    partition = simulation.partition(["test"], ["echo-1"])
+    answer = asyncio.ensure_future(echo.echo("late"))
+    await asyncio.sleep(5)
+    assert not answer.done()
+    simulation.heal(partition)
+    assert await answer == "late"
+    assert 5 < simulation.now < 6
+
+
+@simulate(seeds=10)
+async def test_a_long_partition_breaks_connections_and_lets_none_be_opened(
+    simulation: Simulation,
+) -> None:
+    echo = await echo_of(simulation)
+    service = simulation.network.services["client"]
+    partition = simulation.partition(["test"], ["node-0"])
+    with pytest.raises(RecipientUnreachableError, match="nothing was heard for 15 s"):
+        await echo.hang()
+    with pytest.raises(RpcConnectionError, match="does not answer"):
+        await service.connect("echo-1/echo", EchoGateway)
+    simulation.heal(partition)
+    again = await service.connect("echo-1/echo", EchoGateway)
+    assert await again.echo("healed") == "healed"
+
+
+@simulate(seeds=10)
+async def test_a_one_way_partition_lets_the_other_direction_through(
+    simulation: Simulation,
+) -> None:
+    echo = await echo_of(simulation)
+    simulation.partition(["echo-1"], ["test"], one_way=True)
+    await echo.note(1)
+    with asks_within(1.0), pytest.raises(RpcTimeoutError):
+        await echo.echo("handled")
+    simulation.heal()
+    assert await echo.notes() == (1,)
+
+
+@simulate(seeds=10, nodes=2)
+async def test_nodes_are_parted(simulation: Simulation) -> None:
+    service = simulation.service()
+    names = ["echo-1", "echo-2"]
+    addresses = [await service.spawn(echo_spec(name)) for name in names]
+    echoes = [await service.connect(address, EchoGateway) for address in addresses]
+    simulation.partition(["test"], [simulation.process("echo-2").node])
+    assert simulation.process("echo-1").node != simulation.process("echo-2").node
+    assert await echoes[0].echo("reached") == "reached"
+    with asks_within(1.0), pytest.raises(RpcTimeoutError):
+        await echoes[1].echo("not reached")
+
+
+@simulate(seeds=5, conditions=Conditions(latency=(0.01, 0.02)))
+async def test_who_sends_more_than_is_read_is_told_to_wait(simulation: Simulation) -> None:
+    echo = await echo_of(simulation)
+    simulation.hang("echo-1")
+    calls = [asyncio.ensure_future(echo.echo(bytes(100_000))) for _ in range(10)]
+    await asyncio.sleep(1)
+    note = asyncio.ensure_future(echo.note(1))
+    await asyncio.sleep(1)
+    assert not note.done()
+    simulation.resume("echo-1")
+    await note
+    assert [len(await call) for call in calls] == [100_000] * 10  # type: ignore[arg-type]

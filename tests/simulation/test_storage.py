@@ -1,0 +1,181 @@
+"""Simulated disks and the stores on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from flinkray.core.ids import JobID
+from flinkray.core.message import message
+from flinkray.ha import StandaloneHaServices, open_directory
+from flinkray.ha.directory import Directory
+from flinkray.testing.simulation import Simulation, simulate
+
+OLD, NEW = b"old " * 10, b"new " * 10
+
+
+@message
+class Record:
+    """What is stored."""
+
+    job_id: JobID
+    text: str
+
+
+async def writer(simulation: Simulation, write: Callable[[Directory], None]) -> None:
+    """A process that writes in a blocking call."""
+    service = simulation.service("writer")
+    await service.run_blocking(write, open_directory("simulated://node-0/data"))
+
+
+@simulate(seeds=5)
+async def test_entries_are_kept_in_the_order_of_their_writes(simulation: Simulation) -> None:
+    directory = open_directory("simulated://shared/data")
+    for name in ("b", "a", "c", "b"):
+        directory.write(name, name.encode())
+    directory.delete("c")
+    directory.delete("c")
+    assert directory.names() == ["a", "b"]
+    assert (directory.read("a"), directory.read("c")) == (b"a", None)
+    directory.subdirectory("sub").write("x", b"")
+    assert directory.names() == ["a", "b"]
+    assert directory.subdirectory("sub").location("x") == "simulated://shared/data/sub/x"
+    directory.delete_all()
+    assert directory.names() == directory.subdirectory("sub").names() == []
+
+
+@simulate(seeds=5)
+async def test_the_stores_of_a_cluster_work_on_it(simulation: Simulation) -> None:
+    service = simulation.service()
+    record = Record(JobID.generate(), "a job")
+    for _ in range(2):
+        storage = open_directory("simulated://shared/cluster")
+        services = StandaloneHaServices(storage, service.executor)
+        store = services.get_job_graph_store(Record)
+        if not (await store.recover_job_graphs()).records:
+            await store.put_job_graph(record)
+    assert (await store.recover_job_graphs()).records == (record,)
+
+
+@simulate(seeds=30)
+async def test_an_entry_survives_any_power_failure_as_it_was_or_as_it_was_to_be(
+    simulation: Simulation,
+) -> None:
+    await writer(simulation, lambda directory: directory.write("entry", OLD))
+    disk = simulation.disk("node-0")
+    disk.torn = 0.3
+
+    async def change() -> None:
+        await writer(simulation, lambda directory: directory.write("entry", NEW))
+
+    simulation.network.services.pop("writer")
+    simulation.start("changer", change)
+    await asyncio.sleep(simulation.random.uniform(0, 0.005))
+    simulation.crash_node("node-0")
+    assert open_directory("simulated://node-0/data").read("entry") in (OLD, NEW)
+
+
+def test_a_file_that_is_not_renamed_into_place_is_torn_by_a_death() -> None:
+    async def program(simulation: Simulation) -> bytes | None:
+        disk = simulation.disk("node-0")
+        disk.write("file", OLD)
+        disk.torn = 1.0
+
+        async def change() -> None:
+            service = simulation.service("changer")
+            await service.run_blocking(disk.write, "file", NEW)
+
+        process = simulation.start("changer", change)
+        await asyncio.sleep(1)
+        assert process.exit_code is not None
+        assert "in the middle of writing simulated://node-0/file" in process.exit_code
+        return disk.read("file")
+
+    left = {simulation.run(program(simulation)) for simulation in map(Simulation, range(20))}
+    assert len(left) > 5
+    assert all(data is not None and NEW.startswith(data) for data in left)
+
+
+def test_what_was_not_synced_is_lost_or_torn_when_the_power_goes() -> None:
+    async def program(simulation: Simulation) -> tuple[bytes | None, ...]:
+        disk = simulation.disk("node-0")
+        disk.write("d/synced", OLD)
+        disk.sync("d/synced")
+        disk.write("d/changed", OLD)
+        disk.sync("d/changed")
+        disk.sync_directory("d")
+        disk.write("d/changed", NEW)
+        disk.write("d/new", NEW)
+        simulation.crash_node("node-0")
+        return disk.read("d/synced"), disk.read("d/changed"), disk.read("d/new")
+
+    outcomes = [simulation.run(program(simulation)) for simulation in map(Simulation, range(40))]
+    assert {synced for synced, _, _ in outcomes} == {OLD}
+    changed = {changed for _, changed, _ in outcomes}
+    assert OLD in changed
+    assert len(changed) > 3
+    assert all(data == OLD or NEW.startswith(data or b"?") or data == b"" for data in changed)
+    new = {new for _, _, new in outcomes}
+    assert None in new
+    assert len(new) > 3
+
+
+@simulate(seeds=10)
+async def test_a_disk_is_kept_or_lost_with_its_process(simulation: Simulation) -> None:
+    async def idle() -> None:
+        await asyncio.sleep(1000)
+
+    directory = open_directory("simulated://worker-1/data")
+    directory.write("entry", OLD)
+    simulation.start("worker-1", idle)
+    simulation.crash("worker-1")
+    assert directory.read("entry") == OLD
+    simulation.start("worker-1", idle)
+    simulation.crash("worker-1", keep_disk=False)
+    assert directory.read("entry") is None
+
+
+@simulate(seeds=5, nodes=2)
+async def test_a_disk_is_kept_or_lost_with_its_node(simulation: Simulation) -> None:
+    directory = open_directory("simulated://node-1/data")
+    directory.write("entry", OLD)
+    simulation.crash_node("node-1")
+    simulation.restart_node("node-1")
+    assert directory.read("entry") == OLD
+    simulation.crash_node("node-1")
+    simulation.restart_node("node-1", keep_disk=False)
+    assert directory.read("entry") is None
+
+
+@simulate(seeds=10)
+async def test_a_failing_disk_raises_and_sometimes_after_the_effect(
+    simulation: Simulation,
+) -> None:
+    directory = open_directory("simulated://shared/data")
+    disk = simulation.disk("shared")
+    disk.failing = 1.0
+    with pytest.raises(OSError, match=r"simulated://shared/data"):
+        directory.write("entry", NEW)
+    disk.failing = 0.5
+    failed_and_written = 0
+    for number in range(40):
+        name = f"entry-{number}"
+        try:
+            disk.write(name, NEW)
+        except OSError:
+            disk.failing = 0.0
+            failed_and_written += disk.read(name) is not None
+            disk.failing = 0.5
+    assert failed_and_written > 0
+    assert "fails" in simulation.story.text()
+
+
+@simulate(seeds=5)
+async def test_a_slow_disk_takes_its_time(simulation: Simulation) -> None:
+    service = simulation.service()
+    directory = open_directory("simulated://shared/data")
+    simulation.disk("shared").slowness = 10.0
+    await service.run_blocking(directory.write, "entry", NEW)
+    assert simulation.now > 1.0
