@@ -265,7 +265,7 @@ class ClientConnection:
         try:
             _, kind, sequence, payload = unpack_answer(frame)
         except RpcSerializationError as error:
-            self._refuse(str(error))
+            self.frame_refused(str(error))
             return
         if kind == TERMINATED:
             self._terminated(sequence, payload)
@@ -289,10 +289,10 @@ class ClientConnection:
                 value = RecipientUnreachableError(f"{answer.what}: {ENDED}")
             future.set_exception(value)
         else:
-            self._refuse(f"unexpected {Kind(kind).name}")
+            self.frame_refused(f"unexpected {Kind(kind).name}")
             answer.fail(RpcSerializationError(f"{answer.what}: the answer makes no sense"))
 
-    def _refuse(self, reason: str) -> None:
+    def frame_refused(self, reason: str) -> None:
         self.refused_frames += 1
         logger.warning("refused a frame from %s: %s", self.process_name, reason)
 
@@ -300,7 +300,7 @@ class ClientConnection:
         try:
             reason = str(codec.decode(payload))
         except RpcSerializationError as error:
-            self._refuse(str(error))
+            self.frame_refused(str(error))
             return
         self._endpoint_ended(number, reason)
 

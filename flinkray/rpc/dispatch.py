@@ -89,12 +89,11 @@ class ServerConnection:
         try:
             _, kind, sequence, target, name, token, timeout, trace, payload = unpack_request(frame)
         except RpcSerializationError as error:
-            self._service.refuse_frame(self._peer, str(error))
+            self.frame_refused(str(error))
             return
         lane = self._lanes.get(target) or self._new_lane(target)
         if sequence <= lane.last_sequence:
-            reason = f"{Kind(kind).name} number {sequence} came twice or out of order"
-            self._service.refuse_frame(self._peer, reason)
+            self.frame_refused(f"{Kind(kind).name} number {sequence} came twice or out of order")
             return
         lane.last_sequence = sequence
         if kind != ASK and kind != TELL:
@@ -120,6 +119,9 @@ class ServerConnection:
                 self, endpoint, method, answered, arguments, len(frame), timeout, deadline, trace
             )
         )
+
+    def frame_refused(self, reason: str) -> None:
+        self._service.refuse_frame(self._peer, reason)
 
     def connection_lost(self, reason: str) -> None:
         self._service.peer_lost(self)

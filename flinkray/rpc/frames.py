@@ -1,19 +1,26 @@
-"""Frames on a stream: four bytes of length, big-endian, then the frame."""
+"""Frames on a socket; how they are laid out there: :mod:`flinkray.rpc.fragments`."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections import deque
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.envelope import MAX_FRAME_SIZE
-from flinkray.rpc.transport import FrameReceiver, Transport
-
-_LENGTH = struct.Struct(">I")
+from flinkray.rpc.fragments import (
+    FRAGMENT_BIT,
+    FRAGMENT_SIZE,
+    LARGEST_FRAGMENT,
+    LENGTH,
+    FragmentJoiner,
+    FrameSplitter,
+)
+from flinkray.rpc.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
 
 MAX_HANDSHAKE_FRAME = 4096
 """Bytes; nobody may send more before it has proved that it belongs to the cluster."""
+
+_WRITE_AT_ONCE = 131_072
+"""Bytes that are given to the socket together; what is sent later has to wait for them."""
 
 
 class FrameStream(asyncio.Protocol, Transport):
@@ -27,15 +34,17 @@ class FrameStream(asyncio.Protocol, Transport):
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
         self._loop = asyncio.get_running_loop()
         self._max_frame_size = max_frame_size
-        self._limit = MAX_HANDSHAKE_FRAME
         self._transport: asyncio.Transport | None = None
         self._receiver: FrameReceiver | None = None
-        self._buffer = bytearray()
-        self._frames: deque[bytes] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._outgoing: list[bytes] = []
-        self._congested: asyncio.Future[None] | None = None
+        self._unread = b""
+        """What has come and is not a whole frame yet, or waits for who reads it."""
+        self._joiner = FragmentJoiner(max_frame_size)
         self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._outgoing = FrameSplitter()
+        self._is_flush_due = False
+        self._is_write_paused = False
+        self._congested: asyncio.Future[None] | None = None
         self._lost: str | None = None
         self._break_reason: str | None = None
 
@@ -45,40 +54,75 @@ class FrameStream(asyncio.Protocol, Transport):
         """The next frame of the handshake.
 
         Raises:
-            RpcConnectionError: the connection ended.
+            RpcConnectionError: the connection ended, or what came is too large for a handshake.
         """
-        while not self._frames:
+        while True:
+            unread = self._unread
+            if len(unread) >= LENGTH.size:
+                (length,) = LENGTH.unpack_from(unread)
+                if length > MAX_HANDSHAKE_FRAME:
+                    reason = f"a frame of {length} bytes came, the limit is {MAX_HANDSHAKE_FRAME}"
+                    self.abort(reason)
+                    raise RpcConnectionError(reason)
+                end = LENGTH.size + length
+                if len(unread) >= end:
+                    self._unread = unread[end:]
+                    return unread[LENGTH.size : end]
             if self._lost is not None:
                 raise RpcConnectionError(self._lost)
             self._waiter = self._loop.create_future()
+            self._read_on()
             await self._waiter
-        return self._frames.popleft()
 
     def attach(self, receiver: FrameReceiver) -> None:
         # the handshake is over
-        self._limit = self._max_frame_size
         self._receiver = receiver
-        while self._frames:
-            receiver.frame_received(self._frames.popleft())
-        if self._lost is not None:
+        self._split()
+        if self._lost is None:
+            self._read_on()
+        elif self._receiver is not None:
+            self._receiver = None
             receiver.connection_lost(self._lost)
-        else:
-            self._split()
 
-    # --- Transport ----------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         if self._lost is not None:
             return
-        if not self._outgoing:
+        outgoing = self._outgoing
+        outgoing.put(frame, lane)
+        if not self._is_flush_due:
+            self._is_flush_due = True
             self._loop.call_soon(self._flush)
-        self._outgoing.append(_LENGTH.pack(len(frame)))
-        self._outgoing.append(frame)
+        if outgoing.small_bytes > FRAGMENT_SIZE:
+            if not self._is_write_paused:
+                self._write(_WRITE_AT_ONCE)
+            elif self._congested is None and outgoing.small_bytes > WRITE_HIGH_WATER:
+                self._congested = self._loop.create_future()
+        # a large frame as such makes only its own lane wait; many of them make senders wait too
+        if outgoing.large_bytes > self._max_frame_size and self._congested is None:
+            self._congested = self._loop.create_future()
 
     def _flush(self) -> None:
-        if self._outgoing and self._transport is not None and self._lost is None:
-            self._transport.write(b"".join(self._outgoing))
-        self._outgoing.clear()
+        self._is_flush_due = False
+        if self._is_write_paused:
+            return
+        self._write(_WRITE_AT_ONCE)
+        if self._outgoing and not self._is_write_paused and not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _write(self, size: int) -> None:
+        outgoing = self._outgoing
+        if self._transport is None or self._lost is not None or not outgoing:
+            return
+        self._transport.write(b"".join(outgoing.take(size)))
+        if (
+            self._congested is not None
+            and outgoing.small_bytes <= WRITE_HIGH_WATER // 2
+            and outgoing.large_bytes <= self._max_frame_size // 2
+        ):
+            self._let_senders_go()
 
     @property
     def is_congested(self) -> bool:
@@ -88,6 +132,13 @@ class FrameStream(asyncio.Protocol, Transport):
         if self._congested is not None:
             await asyncio.shield(self._congested)
 
+    def _let_senders_go(self) -> None:
+        congested, self._congested = self._congested, None
+        if congested is not None and not congested.done():
+            congested.set_result(None)
+
+    # --- reading ------------------------------------------------------------------------------
+
     def pause_reading(self) -> None:
         self._is_paused = True
         if self._transport is not None:
@@ -96,16 +147,82 @@ class FrameStream(asyncio.Protocol, Transport):
     def resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
-            self._loop.call_soon(self._read_on)
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if not self._is_paused:
+            self._split()
+        if not self._is_paused:
+            self._read_on()
 
     def _read_on(self) -> None:
-        if not self._is_paused and self._lost is None:
-            self._split()
-        if not self._is_paused and self._transport is not None:
+        if self._transport is not None:
             self._transport.resume_reading()
 
+    def data_received(self, data: bytes) -> None:
+        self._unread = self._unread + data if self._unread else data
+        if self._receiver is not None:
+            self._split()
+            return
+        if len(self._unread) > MAX_HANDSHAKE_FRAME and self._transport is not None:
+            self._transport.pause_reading()  # it is for whom the handshake makes way
+        self._wake_reader()
+
+    def _split(self) -> None:
+        data = self._unread
+        end = len(data)
+        position = 0
+        limit = min(self._max_frame_size, FRAGMENT_SIZE)
+        length_at = LENGTH.unpack_from
+        receiver = self._receiver
+        while end - position >= 4 and not self._is_paused and receiver is not None:
+            (length,) = length_at(data, position)
+            begin = position + 4
+            if length <= limit:
+                position = begin + length
+                if position > end:
+                    position = begin - 4
+                    break
+                receiver.frame_received(data[begin:position])
+            else:
+                length &= ~FRAGMENT_BIT
+                if length <= LARGEST_FRAGMENT and begin + length > end:
+                    break
+                position = begin + length
+                if not self._large_frame(data, begin, length):
+                    position = end
+            receiver = self._receiver
+        self._unread = data[position:] if position else data
+
+    def _large_frame(self, data: bytes, begin: int, length: int) -> bool:
+        """Take a fragment; returns whether it was one."""
+        assert self._receiver is not None
+        try:
+            if not data[begin - 4] & 0x80 or length > LARGEST_FRAGMENT:
+                raise RpcConnectionError(
+                    f"a frame of {length} bytes came, the limit is "
+                    f"{min(self._max_frame_size, FRAGMENT_SIZE)}, and in fragments "
+                    f"{self._max_frame_size}"
+                )
+            frame = self._joiner.add(data[begin : begin + length])
+        except RpcConnectionError as error:
+            self._receiver.frame_refused(str(error))
+            self.abort(str(error))
+            self._is_paused = True
+            return False
+        if frame is not None:
+            self._receiver.frame_received(frame)
+        return True
+
+    def _wake_reader(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- the end ------------------------------------------------------------------------------
+
     def close(self) -> None:
-        self._flush()
+        while self._outgoing and self._lost is None and self._transport is not None:
+            self._write(_WRITE_AT_ONCE)
         if self._transport is not None:
             self._transport.close()
 
@@ -125,41 +242,12 @@ class FrameStream(asyncio.Protocol, Transport):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        self._split()
-
-    def _split(self) -> None:
-        buffer = self._buffer
-        end = len(buffer)
-        position = 0
-        try:
-            while end - position >= 4 and not self._is_paused:
-                (length,) = _LENGTH.unpack_from(buffer, position)
-                if length > self._limit:
-                    self.abort(f"a frame of {length} bytes came, the limit is {self._limit}")
-                    position = end
-                    return
-                if end - position - 4 < length:
-                    return
-                frame = bytes(memoryview(buffer)[position + 4 : position + 4 + length])
-                position += 4 + length
-                if self._receiver is not None:
-                    self._receiver.frame_received(frame)
-                else:
-                    self._frames.append(frame)
-                    if self._waiter is not None and not self._waiter.done():
-                        self._waiter.set_result(None)
-        finally:
-            del buffer[:position]
-
     def pause_writing(self) -> None:
-        self._congested = self._loop.create_future()
+        self._is_write_paused = True
 
     def resume_writing(self) -> None:
-        congested, self._congested = self._congested, None
-        if congested is not None and not congested.done():
-            congested.set_result(None)
+        self._is_write_paused = False
+        self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._break_reason is not None:
@@ -168,9 +256,9 @@ class FrameStream(asyncio.Protocol, Transport):
             self._lost = "the connection was closed by the other side"
         else:
             self._lost = f"the connection broke: {error}"
-        self.resume_writing()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._outgoing = FrameSplitter()
+        self._let_senders_go()
+        self._wake_reader()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.connection_lost(self._lost)

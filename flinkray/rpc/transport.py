@@ -19,6 +19,9 @@ class FrameReceiver(Protocol):
     def frame_received(self, frame: bytes) -> None:
         """Frames arrive whole, each once; those of one lane in the order they were sent."""
 
+    def frame_refused(self, reason: str) -> None:
+        """What came could not be a frame; the connection is about to be lost for it."""
+
     def connection_lost(self, reason: str) -> None:
         """Once; no frame comes after it."""
 

@@ -41,6 +41,9 @@ class Recorder:
         if self.answering is not None:
             self.answering.send(b"re:" + frame)
 
+    def frame_refused(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def connection_lost(self, reason: str) -> None:
         self.lost.append(reason)
         self.came.set()

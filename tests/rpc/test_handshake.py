@@ -24,9 +24,13 @@ class Recorder:
 
     frames: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
     lost: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    refused: list[str] = field(default_factory=list)
 
     def frame_received(self, frame: bytes) -> None:
         self.frames.put_nowait(frame)
+
+    def frame_refused(self, reason: str) -> None:
+        self.refused.append(reason)
 
     def connection_lost(self, reason: str) -> None:
         self.lost.put_nowait(reason)
@@ -172,7 +176,9 @@ async def test_whoever_does_not_speak_the_protocol_is_cut_off(server: Server, da
 async def test_a_frame_above_the_limit_ends_the_connection(server: Server) -> None:
     stream, recorder = await introduced(server)
     stream.send(bytes(100_001))
-    assert "limit is 100000" in await server.recorder.lost.get()
+    reason = await server.recorder.lost.get()
+    assert "limit is 100000" in reason
+    assert server.recorder.refused == [reason]
     await recorder.lost.get()
     assert server.recorder.frames.empty()
 

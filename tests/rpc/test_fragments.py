@@ -1,0 +1,169 @@
+"""Large frames among small ones."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc.fragments import (
+    FRAGMENT_BIT,
+    FRAGMENT_SIZE,
+    LENGTH,
+    MAX_LARGE_FRAMES,
+    FragmentJoiner,
+    FrameSplitter,
+)
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+from tests.rpc.sockets import Relay, joined
+
+MEBIBYTE = 1_048_576
+LIMIT = 10 * MEBIBYTE
+
+
+def arriving(stream: bytes, joiner: FragmentJoiner) -> list[bytes]:
+    """The frames of a stream, in the order in which they are whole."""
+    frames: list[bytes] = []
+    position = 0
+    while position < len(stream):
+        (length,) = LENGTH.unpack_from(stream, position)
+        begin = position + LENGTH.size
+        position = begin + (length & ~FRAGMENT_BIT)
+        frame: bytes | None = stream[begin:position]
+        if length & FRAGMENT_BIT:
+            frame = joiner.add(stream[begin:position])
+        if frame is not None:
+            frames.append(frame)
+    return frames
+
+
+def written(splitter: FrameSplitter, size: int = FRAGMENT_SIZE) -> bytes:
+    """All that the splitter has, taken in portions."""
+    stream = b""
+    while splitter:
+        stream += b"".join(splitter.take(size))
+    assert splitter.small_bytes == splitter.large_bytes == 0
+    return stream
+
+
+sizes = st.integers(5, 200) | st.integers(FRAGMENT_SIZE - 2, 4 * FRAGMENT_SIZE)
+lanes = st.none() | st.integers(0, 3)
+
+
+@given(
+    st.lists(st.tuples(lanes, sizes, st.booleans()), max_size=25), st.integers(1, 3 * FRAGMENT_SIZE)
+)
+def test_frames_arrive_whole_and_those_of_one_lane_in_order(
+    sent: list[tuple[int | None, int, bool]], portion: int
+) -> None:
+    splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
+    by_lane: dict[int | None, list[bytes]] = {}
+    stream = b""
+    for number, (lane, size, write) in enumerate(sent):
+        frame = struct.pack(">I", number) + bytes([number]) * (size - 4)
+        by_lane.setdefault(lane, []).append(frame)
+        splitter.put(frame, lane)
+        if write:
+            stream += b"".join(splitter.take(portion))
+    stream += written(splitter, portion)
+    arrived = arriving(stream, joiner)
+    assert sorted(arrived) == sorted(frame for frames in by_lane.values() for frame in frames)
+    for lane, frames in by_lane.items():
+        if lane is not None:
+            assert [frame for frame in arrived if frame in frames] == frames
+
+
+def test_a_small_frame_waits_for_one_fragment_at_most() -> None:
+    splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
+    for lane in range(3):
+        splitter.put(bytes(MEBIBYTE), lane)
+    stream = b"".join(splitter.take(1))
+    splitter.put(b"small", 7)
+    splitter.put(b"behind the large one", 0)
+    stream += b"".join(splitter.take(1))
+    assert arriving(stream, joiner) == [b"small"]
+    rest = [len(frame) for frame in arriving(written(splitter), joiner)]
+    assert rest == [MEBIBYTE, 20, MEBIBYTE, MEBIBYTE]
+
+
+def test_large_frames_share_the_stream_fairly() -> None:
+    splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
+    splitter.put(b"x" * 8 * MEBIBYTE, 1)
+    splitter.put(b"y" * MEBIBYTE, 2)
+    frames = arriving(b"".join(splitter.take(2 * MEBIBYTE)), joiner)
+    assert [frame[:1] for frame in frames] == [b"y"]
+
+
+def test_no_more_large_frames_than_agreed_are_under_way_and_small_ones_go_on() -> None:
+    splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
+    for lane in range(3 * MAX_LARGE_FRAMES):
+        splitter.put(bytes(3 * FRAGMENT_SIZE), lane)
+    splitter.put(b"small", None)
+    arrived = arriving(written(splitter), joiner)  # the joiner would refuse one too many
+    assert len(arrived) == 3 * MAX_LARGE_FRAMES + 1
+    assert arrived[0] == b"small"
+
+
+def fragment(number: int, total: int, size: int) -> bytes:
+    return struct.pack(">II", number, total) + bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("fragments", "reason"),
+    [
+        ([b""], "without content"),
+        ([b"\0" * 8], "without content"),
+        ([fragment(1, LIMIT + 1, FRAGMENT_SIZE)], f"limit is {LIMIT}"),
+        ([fragment(1, 100_000, 1)], "does not fit"),
+        ([fragment(1, 100_000, FRAGMENT_SIZE), fragment(1, 100_001, 34_464)], "does not fit"),
+        ([fragment(1, 100_000, FRAGMENT_SIZE)] * 2, "does not fit"),
+        ([fragment(1, 10, 11)], "does not fit"),
+        ([fragment(1, 0, 1)], "does not fit"),
+        (
+            [fragment(n, 100_000, FRAGMENT_SIZE) for n in range(MAX_LARGE_FRAMES + 1)],
+            f"more than {MAX_LARGE_FRAMES}",
+        ),
+    ],
+)
+def test_fragments_that_cannot_be_are_refused(fragments: list[bytes], reason: str) -> None:
+    joiner = FragmentJoiner(LIMIT)
+    for one in fragments[:-1]:
+        assert joiner.add(one) is None
+    with pytest.raises(RpcConnectionError, match=reason):
+        joiner.add(fragments[-1])
+
+
+async def test_a_large_argument_does_not_hold_up_a_call_of_another_endpoint() -> None:
+    relay = Relay(bytes_per_turn=16_384)
+    async with joined(relay) as here:
+        large, small = EchoEndpoint(here.host, "large"), EchoEndpoint(here.host, "small")
+        large.start()
+        small.start()
+        to_large = await here.caller.connect(large.address, EchoGateway)
+        to_small = await here.caller.connect(small.address, EchoGateway)
+        answer = asyncio.ensure_future(to_large.echo(bytes(8 * MEBIBYTE)))
+        behind = asyncio.ensure_future(to_large.notes())
+        await relay.until(MEBIBYTE)
+        assert await to_small.echo("ping") == "ping"
+        assert relay.passed < 3 * MEBIBYTE
+        assert not behind.done()
+        assert await answer == bytes(8 * MEBIBYTE)
+        assert await behind == ()
+        assert here.host.refused_frames == here.connection.refused_frames == 0
+
+
+async def test_a_large_answer_does_not_hold_up_a_small_one() -> None:
+    relay = Relay(bytes_per_turn=16_384)
+    async with joined(relay) as here:
+        endpoint = EchoEndpoint(here.host)
+        endpoint.start()
+        echo = await here.caller.connect(endpoint.address, EchoGateway)
+        large = asyncio.ensure_future(echo.bytes_of_length(8 * MEBIBYTE))
+        assert await echo.echo("ping") == "ping"
+        assert await echo.echo("pong") == "pong"
+        assert not large.done()
+        assert len(await large) == 8 * MEBIBYTE
