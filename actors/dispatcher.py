@@ -126,7 +126,6 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             self,
             settings,
             payload=lambda _: None,
-            on_heartbeat=lambda _target, _payload: None,
             on_timeout=lambda target: self._job_master_deaf(target, silence),
             on_unreachable=lambda target: self._job_master_deaf(target, "it is unreachable"),
         )

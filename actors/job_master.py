@@ -208,7 +208,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self,
             heartbeat_settings(self._services.configuration),
             payload=lambda target: None,
-            on_heartbeat=lambda target, payload: None,
             on_timeout=lambda target: leader.reconnect("its heartbeat timed out"),
             on_unreachable=lambda target: leader.reconnect("it is unreachable"),
         )

@@ -123,7 +123,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self,
             heartbeat,
             payload=lambda _: self._table.report(),
-            on_heartbeat=lambda _target, _payload: None,
             on_timeout=lambda _: self._resource_manager_deaf(silence),
             on_unreachable=lambda _: self._resource_manager_deaf("it is unreachable"),
         )

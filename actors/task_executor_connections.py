@@ -54,7 +54,6 @@ class TaskExecutorConnections:
             self._owner,
             self._settings,
             payload=self._report_for,
-            on_heartbeat=lambda resource_id, payload: None,
             on_timeout=lambda target: self.lose(target, "its heartbeat timed out"),
             on_unreachable=lambda target: self.lose(target, "it is unreachable"),
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
@@ -32,6 +34,10 @@ def ray_cluster() -> Iterator[None]:
 
     With its dashboard, which serves Ray's state API.
     """
-    ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
+    with pytest.MonkeyPatch.context() as environment:
+        # its workers are to find the examples, as pytest does
+        examples = str(Path(__file__).parents[1] / "examples")
+        environment.setenv("PYTHONPATH", examples, prepend=os.pathsep)
+        ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
     yield
     ray.shutdown()

@@ -65,11 +65,11 @@ class HeartbeatManager(Generic[OutT, InT]):
         settings: HeartbeatSettings,
         *,
         payload: Callable[[ResourceID], OutT],
-        on_heartbeat: Callable[[ResourceID, InT], None],
+        on_heartbeat: Callable[[ResourceID, InT], None] | None = None,
         on_timeout: Callable[[ResourceID], None],
         on_unreachable: Callable[[ResourceID], None],
     ) -> None:
-        """*payload* is computed for each target and message.
+        """*payload* is computed for each target and message; *on_heartbeat* gets what targets send.
 
         *on_timeout*: silence for the whole timeout.  *on_unreachable*: so many sends in a row as
         the settings say raised RecipientUnreachableError.  After either the target is not
@@ -121,7 +121,8 @@ class HeartbeatManager(Generic[OutT, InT]):
         target.failures = 0
         target.timer.cancel()
         target.timer = self._start_timer(target_id)
-        self._on_heartbeat(target_id, payload)
+        if self._on_heartbeat is not None:
+            self._on_heartbeat(target_id, payload)
 
     def request_heartbeat(self, target_id: ResourceID, payload: InT) -> None:
         """A target asks for our heartbeat, which counts as its own; answered when monitored."""
@@ -168,7 +169,7 @@ class HeartbeatSender(HeartbeatManager[OutT, InT]):
         settings: HeartbeatSettings,
         *,
         payload: Callable[[ResourceID], OutT],
-        on_heartbeat: Callable[[ResourceID, InT], None],
+        on_heartbeat: Callable[[ResourceID, InT], None] | None = None,
         on_timeout: Callable[[ResourceID], None],
         on_unreachable: Callable[[ResourceID], None],
     ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,20 @@ MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> list[str]:
+    return LINK.findall(CODE_BLOCK.sub("", page.read_text(encoding="utf-8")))
+
+
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = LINK.findall(page.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    assert [target for target in links(page) if not (page.parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -41,7 +49,7 @@ def test_python_blocks_compile(page: Path) -> None:
 def test_every_page_is_reached_from_readme_or_index() -> None:
     reached: set[Path] = set()
     for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
-        for target in LINK.findall(page.read_text(encoding="utf-8")):
+        for target in links(page):
             found = (page.parent / target).resolve()
             reached |= set(found.rglob("*.md")) if found.is_dir() else {found}
     pages = set((ROOT / "docs").rglob("*.md")) - {ROOT / "docs" / "index.md"}
@@ -56,3 +64,39 @@ def test_development_page_names_every_marker() -> None:
     page = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     assert markers
     assert {marker for marker in markers if f"| `{marker}` |" not in page} == set()
+
+
+FILE_PIECE = re.compile(r"# ((?:\w+/)+\w+\.py)\n(.*)", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_blocks_that_name_a_file_are_together_the_whole_file(page: Path) -> None:
+    """The file is tested, and so are the blocks: they begin with a comment that is its path."""
+    pieces: dict[str, list[str]] = defaultdict(list)
+    for block in PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")):
+        piece = FILE_PIECE.fullmatch(block)
+        if piece is not None:
+            pieces[piece[1]].append(piece[2])
+    for path, parts in pieces.items():
+        assert "\n\n".join(parts) == (ROOT / path).read_text(encoding="utf-8"), path
+
+
+def test_the_tutorials_blocks_all_belong_to_files_and_its_endpoints_are_as_short_as_it_says() -> (
+    None
+):
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    blocks = PYTHON_BLOCK.findall(page)
+    assert len(blocks) == 8
+    assert all(FILE_PIECE.fullmatch(block) for block in blocks)
+    source = (ROOT / "examples" / "team.py").read_text(encoding="utf-8")
+    lines = {
+        node.name: sum(map(bool, source.splitlines()[node.lineno - 1 : node.end_lineno]))
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+    }
+    said = re.search(
+        r"The two endpoints are (\d+) lines, the contracts between them (\d+) more", page
+    )
+    assert said is not None
+    assert int(said[1]) == lines["Leader"] + lines["Worker"] <= 60
+    assert int(said[2]) == lines["LeaderGateway"] + lines["WorkerGateway"]

@@ -58,6 +58,8 @@ class Faults:
 
     longest: float = 30.0
     """That a hang, a slowness, a partition or the absence of a node lasts; most are shorter."""
+    since: float = 0.0
+    """Nothing goes wrong before this time."""
     until: float = inf
     """Nothing goes wrong after this time, and what was broken is mended."""
     spare: tuple[str, ...] = ()
@@ -92,17 +94,11 @@ class Nemesis:
 
     def begin(self) -> None:
         """From now on; to be called once."""
-        network = self._simulation.network
-        network.set_conditions(
-            replace(
-                network.conditions,
-                loss=self.faults.loss,
-                duplication=self.faults.duplication,
-                breaks_before=self.faults.breaks_before,
-                breaks_after=self.faults.breaks_after,
-                delay=self.faults.delay,
-            )
-        )
+        since = self.faults.since
+        if since > 0:
+            self._process.post(since, self._make_weather)
+        else:
+            self._make_weather()
         for kind, act in (
             ("reset_every", self._reset),
             ("crash_every", self._crash),
@@ -114,9 +110,22 @@ class Nemesis:
         ):
             every = getattr(self.faults, kind)
             if every > 0:
-                self._process.post(0.0, self._begin, every, act)
+                self._process.post(since, self._begin, every, act)
         if self.faults.until < inf:
             self._simulation.scheduler.at(self.faults.until, self.end)
+
+    def _make_weather(self) -> None:
+        network = self._simulation.network
+        network.set_conditions(
+            replace(
+                network.conditions,
+                loss=self.faults.loss,
+                duplication=self.faults.duplication,
+                breaks_before=self.faults.breaks_before,
+                breaks_after=self.faults.breaks_after,
+                delay=self.faults.delay,
+            )
+        )
 
     def end(self) -> None:
         """Nothing goes wrong from now on; what is broken is mended.  Idempotent."""
