@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flinkray.scheduler.tasks import ResultPartitionID
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -17,3 +19,11 @@ class Failure:
     """The task that failed; None: the job as a whole."""
     location: str | None = None
     """Where that task was."""
+    missing_partition: ResultPartitionID | None = None
+    """What the task could not read, when that was the cause: its producer must run again."""
+    cause: Failure | None = None
+
+    @property
+    def is_unrecoverable(self) -> bool:
+        """Whether it, or what caused it, suppresses restarts (FO-15)."""
+        return self.suppress_restarts or (self.cause is not None and self.cause.is_unrecoverable)

@@ -19,7 +19,7 @@ class PartitionGroup:
     all of its partitions, and nothing else of the edge.
     """
 
-    __slots__ = ("consumers", "edge", "index", "partitions", "unfinished", "version")
+    __slots__ = ("consumers", "edge", "index", "partitions", "readers", "unfinished", "version")
 
     def __init__(self, edge: ResultEdge, index: int, partitions: range, consumers: range) -> None:
         self.edge = edge
@@ -30,6 +30,8 @@ class PartitionGroup:
         """Indices of consuming subtasks."""
         self.unfinished = len(partitions)
         """How many of its partitions are not finished."""
+        self.readers = 0
+        """How many regions that read it are not finished; counted by the PartitionTracker."""
         self.version = 0
         """Grows when a producer is executed anew."""
 
@@ -140,6 +142,10 @@ class IntermediateResult:
         """Whether all of it was produced."""
         return bool(self._finished[partition])
 
+    def is_there(self, partition: int) -> bool:
+        """Whether it was produced and is not gone."""
+        return bool(self._finished[partition]) and not self._gone[partition]
+
     def is_available(self, partition: int) -> bool:
         """Whether it is not gone: it is there, or will be once its producer has finished."""
         return not self._gone[partition]
@@ -159,7 +165,7 @@ class IntermediateResult:
 
     def lose(self, partition: int) -> bool:
         """It is gone; whether it was there until now."""
-        was_there = bool(self._finished[partition]) and not self._gone[partition]
+        was_there = self.is_there(partition)
         if self._finished[partition]:
             self._gone[partition] = True
         return was_there

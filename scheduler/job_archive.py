@@ -5,26 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flinkray.scheduler.execution import Execution
+from flinkray.scheduler.execution_graph import ExecutionJobVertex
 from flinkray.scheduler.job_info import ExecutionInfo, StageProgressInfo, VertexInfo
-from flinkray.scheduler.spark_stage import SparkStage
 from flinkray.scheduler.states import ExecutionState
 
 if TYPE_CHECKING:
     from flinkray.spark.gateway import SparkProgress
 
 
-def vertex_info(stage: SparkStage, epoch_offset: float) -> VertexInfo:
-    """A stage now; *epoch_offset* turns monotonic seconds into seconds since the epoch."""
-    vertex = stage.vertex.vertex
-    executions = tuple(_execution_info(e, epoch_offset) for e in stage.vertex.executions)
-    progress = stage.progress
+def vertex_info(
+    job_vertex: ExecutionJobVertex, epoch_offset: float, progress: SparkProgress | None = None
+) -> VertexInfo:
+    """A vertex now; *epoch_offset* turns monotonic seconds into seconds since the epoch."""
+    vertex = job_vertex.vertex
+    executions = tuple(_execution_info(e, epoch_offset) for e in job_vertex.executions)
     if progress is None:
-        return VertexInfo(vertex.vertex_id, vertex.name, vertex.parallelism, executions)
+        return VertexInfo(
+            vertex.vertex_id,
+            vertex.name,
+            job_vertex.parallelism,
+            executions,
+            max_parallelism=job_vertex.max_parallelism,
+        )
     return VertexInfo(
         vertex.vertex_id,
         vertex.name,
-        vertex.parallelism,
+        job_vertex.parallelism,
         executions,
+        max_parallelism=job_vertex.max_parallelism,
         active_stages=_active_stages(progress),
         completed_stages=progress.completed_stages,
         completed_tasks=progress.completed_tasks,

@@ -19,6 +19,8 @@ class ExceptionEntry:
     traceback: str | None = None
     task: str | None = None
     location: str | None = None
+    concurrent: tuple[ExceptionEntry, ...] = ()
+    """What failed besides it, until the restart that it led to."""
 
 
 @message
@@ -60,6 +62,7 @@ class VertexInfo:
     completed_stages: int = 0
     completed_tasks: int = 0
     failed_tasks: int = 0
+    max_parallelism: int | None = None
 
 
 @message

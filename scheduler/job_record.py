@@ -64,6 +64,10 @@ class JobRecord:
         """Into the exceptions history."""
         self._history.add(failure, now + self.epoch_offset)
 
+    def add_concurrent_failure(self, failure: Failure, now: float) -> None:
+        """Into the exceptions history, to the last failure."""
+        self._history.add_concurrent(failure, now + self.epoch_offset)
+
     def details(
         self,
         vertices: tuple[VertexInfo, ...],

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from flinkray.core.errors import PartitionProducerDisposedError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
-from flinkray.scheduler.execution import Execution
-from flinkray.scheduler.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution_graph import ExecutionGraph, ExecutionVertex
 from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.job_archive import vertex_info
+from flinkray.scheduler.job_execution import JobExecution, NoState, StateRestorer
 from flinkray.scheduler.job_graph import JobGraph, RestartStrategy
 from flinkray.scheduler.job_graph_validation import validate
 from flinkray.scheduler.job_info import JobDetails
 from flinkray.scheduler.job_record import JobRecord
-from flinkray.scheduler.job_scheduler_actions import (
-    DeclareRequirements,
-    JobEnded,
-    JobSchedulerAction,
-    ReleaseSlots,
-    ScheduleRestart,
-    ScheduleSlotRequestTimeout,
-)
-from flinkray.scheduler.job_slots import JobSlots
+from flinkray.scheduler.job_scheduler_actions import JobEnded, JobSchedulerAction
+from flinkray.scheduler.master_formats import MasterFormats
+from flinkray.scheduler.placement import SharedPlacement
 from flinkray.scheduler.restart_strategy import new_restart_strategy
-from flinkray.scheduler.slot_assignment import required_slots
-from flinkray.scheduler.slots import (
-    AllocatedSlot,
-    ResourceShortage,
-)
-from flinkray.scheduler.spark_stage import SparkStage, failure_of
+from flinkray.scheduler.slot_requests import SlotEvent
+from flinkray.scheduler.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.spark_stages import SparkStages
 from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import TaskExecutionState
+from flinkray.scheduler.task_reports import TaskReports
+from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
 
 if TYPE_CHECKING:
     from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
 
 
 class JobScheduler:
-    """Runs the job's Spark vertices, one after another, in the slots of the job's worker group.
+    """Runs a job: its tasks in slots of the SlotPool, or its Spark stages in workers of their own.
 
     Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
     monotonic seconds.  Events of an earlier attempt or generation, and all events after JobEnded,
@@ -53,160 +48,267 @@ class JobScheduler:
         epoch_offset: float,
         now: float,
         slot_request_timeout: float = 300.0,
+        random: Callable[[], float] = lambda: 0.5,
+        state: StateRestorer | None = None,
     ) -> None:
         """*epoch_offset*: ``clock.time() - clock.monotonic()``, for the timestamps that people see.
+        *random*: numbers in [0, 1), for the jitter of restart delays.
 
         Raises:
             JobSubmissionError: the graph cannot run (see
-            :func:`flinkray.scheduler.job_graph.validate`).
+            :mod:`flinkray.scheduler.job_graph_validation`).
         """
         validate(job_graph)
-        self._job_graph = job_graph
-        self._job_master_address = job_master_address
-        self._slot_request_timeout = slot_request_timeout
         self._job = JobRecord(job_graph, epoch_offset, now)
         self._job.enter(JobStatus.CREATED, now)
-        self._restart_strategy = new_restart_strategy(
-            job_graph.restart_strategy or default_restart_strategy
-        )
         self._graph = ExecutionGraph(job_graph, now)
-        self._stages = tuple(SparkStage(job_graph, vertex) for vertex in self._graph.vertices)
-        self._stage_index = 0
-        self._slots = JobSlots()
-        self._generation = 0
-        """Grows with each wait for slots and each restart, so that old timers are known as such."""
-        self._restart_delay_over = False
+        self._execution = JobExecution(
+            self._graph,
+            self._job,
+            new_restart_strategy(job_graph.restart_strategy or default_restart_strategy, random),
+            state or NoState(),
+            on_finished=self._all_finished,
+            on_ended=self._end,
+            on_reset=self._reset,
+        )
+        self._outbox = self._execution.outbox
+        self._formats = MasterFormats(self._graph, self._outbox)
+        self._reports = TaskReports(self._execution)
+        self._now = now
+        self._shortages: tuple[ResourceShortage, ...] = ()
+        self._spark: SparkStages | None = None
+        self._shared: SharedPlacement | None = None
+        if job_graph.needs_dedicated_workers:
+            self._spark = SparkStages(self._execution, job_master_address, slot_request_timeout)
+        else:
+            self._shared = SharedPlacement(
+                self._graph,
+                self._execution.regions,
+                self._outbox,
+                on_ready=lambda index, slots: self._execution.deploy(index, slots, self._now),
+                on_failed=lambda ends: self._execution.failed(ends, self._now),
+            )
+            self._execution.placement = self._shared
 
     # orders
 
     def start(self, now: float) -> list[JobSchedulerAction]:
         """Begin; once."""
+        self._now = now
         if self._job.is_ending:
             return []
-        self._job.enter(JobStatus.RUNNING, now)
-        return [self._declare(), *self._schedule(now)]
+        if self._formats.initialize():
+            return self._outbox.take()
+        return self._begin(now)
+
+    def _begin(self, now: float) -> list[JobSchedulerAction]:
+        self._execution.enter(JobStatus.RUNNING, now)
+        if self._spark is not None:
+            self._spark.at(now).placement.declare()
+        self._execution.begin(now)
+        return self._outbox.take()
 
     def cancel(self, now: float) -> list[JobSchedulerAction]:
         """Cancel the job; a second time is fine, also after its end."""
         is_failing = self.status is JobStatus.FAILING and self._job.suspension is None
         if self._job.is_ending and not is_failing:
             return []
-        self._job.enter(JobStatus.CANCELLING, now, "cancelled by its user")
-        return self._cancel_everything(now)
+        self._execution.enter(JobStatus.CANCELLING, now, "cancelled by its user")
+        self._at(now).cancel_everything(now)
+        return self._outbox.take()
 
     def suspend(self, reason: str, now: float) -> list[JobSchedulerAction]:
         """End this JobMaster's work on the job, whose result is SUSPENDED (EX-08)."""
         if self.status.is_terminal or self._job.suspension is not None:
             return []
         self._job.suspend(reason, now)
-        return self._cancel_everything(now)
+        self._at(now).cancel_everything(now)
+        return self._outbox.take()
 
     def global_failure(self, cause: Failure, now: float) -> list[JobSchedulerAction]:
         """Something failed that concerns the whole job."""
         if self.status.is_terminal or self._job.suspension is not None:
             return []
         if self.status is JobStatus.CANCELLING:
-            return self._fail_job(cause, now)
-        return self._failed(cause, now)
+            self._at(now).fail_job(cause, now)
+        else:
+            self._at(now).fail(cause, (), now, is_global=True)
+        return self._outbox.take()
+
+    def _at(self, now: float) -> JobExecution:
+        self._now = now
+        if self._spark is not None:
+            self._spark.at(now)
+        return self._execution
+
+    # work outside the tasks
+
+    def master_initialized(
+        self, vertex_id: JobVertexID, splits: Sequence[InputSplit], now: float
+    ) -> list[JobSchedulerAction]:
+        """An InitializeOnMaster is carried out."""
+        is_last = self._formats.initialized(vertex_id, splits)
+        self._now = now
+        return self._begin(now) if is_last and not self._job.is_ending else []
+
+    def master_finalized(
+        self, vertex_id: JobVertexID, generation: int, now: float
+    ) -> list[JobSchedulerAction]:
+        """A FinalizeOnMaster is carried out."""
+        is_last = self._formats.finalized(vertex_id, generation)
+        if is_last and self.status is JobStatus.RUNNING and not self._job.is_ending:
+            self._end(JobStatus.FINISHED, now)
+        return self._outbox.take()
+
+    def master_failed(
+        self, vertex_id: JobVertexID, cause: Failure, now: float, generation: int = 0
+    ) -> list[JobSchedulerAction]:
+        """An InitializeOnMaster, or the FinalizeOnMaster of that generation, failed."""
+        if not self._formats.failed(vertex_id, generation):
+            return []
+        return self.global_failure(cause, now)
+
+    def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, host: str = ""
+    ) -> InputSplit | None:
+        """The next input of a task; None: there is no more (or not for that attempt)."""
+        execution = self._graph.find(attempt_id)
+        if execution is None or execution.state.is_terminal:
+            return None
+        return self._formats.next_split(execution.vertex, host)
 
     # slots
+
+    def slot_events(self, events: Iterable[SlotEvent], now: float) -> list[JobSchedulerAction]:
+        """What the SlotPool says, in its order."""
+        if self._shared is not None:
+            self._at(now)
+            self._shared.slot_events(events)
+        return self._outbox.take()
 
     def slots_changed(
         self, slots: tuple[AllocatedSlot, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """All slots the pool holds now; a used one that is missing is lost."""
-        if self.status.is_terminal:
-            return []
-        self._slots.held = slots
-        lost = self._slots.missing_of(self._used_slots())
-        actions = self._slots_lost(lost, now)
-        return actions + self._deploy_when_possible(now)
+        """All slots the pool holds for Spark stages; a used one that is missing is lost."""
+        if self._spark is not None and not self.status.is_terminal:
+            self._at(now)
+            self._spark.slots_changed(slots)
+        return self._outbox.take()
 
     def slot_failed(
         self, allocation_id: AllocationID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """A slot is lost, with its cause (send it before the ``slots_changed`` that lacks the
-        slot)."""
-        self._slots.drop(allocation_id)
-        return self._slots_lost({allocation_id: cause}, now)
+        """A slot is lost, with its cause (send it before the pool's word that says so)."""
+        self._at(now)
+        if self._spark is not None:
+            self._spark.slot_failed(allocation_id, cause)
+        elif self._shared is not None:
+            self._shared.slot_lost(allocation_id, cause)
+        return self._outbox.take()
 
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """All slots on that TaskExecutor are lost (send it before the ``slots_changed`` that lacks
-        them)."""
-        causes = self._slots.drop_task_executor(resource_id, self._used_slots(), cause)
-        return self._slots_lost(causes, now)
+        """All slots and partitions on that TaskExecutor are lost (send it before the pool's word
+        that says so)."""
+        self._at(now)
+        self._outbox.bulk.forget(resource_id)
+        if self._spark is not None:
+            self._spark.task_executor_lost(resource_id, cause)
+        elif self._shared is not None:
+            shared = self._shared
+            self._execution.task_executor_lost(
+                self._execution.tracker.task_executor_lost(resource_id),
+                cause,
+                now,
+                lambda: shared.task_executor_lost(resource_id, cause),
+            )
+        return self._outbox.take()
 
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
-        """The SlotPool is gone; the requirements are declared again, for the next one."""
+        """The SlotPool is gone with all slots; requests are made again, to the next one."""
         if self.status.is_terminal:
             return []
-        self._slots.held = ()
-        actions: list[JobSchedulerAction] = [self._declare()]
+        self._at(now)
         failure = Failure(f"the slot pool of the job was lost: {cause}")
-        if self.status is JobStatus.RUNNING and self._job.suspension is None:
-            return actions + self._failed(failure, now)
-        self._job.add_failure(failure, now)
-        return actions
+        if self._spark is not None:
+            self._spark.placement.pool_lost()
+            if self.status is JobStatus.RUNNING and self._job.suspension is None:
+                self._execution.fail(failure, (), now, is_global=True)
+            else:
+                self._job.add_failure(failure, now)
+        elif self._shared is not None:
+            self._shared.pool_lost(failure.text)
+        return self._outbox.take()
 
     def resources_short(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[JobSchedulerAction]:
         """Why slots are missing now (the whole list); an unfulfillable one fails the job."""
-        self._slots.shortages = shortages
-        return self._fail_when_unfulfillable(now)
+        self._at(now)
+        self._shortages = shortages
+        if self._spark is not None:
+            self._spark.placement.resources_short(shortages)
+        return self._outbox.take()
 
     def slot_request_timed_out(self, generation: int, now: float) -> list[JobSchedulerAction]:
         """The delay of a ScheduleSlotRequestTimeout is over (EX-18)."""
-        if generation != self._generation or not self._waits_for_slots:
-            return []
-        text = "Could not allocate the required slot within slot request timeout."
-        return self._failed(Failure(f"NoResourceAvailableError: {text} {self._why_pending()}"), now)
+        self._at(now)
+        if self._spark is not None:
+            self._spark.placement.timed_out(generation)
+        return self._outbox.take()
 
     # tasks
 
     def task_state_changed(self, state: TaskExecutionState, now: float) -> list[JobSchedulerAction]:
         """A TaskExecutor's report."""
-        execution = self._graph.find(state.attempt_id)
-        if execution is None or not state.state.is_terminal:
-            return []
-        if state.state is ExecutionState.FAILED:
-            text = state.failure or f"{execution.task_name} failed without a cause"
-        else:
-            text = f"{execution.task_name} was ended by its TaskExecutor ({state.state.name})"
-        return self._execution_ended(execution, text, state.traceback, now)
+        return self.task_states_changed((state,), now)
+
+    def task_states_changed(
+        self, states: Iterable[TaskExecutionState], now: float
+    ) -> list[JobSchedulerAction]:
+        """Reports of TaskExecutors, in their order; failures among them are one failure."""
+        self._at(now)
+        self._reports.states_changed(states, now)
+        return self._outbox.take()
 
     def deploy_failed(
         self, attempt_id: ExecutionAttemptID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """A DeployTask could not be carried out (EX-02)."""
-        execution = self._graph.find(attempt_id)
-        if execution is None:
-            return []
-        text = f"{execution.task_name} could not be deployed: {cause}"
-        return self._execution_ended(execution, text, None, now)
+        return self.deployments_failed((attempt_id,), cause, now)
+
+    def deployments_failed(
+        self, attempts: Iterable[ExecutionAttemptID], cause: str, now: float
+    ) -> list[JobSchedulerAction]:
+        """A DeployTasks could not be carried out, for these (EX-02)."""
+        self._at(now)
+        self._reports.deployments_failed(attempts, cause, now)
+        return self._outbox.take()
 
     def cancel_failed(
         self, attempt_id: ExecutionAttemptID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """A CancelTask could not be carried out: the attempt counts as canceled (EX-04)."""
-        execution = self._graph.find(attempt_id)
-        if execution is None or execution.state is not ExecutionState.CANCELING:
-            return []
-        text = f"its TaskExecutor could not be told to cancel it: {cause}"
-        return self._execution_ended(execution, text, None, now)
+        """A CancelTask or CancelTasks could not be carried out: the attempt counts as canceled
+        (EX-04)."""
+        self._at(now)
+        self._reports.cancel_failed(attempt_id, cause, now)
+        return self._outbox.take()
 
-    # coordinators
+    # time
+
+    def restart_delay_over(self, generation: int, now: float) -> list[JobSchedulerAction]:
+        """The delay of a ScheduleRestart is over."""
+        self._at(now).delay_is_over(generation, now)
+        return self._outbox.take()
+
+    # Spark drivers
 
     def coordinator_started(
         self, vertex_id: JobVertexID, attempt_number: int, now: float
     ) -> list[JobSchedulerAction]:
         """The Spark driver's process is there."""
-        stage = self._stage_of(vertex_id)
-        if stage is not None and stage.is_current(attempt_number):
-            stage.coordinator_started(now)
-        return []
+        return self._spark_event(now, lambda s: s.coordinator_started(vertex_id, attempt_number))
 
     def coordinator_stopped(
         self, vertex_id: JobVertexID, attempt_number: int, now: float
@@ -217,15 +319,10 @@ class JobScheduler:
     def coordinator_lost(
         self, vertex_id: JobVertexID, attempt_number: int, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """The Spark driver died, or could not be started; while it is being stopped that is as
-        good as stopped."""
-        stage = self._stage_of(vertex_id)
-        if stage is None or stage.attempt_number != attempt_number:
-            return []
-        if not stage.coordinator_gone(now):
-            return self._proceed(now)
-        text = f"the Spark driver of {stage.vertex.vertex.name} was lost: {cause}"
-        return self._failed(Failure(text), now)
+        """The Spark driver died, or could not be started."""
+        return self._spark_event(
+            now, lambda s: s.coordinator_lost(vertex_id, attempt_number, cause)
+        )
 
     def executors_changed(
         self,
@@ -235,56 +332,35 @@ class JobScheduler:
         now: float,
     ) -> list[JobSchedulerAction]:
         """The Spark executors that are registered now (all of them)."""
-        stage = self._stage_of(vertex_id)
-        if stage is None or not stage.is_current(attempt_number):
-            return []
-        failures, actions = stage.executors_changed(registered, now)
-        for failure in failures:
-            self._job.add_failure(failure, now)
-        return actions
+        return self._spark_event(
+            now, lambda s: s.executors_changed(vertex_id, attempt_number, registered)
+        )
 
     def stage_progress(
         self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress, now: float
     ) -> list[JobSchedulerAction]:
         """Shown in :meth:`details`; never an action."""
-        stage = self._stage_of(vertex_id)
-        if stage is not None and stage.is_current(attempt_number):
-            stage.progress = progress
-        return []
+        return self._spark_event(now, lambda s: s.progress(vertex_id, attempt_number, progress))
 
     def stage_finished(
         self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult, now: float
     ) -> list[JobSchedulerAction]:
         """The user's function is done."""
-        stage = self._stage_of(vertex_id)
-        if stage is None or not stage.is_current(attempt_number):
-            return []
-        self._job.result = result
-        return stage.finish(now) + self._proceed(now)
+        return self._spark_event(now, lambda s: s.finished(vertex_id, attempt_number, result))
 
     def stage_failed(
         self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure, now: float
     ) -> list[JobSchedulerAction]:
         """The attempt failed."""
-        stage = self._stage_of(vertex_id)
-        if stage is None or not stage.is_current(attempt_number):
-            return []
-        cause = Failure(
-            failure.text,
-            failure.traceback,
-            failure.suppress_restarts,
-            task=stage.vertex.vertex.name,
-        )
-        return self._failed(cause, now)
+        return self._spark_event(now, lambda s: s.failed(vertex_id, attempt_number, failure))
 
-    # time
-
-    def restart_delay_over(self, generation: int, now: float) -> list[JobSchedulerAction]:
-        """The delay of a ScheduleRestart is over."""
-        if generation != self._generation or self.status is not JobStatus.RESTARTING:
-            return []
-        self._restart_delay_over = True
-        return self._proceed(now)
+    def _spark_event(
+        self, now: float, event: Callable[[SparkStages], None]
+    ) -> list[JobSchedulerAction]:
+        self._at(now)
+        if self._spark is not None:
+            event(self._spark)
+        return self._outbox.take()
 
     # questions
 
@@ -295,138 +371,55 @@ class JobScheduler:
 
     def details(self) -> JobDetails:
         """All that a client may want to know."""
-        groups = [slot.location.worker_group for slot in self._used_slots()]
-        return self._job.details(
-            tuple(vertex_info(stage, self._job.epoch_offset) for stage in self._stages),
-            self._why_pending() if self._waits_for_slots else None,
-            groups[0] if groups else None,
-        )
+        spark = self._spark
+        vertices = []
+        for vertex in self._graph.vertices:
+            progress = None if spark is None else spark.progress_of(vertex.vertex.vertex_id)
+            vertices.append(vertex_info(vertex, self._job.epoch_offset, progress))
+        group = None if spark is None else spark.placement.worker_group
+        return self._job.details(tuple(vertices), self._why_pending(), group)
+
+    def _why_pending(self) -> str | None:
+        if self.status is not JobStatus.RUNNING or self._job.suspension is not None:
+            return None
+        reason = self._execution.placement.why_pending()
+        if reason is None or not self._shortages:
+            return reason
+        return " ".join(shortage.reason for shortage in self._shortages)
+
+    def partition_state(self, partition: ResultPartitionID) -> ExecutionState:
+        """The state of a partition's producer (JM-13).
+
+        Raises:
+            ValueError: the job has no such partition.
+            PartitionProducerDisposedError: it is of an attempt that is not the current one.
+        """
+        result = self._graph.result(partition.data_set_id)
+        if result is None or not 0 <= partition.partition < result.producer.parallelism:
+            raise ValueError(f"the job produces no partition {partition}")
+        current = result.producer.subtasks[partition.partition].current
+        if current.attempt_number != partition.attempt_number:
+            raise PartitionProducerDisposedError(str(partition), current.attempt_number)
+        return current.state
+
+    def holds_partitions_on(self, resource_id: ResourceID) -> bool:
+        """Whether a TaskExecutor keeps finished partitions of the job (JM-15)."""
+        return self._execution.tracker.holds_partitions_on(resource_id)
 
     def story(self) -> str:
         """What has happened to the job, a line per event."""
         return self._job.story
 
-    # --- scheduling -------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
-    @property
-    def _stage(self) -> SparkStage:
-        """The stage that runs, or is the next to."""
-        return self._stages[self._stage_index]
+    def _reset(self, vertices: Sequence[ExecutionVertex], is_global: bool) -> None:
+        self._formats.reset(vertices, is_global)
 
-    @property
-    def _waits_for_slots(self) -> bool:
-        return (
-            self.status is JobStatus.RUNNING
-            and self._job.suspension is None
-            and self._stage.waits_for_slots
-        )
+    def _all_finished(self, now: float) -> None:
+        if not self._formats.finalize():
+            self._end(JobStatus.FINISHED, now)
 
-    def _stage_of(self, vertex_id: JobVertexID) -> SparkStage | None:
-        return self._stage if self._stage.vertex_id == vertex_id else None
-
-    def _used_slots(self) -> list[AllocatedSlot]:
-        slots = (execution.slot for execution in self._stage.vertex.executions)
-        return [slot for slot in slots if slot is not None]
-
-    def _declare(self) -> DeclareRequirements:
-        return DeclareRequirements(required_slots(self._job_graph, self._job_master_address))
-
-    def _schedule(self, now: float) -> list[JobSchedulerAction]:
-        """The present stage wants its slots: it is deployed now, or when they are there."""
-        self._stage.schedule(now)
-        self._generation += 1
-        actions = self._deploy_when_possible(now)
-        if self._waits_for_slots:
-            actions.append(ScheduleSlotRequestTimeout(self._slot_request_timeout, self._generation))
-            actions += self._fail_when_unfulfillable(now)
-        return actions
-
-    def _deploy_when_possible(self, now: float) -> list[JobSchedulerAction]:
-        if not self._waits_for_slots:
-            return []
-        assignment = self._slots.assign(self._stage.vertex.vertex)
-        if assignment.slots is not None:
-            return self._stage.deploy(assignment.slots, now)
-        if assignment.useless:
-            return [ReleaseSlots(assignment.useless, "not of the job's present worker group")]
-        return []
-
-    def _why_pending(self) -> str:
-        return self._slots.why_pending(self._stage.vertex.vertex)
-
-    def _fail_when_unfulfillable(self, now: float) -> list[JobSchedulerAction]:
-        shortage = self._slots.unfulfillable
-        if shortage is None or not self._waits_for_slots:
-            return []
-        text = f"UnfulfillableSlotRequestError: {shortage.reason}"
-        return self._failed(Failure(text, suppress_restarts=True), now)
-
-    # --- failures and ends ------------------------------------------------------------------------
-
-    def _execution_ended(
-        self, execution: Execution, text: str, traceback: str | None, now: float
-    ) -> list[JobSchedulerAction]:
-        failure = failure_of(execution, text, traceback)
-        if execution.end(failure, now):
-            return self._failed(failure, now)
-        return self._proceed(now)
-
-    def _slots_lost(self, causes: dict[AllocationID, str], now: float) -> list[JobSchedulerAction]:
-        failed = self._stage.slots_lost(causes, now)
-        if not failed:
-            return self._proceed(now)
-        for _, failure in failed[1:]:
-            self._job.add_failure(failure, now)
-        return self._failed(failed[0][1], now)
-
-    def _failed(self, failure: Failure, now: float) -> list[JobSchedulerAction]:
-        """The present stage failed: it is restarted, or the job fails."""
-        if self._job.is_ending:
-            self._job.add_failure(failure, now)
-            return self._cancel_everything(now)
-        if failure.suppress_restarts:
-            return self._fail_job(failure, now)
-        self._restart_strategy.notify_failure(now)
-        if self.status is JobStatus.CREATED or not self._restart_strategy.can_restart():
-            return self._fail_job(failure, now)
-        self._job.add_failure(failure, now)
-        if self.status is JobStatus.RUNNING:
-            self._job.enter(JobStatus.RESTARTING, now, failure.text)
-        self._job.restarts += 1
-        self._generation += 1
-        self._restart_delay_over = False
-        delay = self._restart_strategy.backoff_time()
-        actions = self._stage.cancel(now)
-        return [*actions, ScheduleRestart(delay, self._generation), *self._proceed(now)]
-
-    def _fail_job(self, failure: Failure, now: float) -> list[JobSchedulerAction]:
-        self._job.fail(failure, now)
-        return self._cancel_everything(now)
-
-    def _cancel_everything(self, now: float) -> list[JobSchedulerAction]:
-        actions = [action for stage in self._stages for action in stage.cancel(now)]
-        return actions + self._proceed(now)
-
-    def _proceed(self, now: float) -> list[JobSchedulerAction]:
-        """What follows once nothing of the present stage runs any more."""
-        if self.status.is_terminal or not self._stage.is_over:
-            return []
-        if self._job.suspension is not None:
-            return self._end(JobStatus.SUSPENDED, now)
-        if self.status is JobStatus.FAILING:
-            return self._end(JobStatus.FAILED, now)
-        if self.status is JobStatus.CANCELLING:
-            return self._end(JobStatus.CANCELED, now)
-        if self.status is JobStatus.RESTARTING and self._restart_delay_over:
-            self._job.enter(JobStatus.RUNNING, now, f"restart {self._job.restarts}")
-            return self._schedule(now)
-        if self.status is JobStatus.RUNNING and self._stage.vertex.is_finished:
-            if self._stage_index + 1 == len(self._stages):
-                return self._end(JobStatus.FINISHED, now)
-            self._stage_index += 1
-            return self._schedule(now)
-        return []
-
-    def _end(self, status: JobStatus, now: float) -> list[JobSchedulerAction]:
-        self._job.enter(status, now, self._job.suspension or "")
-        return [JobEnded(self._job.job_result(now), self.details())]
+    def _end(self, status: JobStatus, now: float) -> None:
+        self._execution.tracker.release_all()
+        self._execution.enter(status, now, self._job.suspension or "")
+        self._outbox.add(JobEnded(self._job.job_result(now), self.details()))

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID
+from flinkray.scheduler.job_graph import MasterFormat
 from flinkray.scheduler.job_info import JobDetails, JobResult
-from flinkray.scheduler.slots import AllocatedSlot, ResourceRequirements
-from flinkray.scheduler.tasks import TaskDeploymentDescriptor
+from flinkray.scheduler.slot_requests import CancelSlotRequests, ReturnSlots, SlotRequests
+from flinkray.scheduler.slots import AllocatedSlot, ResourceRequirements, WorkerLocation
+from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.tasks import (
+    ResultPartitionID,
+    TaskDeploymentDescriptor,
+    TaskDeployments,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,58 @@ class CancelTask:
 
     attempt_id: ExecutionAttemptID
     slot: AllocatedSlot
+
+
+@dataclass(frozen=True, slots=True)
+class DeployTasks:
+    """Send a TaskExecutor all that it has to begin, in one message; when that fails:
+    ``deployments_failed``.  Each attempt is deployed once."""
+
+    location: WorkerLocation
+    deployments: TaskDeployments
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTasks:
+    """Tell a TaskExecutor to cancel tasks, in one message; it reports the state of each.  When the
+    call fails: ``cancel_failed`` for each."""
+
+    location: WorkerLocation
+    attempts: tuple[ExecutionAttemptID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePartitions:
+    """Tell a TaskExecutor that it need not keep these; whether that succeeds changes nothing."""
+
+    location: WorkerLocation
+    partitions: tuple[ResultPartitionID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeOnMaster:
+    """Have a vertex's format prepare and make its splits, in a process that may run user code; then
+    ``master_initialized`` or ``master_failed``."""
+
+    vertex_id: JobVertexID
+    master_format: MasterFormat
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeOnMaster:
+    """All tasks are finished: have a vertex's format commit; then ``master_finalized`` or
+    ``master_failed`` with the generation."""
+
+    vertex_id: JobVertexID
+    master_format: MasterFormat
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatusChanged:
+    """The job's status is another one now; for those who listen."""
+
+    status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +151,17 @@ class JobEnded:
 JobSchedulerAction = (
     DeclareRequirements
     | ScheduleSlotRequestTimeout
+    | SlotRequests
+    | CancelSlotRequests
+    | ReturnSlots
     | DeployTask
     | CancelTask
+    | DeployTasks
+    | CancelTasks
+    | ReleasePartitions
+    | InitializeOnMaster
+    | FinalizeOnMaster
+    | JobStatusChanged
     | StartCoordinator
     | StopCoordinator
     | ScheduleRestart

@@ -41,13 +41,11 @@ class PipelinedRegions:
         for ordinal, index in enumerate(components):
             self.regions[index].vertices.append(ordinal)
         for group in blocking_groups(graph):
-            producers = self.producers(group)
-            consumers = self.consumers(group)
-            if producers == consumers and len(producers) == 1:
+            if self._is_inner(group):
                 continue
-            for index in consumers:
+            for index in self.consumers(group):
                 self.regions[index].inputs.append(group)
-            for index in producers:
+            for index in self.producers(group):
                 self.regions[index].outputs.append(group)
 
     def producers(self, group: PartitionGroup) -> list[int]:
@@ -56,9 +54,17 @@ class PipelinedRegions:
         return list(dict.fromkeys(self.of[ordinals.start : ordinals.stop]))
 
     def consumers(self, group: PartitionGroup) -> list[int]:
-        """The regions that read a group, each once."""
+        """The regions that read a group, each once; none when it is produced and read inside one
+        region."""
+        if self._is_inner(group):
+            return []
         ordinals = group.consumer_ordinals
         return list(dict.fromkeys(self.of[ordinals.start : ordinals.stop]))
+
+    def _is_inner(self, group: PartitionGroup) -> bool:
+        # Whatever joins one producer of a group with one of its consumers joins all of them: a
+        # pattern leaves no producer and no consumer out.
+        return self.of[group.producer_ordinals.start] == self.of[group.consumer_ordinals.start]
 
 
 def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from math import inf
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.job_graph import (
@@ -18,29 +17,33 @@ from flinkray.scheduler.job_graph import (
 
 
 class RestartBackoffTimeStrategy(ABC):
-    """Is told of every failure and then asked; asking changes nothing (FO-08)."""
+    """Is told of every failure and then asked; asking changes nothing (FO-08).
+
+    Times are monotonic seconds.
+    """
 
     @abstractmethod
-    def notify_failure(self, now: float) -> None:
-        """A failure at *now*, in monotonic seconds."""
+    def notify_failure(self, now: float) -> bool:
+        """A failure; False: it is one with an earlier one whose restart is still to come, and costs
+        no further attempt."""
 
     @abstractmethod
     def can_restart(self) -> bool:
         """Whether the failure notified last may be answered with a restart."""
 
     @abstractmethod
-    def backoff_time(self) -> float:
+    def backoff_time(self, now: float) -> float:
         """Seconds to wait before the restart."""
 
 
 class _NoRestart(RestartBackoffTimeStrategy):
-    def notify_failure(self, now: float) -> None:
-        pass
+    def notify_failure(self, now: float) -> bool:
+        return True
 
     def can_restart(self) -> bool:
         return False
 
-    def backoff_time(self) -> float:
+    def backoff_time(self, now: float) -> float:
         return 0.0
 
 
@@ -49,13 +52,14 @@ class _FixedDelay(RestartBackoffTimeStrategy):
         self._settings = settings
         self._failures = 0
 
-    def notify_failure(self, now: float) -> None:
+    def notify_failure(self, now: float) -> bool:
         self._failures += 1
+        return True
 
     def can_restart(self) -> bool:
         return self._failures <= self._settings.attempts
 
-    def backoff_time(self) -> float:
+    def backoff_time(self, now: float) -> float:
         return self._settings.delay
 
 
@@ -64,15 +68,16 @@ class _FailureRate(RestartBackoffTimeStrategy):
         self._settings = settings
         self._failures: deque[float] = deque(maxlen=settings.max_failures_per_interval + 1)
 
-    def notify_failure(self, now: float) -> None:
+    def notify_failure(self, now: float) -> bool:
         self._failures.append(now)
+        return True
 
     def can_restart(self) -> bool:
         if len(self._failures) <= self._settings.max_failures_per_interval:
             return True
         return self._failures[-1] - self._failures[0] > self._settings.interval
 
-    def backoff_time(self) -> float:
+    def backoff_time(self, now: float) -> float:
         return self._settings.delay
 
 
@@ -83,27 +88,27 @@ class _ExponentialDelay(RestartBackoffTimeStrategy):
         self._settings = settings
         self._random = random
         self._failures = 0
-        self._last_failure = -inf
-        self._backoff_ms: int | None = None
+        self._restart_at: float | None = None
+        """When the restart after the last failure is due, or was."""
 
-    def notify_failure(self, now: float) -> None:
-        settings = self._settings
-        quiet_ms = round((now - self._last_failure) * 1000) if self._backoff_ms is not None else 0
-        if self._backoff_ms is not None:
-            reset_after = round(settings.reset_backoff_threshold * 1000) + self._backoff_ms
-            if quiet_ms >= reset_after:
+    def notify_failure(self, now: float) -> bool:
+        if self._restart_at is not None:
+            quiet_ms = round((now - self._restart_at) * 1000)
+            if quiet_ms <= 0:
+                return False
+            if quiet_ms >= round(self._settings.reset_backoff_threshold * 1000):
                 self._failures = 0
         self._failures += 1
-        self._last_failure = now
-        self._backoff_ms = self._next_backoff_ms()
+        self._restart_at = now + self._next_backoff_ms() / 1000
+        return True
 
     def can_restart(self) -> bool:
         return self._settings.attempts is None or self._failures <= self._settings.attempts
 
-    def backoff_time(self) -> float:
-        if self._backoff_ms is None:
+    def backoff_time(self, now: float) -> float:
+        if self._restart_at is None:
             raise IllegalTransitionError("there is no back-off before the first failure")
-        return self._backoff_ms / 1000
+        return max(0.0, self._restart_at - now)
 
     def _next_backoff_ms(self) -> int:
         settings = self._settings

@@ -6,7 +6,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from flinkray.core.ids import AllocationID
 from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.execution_graph import ExecutionJobVertex, ExecutionVertex
 from flinkray.scheduler.failure import Failure
@@ -18,6 +17,7 @@ from flinkray.scheduler.job_scheduler_actions import (
     StartCoordinator,
     StopCoordinator,
 )
+from flinkray.scheduler.placement import failure_of
 from flinkray.scheduler.slots import AllocatedSlot
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.story import Story
@@ -52,15 +52,6 @@ class SparkStage:
         self.progress: SparkProgress | None = None
         self.story = Story(f"Spark stage {vertex.vertex.name}")
 
-    @property
-    def is_over(self) -> bool:
-        """Whether every execution has ended and the coordinator is gone."""
-        return self.vertex.is_terminal and self.coordinator is CoordinatorState.NONE
-
-    @property
-    def waits_for_slots(self) -> bool:
-        return any(e.state is ExecutionState.SCHEDULED for e in self.vertex.executions)
-
     def is_current(self, attempt_number: int) -> bool:
         """Whether an event of a coordinator is of the one that is there and wanted."""
         return attempt_number == self.attempt_number and self.coordinator in (
@@ -68,19 +59,12 @@ class SparkStage:
             CoordinatorState.RUNNING,
         )
 
-    def schedule(self, now: float) -> None:
-        """Every subtask waits for its slot, as a new attempt if it was executed before."""
-        for subtask in self.vertex.subtasks:
-            if subtask.current.state is not ExecutionState.CREATED:
-                subtask.reset_for_new_execution(now)
-            subtask.current.schedule(now)
-        self.progress = None
-
     def deploy(self, slots: tuple[AllocatedSlot, ...], now: float) -> list[JobSchedulerAction]:
         """Deploy subtask i to slot i and start the coordinator."""
         if self.coordinator is not CoordinatorState.NONE:
             raise self.story.illegal(f"start a coordinator: one is {self.coordinator.value}")
         self.attempt_number += 1
+        self.progress = None
         actions: list[JobSchedulerAction] = [
             self._deploy(execution, slot, now)
             for execution, slot in zip(self.vertex.executions, slots, strict=True)
@@ -103,25 +87,8 @@ class SparkStage:
         )
         return DeployTask(descriptor, slot)
 
-    def cancel(self, now: float) -> list[JobSchedulerAction]:
-        """Cancel every execution and stop the coordinator; again: nothing."""
-        actions: list[JobSchedulerAction] = []
-        for execution in self.vertex.executions:
-            if execution.begin_cancel(now):
-                assert execution.slot is not None
-                actions.append(CancelTask(execution.attempt_id, execution.slot))
-        return self._stop_coordinator(now) + actions
-
-    def finish(self, now: float) -> list[JobSchedulerAction]:
-        """The user's function is done: every subtask is, and what stands for it is cancelled."""
-        actions: list[JobSchedulerAction] = []
-        for execution in self.vertex.executions:
-            execution.finish(now)
-            assert execution.slot is not None
-            actions.append(CancelTask(execution.attempt_id, execution.slot))
-        return self._stop_coordinator(now) + actions
-
-    def _stop_coordinator(self, now: float) -> list[JobSchedulerAction]:
+    def stop_coordinator(self, now: float) -> list[JobSchedulerAction]:
+        """Stop the coordinator that is there; again: nothing."""
         if self.coordinator not in (CoordinatorState.STARTING, CoordinatorState.RUNNING):
             return []
         self._coordinator_is(CoordinatorState.STOPPING, now)
@@ -142,20 +109,6 @@ class SparkStage:
             now, f"coordinator {self.attempt_number}: {self.coordinator.value} -> {state.value}"
         )
         self.coordinator = state
-
-    def slots_lost(
-        self, causes: dict[AllocationID, str], now: float
-    ) -> list[tuple[Execution, Failure]]:
-        """Executions end whose slots are lost; those that failed by it, with their failures."""
-        failed = []
-        for execution in self.vertex.executions:
-            slot = execution.slot
-            if slot is not None and slot.allocation_id in causes:
-                text = f"{execution.task_name} lost its slot: {causes[slot.allocation_id]}"
-                failure = failure_of(execution, text)
-                if execution.end(failure, now):
-                    failed.append((execution, failure))
-        return failed
 
     def executors_changed(
         self, registered: tuple[SparkExecutorInfo, ...], now: float
@@ -199,11 +152,6 @@ class SparkStage:
         attempt.schedule(now)
         actions.append(self._deploy(attempt, slot, now))
         return failure
-
-
-def failure_of(execution: Execution, text: str, traceback: str | None = None) -> Failure:
-    """A failure of one execution."""
-    return Failure(text, traceback, task=execution.task_name, location=execution.location)
 
 
 def _executor_of(execution: Execution) -> tuple[str | None, int | None]:

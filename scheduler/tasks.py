@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
+from array import array
+from sys import byteorder
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    IntermediateDataSetID,
+    JobID,
+    JobVertexID,
+)
 from flinkray.core.message import message
+from flinkray.scheduler.job_graph import DistributionPattern, Invokable, ResultPartitionType
+from flinkray.scheduler.slots import WorkerLocation
 from flinkray.scheduler.states import ExecutionState
 
 
 @message
 class TaskDeploymentDescriptor:
-    """One execution attempt, to be run in an allocated slot."""
+    """One execution attempt of a Spark stage, to be run in an allocated slot."""
 
     job_id: JobID
     job_name: str
@@ -24,6 +36,18 @@ class TaskDeploymentDescriptor:
 
 
 @message
+class ResultPartitionID:
+    """A partition as produced by one attempt of its producer."""
+
+    data_set_id: IntermediateDataSetID
+    partition: int
+    attempt_number: int
+
+    def __str__(self) -> str:
+        return f"{self.data_set_id.short()}#{self.partition} of attempt {self.attempt_number}"
+
+
+@message
 class TaskExecutionState:
     """A TaskExecutor's report of an attempt's state."""
 
@@ -32,3 +56,148 @@ class TaskExecutionState:
     state: ExecutionState
     failure: str | None = None
     traceback: str | None = None
+    suppress_restarts: bool = False
+    """The failure would happen again."""
+    missing_partition: ResultPartitionID | None = None
+    """The task failed because it could not read this."""
+
+
+# --- deployments in bulk --------------------------------------------------------------------------
+
+
+@message
+class JobInformation:
+    """What all tasks of a job have in common."""
+
+    job_id: JobID
+    job_name: str
+
+
+@message
+class ConsumerInformation:
+    """Who reads a result: from it and the number of producers follows into how many subpartitions a
+    partition is divided (:func:`flinkray.scheduler.distribution.number_of_subpartitions`)."""
+
+    pattern: DistributionPattern
+    parallelism: int
+
+
+@message
+class ResultInformation:
+    """A result that each subtask of a vertex produces a partition of."""
+
+    data_set_id: IntermediateDataSetID
+    result_type: ResultPartitionType
+    consumers: tuple[ConsumerInformation, ...]
+
+
+@message
+class InputInformation:
+    """A result that a vertex reads; which part follows from pattern, parallelisms and subtask."""
+
+    data_set_id: IntermediateDataSetID
+    result_type: ResultPartitionType
+    pattern: DistributionPattern
+    producer_vertex_id: JobVertexID
+    producer_parallelism: int
+
+
+@message
+class VertexInformation:
+    """What all subtasks of a vertex have in common."""
+
+    vertex_id: JobVertexID
+    name: str
+    parallelism: int
+    max_parallelism: int
+    invokable: Invokable
+    inputs: tuple[InputInformation, ...]
+    results: tuple[ResultInformation, ...]
+
+
+@message
+class PartitionLocations:
+    """Where the producers of consecutive partitions are: what consumers must know of them.
+
+    The two arrays are of unsigned 32-bit integers, little endian: for tens of thousands of
+    partitions they are copied as they are.
+    """
+
+    data_set_id: IntermediateDataSetID
+    first_partition: int
+    task_executors: tuple[WorkerLocation, ...]
+    places: bytes
+    """Per partition an index into ``task_executors``."""
+    attempts: bytes
+    """Per partition the attempt number of its producer."""
+
+    @property
+    def number_of_partitions(self) -> int:
+        return len(self.places) // 4
+
+    def location_of(self, partition: int) -> WorkerLocation:
+        """Of the partition with that index in its data set."""
+        return self.task_executors[unpack_numbers(self.places)[partition - self.first_partition]]
+
+    def partition_id(self, partition: int) -> ResultPartitionID:
+        """Of the partition with that index in its data set."""
+        attempt = unpack_numbers(self.attempts)[partition - self.first_partition]
+        return ResultPartitionID(self.data_set_id, partition, attempt)
+
+
+@message
+class SharedPart:
+    """A part of many deployments.  A TaskExecutor keeps it for the job; a newer version of the same
+    key replaces it.  It is sent to each TaskExecutor once."""
+
+    key: int
+    version: int
+    content: JobInformation | VertexInformation | PartitionLocations
+
+
+@message
+class TaskDeployment:
+    """One execution attempt; the numbers are keys of shared parts."""
+
+    vertex: int
+    subtask_index: int
+    attempt_number: int
+    allocation_id: AllocationID
+    inputs: tuple[int, ...] = ()
+    """Per input of the vertex its PartitionLocations."""
+    restored_state: bytes | None = None
+
+
+@message
+class TaskDeployments:
+    """All that a TaskExecutor has to begin, in one message."""
+
+    job_id: JobID
+    job: int
+    """Key of the JobInformation."""
+    parts: tuple[SharedPart, ...]
+    """Those that the TaskExecutor has not been sent yet."""
+    tasks: tuple[TaskDeployment, ...]
+
+
+def attempt_of(vertex: VertexInformation, task: TaskDeployment) -> ExecutionAttemptID:
+    """The id under which a deployed attempt is reported and cancelled."""
+    subtask = ExecutionVertexID(vertex.vertex_id, task.subtask_index)
+    return ExecutionAttemptID(subtask, task.attempt_number)
+
+
+def pack_numbers(numbers: list[int]) -> bytes:
+    """Unsigned 32-bit integers, little endian."""
+    packed = array("I", numbers)
+    if byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_numbers(packed: bytes) -> array[int]:
+    """The reverse of :func:`pack_numbers`."""
+    numbers = array("I")
+    numbers.frombytes(packed)
+    if byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -193,6 +193,18 @@ class UnknownTaskExecutorError(FlinkRayError):
     """The TaskExecutor is not (or no longer) registered."""
 
 
+class PartitionProducerDisposedError(FlinkRayError):
+    """A partition is of an attempt that has been replaced; the error names the current attempt."""
+
+    def __init__(self, partition: str, current_attempt: int) -> None:
+        super().__init__(partition, current_attempt)
+        self.partition = partition
+        self.current_attempt = current_attempt
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: its producer is at attempt {self.current_attempt} now"
+
+
 class IllegalTransitionError(FlinkRayError):
     """An illegal transition of a state machine; the text tells its story."""
 

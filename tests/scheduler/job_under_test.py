@@ -5,7 +5,12 @@ from __future__ import annotations
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, RestartStrategy
 from flinkray.scheduler.job_scheduler import JobScheduler
-from flinkray.scheduler.job_scheduler_actions import CancelTask, JobEnded, JobSchedulerAction
+from flinkray.scheduler.job_scheduler_actions import (
+    CancelTask,
+    JobEnded,
+    JobSchedulerAction,
+    JobStatusChanged,
+)
 from flinkray.scheduler.slots import AllocatedSlot
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskExecutionState
@@ -45,11 +50,11 @@ class JobUnderTest:
         )
 
     def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
-        """Call the event's method; its actions."""
+        """Call the event's method; its actions, but for changes of the status."""
         self.now += 1.0
         actions: list[JobSchedulerAction] = getattr(self.scheduler, event)(*args, self.now)
         self.log += actions
-        return actions
+        return [action for action in actions if not isinstance(action, JobStatusChanged)]
 
     def start(self) -> JobUnderTest:
         self.tell("start")

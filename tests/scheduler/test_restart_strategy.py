@@ -16,8 +16,20 @@ from flinkray.scheduler.job_graph import (
 from flinkray.scheduler.restart_strategy import RestartBackoffTimeStrategy, new_restart_strategy
 
 
-def milliseconds(strategy: RestartBackoffTimeStrategy) -> int:
-    return round(strategy.backoff_time() * 1000)
+class Clock:
+    """Tells a strategy of failures, each at the first moment that is a new attempt's."""
+
+    def __init__(self, strategy: RestartBackoffTimeStrategy) -> None:
+        self.strategy = strategy
+        self.now = 0.0
+
+    def fail(self, after_ms: int = 1) -> int:
+        """So many milliseconds after the last restart; the back-off in milliseconds."""
+        self.now += after_ms / 1000
+        assert self.strategy.notify_failure(self.now)
+        backoff = self.strategy.backoff_time(self.now)
+        self.now += backoff
+        return round(backoff * 1000)
 
 
 def exponential(**settings: float | int) -> ExponentialDelayRestart:
@@ -45,7 +57,7 @@ def test_fixed_delay_allows_its_attempts_and_asking_changes_nothing() -> None:
     for now in range(4):
         strategy.notify_failure(now)
         assert strategy.can_restart() == strategy.can_restart()
-        assert strategy.backoff_time() == 2.5
+        assert strategy.backoff_time(now) == 2.5
         answers.append(strategy.can_restart())
     assert answers == [True, True, True, False]
 
@@ -71,7 +83,7 @@ def test_failure_rate_is_never_exhausted_by_failures_that_are_far_apart() -> Non
 def test_exponential_delay_before_a_failure_is_an_error() -> None:
     """FO-10."""
     with pytest.raises(IllegalTransitionError):
-        new_restart_strategy(exponential()).backoff_time()
+        new_restart_strategy(exponential()).backoff_time(0.0)
 
 
 def test_exponential_delay_grows_truncated_to_milliseconds_up_to_its_maximum() -> None:
@@ -79,14 +91,11 @@ def test_exponential_delay_grows_truncated_to_milliseconds_up_to_its_maximum() -
     strategy = new_restart_strategy(
         exponential(initial_backoff=4, max_backoff=40, backoff_multiplier=2.3)
     )
-    delays = []
-    for _ in range(5):
-        strategy.notify_failure(0.0)
-        delays.append(milliseconds(strategy))
-    assert delays == [4, 9, 21, 40, 40]
+    clock = Clock(strategy)
+    assert [clock.fail() for _ in range(5)] == [4, 9, 21, 40, 40]
 
 
-@pytest.mark.parametrize(("quiet_ms", "delay"), [(107, 8), (108, 4)])
+@pytest.mark.parametrize(("quiet_ms", "delay"), [(99, 8), (100, 4)])
 def test_exponential_delay_is_reset_after_threshold_and_backoff_and_not_before(
     quiet_ms: int, delay: int
 ) -> None:
@@ -94,11 +103,21 @@ def test_exponential_delay_is_reset_after_threshold_and_backoff_and_not_before(
     settings = exponential(
         initial_backoff=4, max_backoff=8, backoff_multiplier=2, reset_backoff_threshold=100
     )
-    strategy = new_restart_strategy(settings)
-    strategy.notify_failure(0.0)
-    strategy.notify_failure(0.0)
-    strategy.notify_failure(quiet_ms / 1000)
-    assert milliseconds(strategy) == delay
+    clock = Clock(new_restart_strategy(settings))
+    assert [clock.fail(), clock.fail()] == [4, 8]
+    assert clock.fail(quiet_ms) == delay
+
+
+def test_failures_until_the_restart_are_one_attempt() -> None:
+    """FO-10."""
+    strategy = new_restart_strategy(exponential(initial_backoff=4, attempts=1))
+    assert strategy.notify_failure(1.0)
+    assert not strategy.notify_failure(1.001)
+    assert strategy.backoff_time(1.001) == pytest.approx(0.003)
+    assert not strategy.notify_failure(1.004)
+    assert strategy.can_restart()
+    assert strategy.notify_failure(1.005)
+    assert not strategy.can_restart()
 
 
 def test_exponential_jitter_stays_in_its_range_and_below_the_maximum() -> None:
@@ -108,28 +127,29 @@ def test_exponential_jitter_stays_in_its_range_and_below_the_maximum() -> None:
         settings = exponential(
             initial_backoff=2, max_backoff=7, backoff_multiplier=2, jitter_factor=0.25
         )
-        strategy = new_restart_strategy(settings, lambda number=step / 100: number)
+        clock = Clock(new_restart_strategy(settings, lambda number=step / 100: number))
         for delays in seen:
-            strategy.notify_failure(0.0)
-            delays.add(milliseconds(strategy))
+            delays.add(clock.fail())
     assert seen == [{2}, {3, 4, 5}, {6, 7}, {7}]
 
 
 def test_exponential_delay_ends_after_its_attempts() -> None:
     """FO-13."""
     strategy = new_restart_strategy(exponential(attempts=13))
+    clock = Clock(strategy)
     for _ in range(13):
-        strategy.notify_failure(0.0)
+        clock.fail()
         assert strategy.can_restart()
-    strategy.notify_failure(0.0)
+    clock.fail()
     assert not strategy.can_restart()
 
 
 def test_exponential_delay_survives_any_number_of_failures() -> None:
     strategy = new_restart_strategy(exponential(jitter_factor=1.0), lambda: 0.999)
+    clock = Clock(strategy)
     for _ in range(2000):
-        strategy.notify_failure(0.0)
-    assert strategy.backoff_time() == 60.0
+        delay = clock.fail()
+    assert delay == 60_000
 
 
 @pytest.mark.parametrize(

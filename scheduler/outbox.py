@@ -1,0 +1,33 @@
+"""What an event leads to, collected while it is worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.scheduler.deployment import Deployments
+from flinkray.scheduler.job_scheduler_actions import JobEnded, JobSchedulerAction
+
+
+class Outbox:
+    """Actions in the order of the decisions; those that go to TaskExecutors in bulk are put
+    together per TaskExecutor and come after the others, the job's end last of all."""
+
+    def __init__(self, deployments: Deployments) -> None:
+        self.bulk = deployments
+        self._actions: list[JobSchedulerAction] = []
+
+    def add(self, action: JobSchedulerAction) -> None:
+        self._actions.append(action)
+
+    def extend(self, actions: Iterable[JobSchedulerAction]) -> None:
+        self._actions += actions
+
+    def take(self) -> list[JobSchedulerAction]:
+        """All since the last time."""
+        actions, self._actions = self._actions, []
+        bulk = self.bulk.take()
+        if not bulk:
+            return actions
+        if actions and isinstance(actions[-1], JobEnded):
+            return [*actions[:-1], *bulk, actions[-1]]
+        return [*actions, *bulk]
