@@ -237,7 +237,7 @@ class CallingStream(CarriedStream):
             return
         if future.cancelled() or error is not None:
             self._is_begun = False  # there is nobody to say good-bye to
-            self.abort(f"the call that carried the connection failed: {error!r}")
+            self.abort(f"the call that carried the connection failed: {_told(error)}")
             return
         self._is_begun = True
         batch, frames, end = msgpack.unpackb(future.result(), use_list=False)
@@ -384,6 +384,12 @@ class Carrier:
 
 def _refusal(reason: str) -> bytes:
     return bytes(msgpack.packb((_NOBODY, (), reason)))
+
+
+def _told(error: BaseException | None) -> str:
+    """Ray's errors have pages of text; the first line says it."""
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"
 
 
 def _forget(future: asyncio.Future[Any]) -> None:

@@ -11,6 +11,7 @@ from ray.actor import ActorHandle
 
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.rpc import codec
+from flinkray.rpc.ray_futures import patiently, result_of
 from flinkray.rpc.ray_placement import actor_options
 from flinkray.rpc.ray_process import process_class
 from flinkray.rpc.spec import EndpointSpec
@@ -42,23 +43,28 @@ class RayActors:
 
     async def start(self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]]) -> str:
         """See :meth:`RpcService.spawn`; *is_running* says whether a process is in full life."""
-        handle = await self._create_when_free(spec, is_running)
-        if not spec.detached:
-            self._adopt(spec.name, handle)
-        try:
-            started, outcome = codec.decode(await result_of(handle.ready.remote()))
-            if started:
-                return str(outcome)
-        except ray.exceptions.RayError as error:
-            self._children.pop(spec.name, None)
-            raise RpcConnectionError(
-                f"the process {spec.name} died at its start: {error}"
-            ) from error
-        except BaseException:
-            await self.kill(spec.name)
-            raise
-        await self.kill(spec.name)
-        raise outcome
+        give_up = asyncio.get_running_loop().time() + NAME_FREED_TIMEOUT
+        while True:
+            handle = await self._create_when_free(spec, is_running, give_up)
+            try:
+                started, outcome = codec.decode(await result_of(handle.ready.remote()))
+            except ray.exceptions.ActorAlreadyExistsError as error:  # Ray Client tells it only now
+                await self._until_free(spec.name, is_running, give_up, error)
+                continue
+            except ray.exceptions.RayError as error:
+                await self._run(ray.kill, handle)
+                raise RpcConnectionError(
+                    f"the process {spec.name} died at its start: {error}"
+                ) from error
+            except BaseException:
+                await self.kill(spec.name)
+                raise
+            if not started:
+                await self.kill(spec.name)
+                raise outcome
+            if not spec.detached:
+                self._adopt(spec.name, handle)
+            return str(outcome)
 
     async def kill(self, process_name: str) -> None:
         """End the process and free its name; fine when there is none."""
@@ -71,7 +77,7 @@ class RayActors:
                 return
             ray.kill(handle, no_restart=True)
 
-        await self._run(kill)
+        await patiently(self._run, kill)
 
     def forget(self, process_name: str) -> None:
         """The process has ended by itself."""
@@ -86,10 +92,8 @@ class RayActors:
     # --- creating -----------------------------------------------------------------------------
 
     async def _create_when_free(
-        self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]]
+        self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]], give_up: float
     ) -> ActorHandle[Any]:
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + NAME_FREED_TIMEOUT
         arguments = codec.encode(spec)
         while True:
             creating = asyncio.ensure_future(self._run(self._create, spec, arguments))
@@ -103,10 +107,20 @@ class RayActors:
             except ValueError as error:  # also what older versions of Ray say to a taken name
                 if "already taken" not in str(error):
                     raise
-                if loop.time() > give_up or await is_running(spec.name):
-                    raise ProcessExistsError(spec.name) from error
-            await self._bury(spec.name)
-            await asyncio.sleep(_NAME_FREED_POLL)
+                await self._until_free(spec.name, is_running, give_up, error)
+
+    async def _until_free(
+        self,
+        process_name: str,
+        is_running: Callable[[str], Awaitable[bool]],
+        give_up: float,
+        error: Exception,
+    ) -> None:
+        """After *error* said that the name is taken: wait for a moment if it will soon be free."""
+        if asyncio.get_running_loop().time() > give_up or await is_running(process_name):
+            raise ProcessExistsError(process_name) from error
+        await self._bury(process_name)
+        await asyncio.sleep(_NAME_FREED_POLL)
 
     def _create(self, spec: EndpointSpec, arguments: bytes) -> ActorHandle[Any]:
         actor_class = self._classes.get(spec.kind)
@@ -158,8 +172,3 @@ class RayActors:
             except ray.exceptions.RayError:
                 pause = _ASK_AGAIN  # Ray restarts it, or does not reach it now
             await asyncio.sleep(pause)
-
-
-async def result_of(reference: Any) -> Any:
-    """Await an object reference on any event loop."""
-    return await asyncio.wrap_future(reference.future())

@@ -30,6 +30,7 @@ from flinkray.rpc.listener import HANDSHAKE_TIMEOUT, Listener
 from flinkray.rpc.ray_actors import RayActors
 from flinkray.rpc.ray_dialler import RayDialler, TransportChoice, Whereabouts
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from flinkray.rpc.ray_futures import patiently
 from flinkray.rpc.ray_watch import death_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
@@ -229,10 +230,10 @@ class RayRpcService(BaseRpcService):
             return False
 
     async def kill(self, process_name: str) -> None:
-        record = await self._ray(self._directory.get, process_name)
+        record = await patiently(self._ray, self._directory.get, process_name)
         await self._actors.kill(process_name)
         if record is not None and record.actor_id is not None:
-            await self._ray(self._directory.remove, process_name, record.incarnation)
+            await patiently(self._ray, self._directory.remove, process_name, record.incarnation)
 
     async def stop(self, process_name: str) -> None:
         try:

@@ -15,6 +15,7 @@ import ray
 
 from flinkray.core.errors import RpcError
 from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.ray_futures import result_of
 
 _AGAIN = 1.0
 """Seconds between two questions while Ray says "unavailable" of a process that answers us."""
@@ -46,7 +47,7 @@ async def death_of(
             if parked is None:
                 reason = f"another actor is named {name} now"
             else:
-                await asyncio.wrap_future(parked.future())
+                await result_of(parked)
                 return f"the process {name} has ended"
         except ray.exceptions.ActorDiedError as error:
             return f"the process {name} died: {error}"

@@ -89,7 +89,10 @@ class RpcService(ABC):
 
     @abstractmethod
     async def kill(self, process_name: str) -> None:
-        """End a process at once and for good; idempotent, also when there is none."""
+        """End a process at once and for good; idempotent, also when there is none.
+
+        While Ray's head is away it waits for it, and raises nothing.
+        """
 
     @abstractmethod
     async def stop(self, process_name: str) -> None:
