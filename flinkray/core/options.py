@@ -67,6 +67,19 @@ RPC_FRAME_SIZE = ConfigOption(
     10 * 2**20,
     "The largest message; a larger one is refused by its sender (Flink: pekko.framesize).",
 )
+RPC_MAX_PENDING_CALLS = ConfigOption(
+    "rpc.max-pending-calls",
+    integer(minimum=1),
+    10_000,
+    "When the handlers of so many calls of one sender are not done, no more is read from it until "
+    "half of them are.",
+)
+RPC_MAX_PENDING_BYTES = ConfigOption(
+    "rpc.max-pending-bytes",
+    memory_size(minimum=64 * 2**10),
+    64 * 2**20,
+    "The same for the size of these calls.",
+)
 
 REGISTRATION_INITIAL_TIMEOUT = ConfigOption(
     "cluster.registration.initial-timeout",

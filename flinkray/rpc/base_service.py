@@ -24,7 +24,7 @@ from flinkray.rpc.call_context import outside_of_handler
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.deadlines import Deadlines
-from flinkray.rpc.dispatch import ServerConnection
+from flinkray.rpc.dispatch import MAX_PENDING_BYTES, MAX_PENDING_CALLS, ServerConnection
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
 from flinkray.rpc.exports import exports_of
@@ -61,6 +61,8 @@ class BaseRpcService(RpcService):
         self.clock = clock
         self.ask_timeout = ask_timeout
         self.max_frame_size = max_frame_size
+        self.max_pending_calls = MAX_PENDING_CALLS
+        self.max_pending_bytes = MAX_PENDING_BYTES
         self.refused_frames = 0
         """Frames that made no sense, or came twice."""
         self._executor: ThreadPoolExecutor | None = None
@@ -230,7 +232,7 @@ class BaseRpcService(RpcService):
 
     def new_peer(self, transport: Transport, peer: str) -> ServerConnection:
         """The called side of a new connection from *peer*."""
-        server = ServerConnection(self, transport, peer, self.max_frame_size)
+        server = ServerConnection(self, transport, peer)
         self._peers[server] = None
         return server
 

@@ -25,7 +25,6 @@ from flinkray.rpc.envelope import (
     CONTROL_LANE,
     ENDED,
     ERROR,
-    MAX_FRAME_SIZE,
     PING,
     PROTOCOL_VERSION,
     RESOLVE,
@@ -47,6 +46,11 @@ if TYPE_CHECKING:
     from flinkray.rpc.base_service import BaseRpcService
 
 logger = logging.getLogger(__name__)
+
+MAX_PENDING_CALLS = 10_000
+"""Default of :attr:`RpcService.max_pending_calls`."""
+MAX_PENDING_BYTES = 67_108_864
+"""Default of :attr:`RpcService.max_pending_bytes`."""
 
 
 class _Lane:
@@ -74,12 +78,16 @@ class ServerConnection:
         service: BaseRpcService,
         transport: Transport,
         peer: str,
-        max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
         self._service = service
         self._transport = transport
         self._peer = peer
-        self._max_frame_size = max_frame_size
+        self._max_frame_size = service.max_frame_size
+        self._max_pending_calls = service.max_pending_calls
+        self._max_pending_bytes = service.max_pending_bytes
+        self._pending_calls = 0
+        self._pending_bytes = 0
+        self._is_paused = False
         self._packer = msgpack.Packer()
         self._time = service.loop.time
         self._lanes = {CONTROL_LANE: _Lane(None)}
@@ -113,11 +121,18 @@ class ServerConnection:
         except RpcError as error:
             self._refuse(name, answered, error)
             return
+        size = len(frame)
+        self._pending_calls += 1
+        self._pending_bytes += size
+        if (
+            self._pending_calls > self._max_pending_calls
+            or self._pending_bytes > self._max_pending_bytes
+        ):
+            self._is_paused = True
+            self._transport.pause_reading()
         deadline = None if timeout is None else self._time() + timeout
         lane.mailbox.post(
-            HandlerCall(
-                self, endpoint, method, answered, arguments, len(frame), timeout, deadline, trace
-            )
+            HandlerCall(self, endpoint, method, answered, arguments, size, timeout, deadline, trace)
         )
 
     def frame_refused(self, reason: str) -> None:
@@ -182,8 +197,20 @@ class ServerConnection:
         """For calls: see :class:`~flinkray.rpc.deadlines.Deadlines`."""
         self._service.deadlines.add(deadline, call)
 
+    def _done(self, call: HandlerCall) -> None:
+        self._pending_calls -= 1
+        self._pending_bytes -= call.size
+        if (
+            self._is_paused
+            and self._pending_calls <= self._max_pending_calls // 2
+            and self._pending_bytes <= self._max_pending_bytes // 2
+        ):
+            self._is_paused = False
+            self._transport.resume_reading()
+
     def succeeded(self, call: HandlerCall, result: object) -> None:
         """For calls: the handler has returned."""
+        self._done(call)
         if call.sequence == 0:
             return
         try:
@@ -198,6 +225,7 @@ class ServerConnection:
 
     def failed(self, call: HandlerCall, error: Exception) -> None:
         """For calls: the handler has failed, or could not begin."""
+        self._done(call)
         self._refuse(call.method.name, call.sequence, error)
 
     # --- answers ------------------------------------------------------------------------------

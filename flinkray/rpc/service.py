@@ -37,6 +37,15 @@ class RpcService(ABC):
     proxies that are connected later."""
     max_frame_size: int
     """Bytes; a larger message is refused.  A new value holds for connections made later."""
+    max_pending_calls: int
+    """Calls of one connection whose handlers are not done, before no more is read from it; it is
+    read again when half of them are done.  So whoever sends faster than the handlers are done has
+    to wait, and nobody else does.  A new value holds for connections made later.
+
+    Not to be reached in good order: a handler that waits for another call of the same sender, which
+    is behind so many others, waits in vain."""
+    max_pending_bytes: int
+    """The same for the size of these calls."""
     loop: asyncio.AbstractEventLoop
 
     @property
