@@ -21,9 +21,6 @@ class CallInHandling(Protocol):
 
 current_call: ContextVar[CallInHandling | None] = ContextVar("current_call", default=None)
 
-trace_context: ContextVar[dict[str, str] | None] = ContextVar("trace_context", default=None)
-"""Carried from a caller to its handlers and on to what they call."""
-
 
 def deadline() -> float | None:
     """Seconds that the caller of the running handler still waits for its answer.

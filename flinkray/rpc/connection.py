@@ -18,7 +18,6 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.rpc import codec
-from flinkray.rpc.call_context import trace_context
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.envelope import (
     ASK,
@@ -37,6 +36,7 @@ from flinkray.rpc.envelope import (
     pack,
     unpack_answer,
 )
+from flinkray.rpc.tracing import outgoing_trace
 from flinkray.rpc.transport import OpeningTransport, Transport
 
 logger = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class ClientConnection:
         if self.lost_reason is not None or target in self._ended:
             raise RecipientUnreachableError(f"{what}: {self.end_of(target)}")
         sequence = self._sequence = self._sequence + 1
-        trace = trace_context.get()
+        trace = outgoing_trace()
         parts = (
             PROTOCOL_VERSION, kind, sequence, target, method, token, timeout, trace, payload
         )  # fmt: skip

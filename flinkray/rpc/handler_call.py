@@ -8,8 +8,9 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
-from flinkray.rpc.call_context import current_call, trace_context
+from flinkray.rpc.call_context import current_call
 from flinkray.rpc.envelope import ENDED
+from flinkray.rpc.tracing import enter_trace
 
 if TYPE_CHECKING:
     from flinkray.rpc.dispatch import ServerConnection
@@ -78,7 +79,7 @@ class HandlerCall:
         if self.deadline is not None:
             current_call.set(self)
         if self._trace is not None:
-            trace_context.set(self._trace)
+            enter_trace(self._trace)
         method, arguments = self.method, self._arguments
         self._arguments = ()
         handler = getattr(self.endpoint, method.name)

@@ -14,4 +14,7 @@ async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> Non
     assert (service.ask_timeout, service.max_frame_size) == (3.0, default_frame_size)
     apply_rpc_settings(service, Configuration({"rpc.ask-timeout": "5 s", "rpc.frame-size": "1m"}))
     assert (service.ask_timeout, service.max_frame_size) == (5.0, 2**20)
+    pending = {"rpc.max-pending-calls": "7", "rpc.max-pending-bytes": "2m"}
+    apply_rpc_settings(service, Configuration(pending))
+    assert (service.max_pending_calls, service.max_pending_bytes) == (7, 2**21)
     await service.close()
