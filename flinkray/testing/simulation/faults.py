@@ -235,7 +235,7 @@ class Nemesis:
             disk.failing = self._random.choice((0.1, 0.5, 1.0))
             self._simulation.tell("disk %s: %g of all operations fail", disk.name, disk.failing)
         else:
-            disk.slowness = self._random.choice((0.01, 0.1, 1.0))
+            disk.slowness = self._random.choice((0.01, 0.1, 1.0, 5.0))
             self._simulation.tell("disk %s: operations take %g s", disk.name, disk.slowness)
 
         def mend() -> None:

@@ -395,7 +395,10 @@ class Simulation:
 
     def blocking_time(self) -> tuple[float, float]:
         """Seconds before and after the step of a blocking call."""
-        return self.draw("blocking"), self.draw("blocking")
+        before, after = self.draw("blocking"), self.draw("blocking")
+        # which disk the call is about to use nobody knows: a slow one may delay any of them
+        slowness = max((disk.slowness for disk in self._disks.values()), default=0.0)
+        return before + self._durations.uniform(0, slowness), after
 
     def _next_node(self) -> str:
         up = [node.name for node in self.nodes if node.is_up] or [self.nodes[0].name]

@@ -1,0 +1,35 @@
+"""A scenario under all faults, and what the faults find when a safeguard is taken away."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.testing.simulation import Simulation, simulate
+from tests.simulation.ledger import FAULTS, LedgerSettings, play
+
+
+@simulate(seeds=100, faults=FAULTS, nodes=3)
+async def test_each_booking_is_made_once_and_none_that_was_confirmed_is_lost(
+    simulation: Simulation,
+) -> None:
+    await play(simulation)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (LedgerSettings(ignores_duplicates=False), "something was booked twice"),
+        (LedgerSettings(writes_before_it_answers=False), "a confirmed booking is lost"),
+        (LedgerSettings(writes_one_after_the_other=False), "a confirmed booking is lost"),
+    ],
+    ids=["no de-duplication", "answers before it is durable", "writes beside each other"],
+)
+def test_a_missing_safeguard_is_found(settings: LedgerSettings, message: str) -> None:
+    for seed in range(300):
+        simulation = Simulation(seed, faults=FAULTS, nodes=3)
+        try:
+            simulation.run(play(simulation, settings))
+        except AssertionError as error:
+            if message in str(error):
+                return
+    pytest.fail("no seed has found it")
