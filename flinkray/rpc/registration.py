@@ -20,6 +20,7 @@ from flinkray.core.message import message
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.proxy import asks_within
+from flinkray.rpc.time_limit import within
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class RetryingRegistration(Generic[G, S]):
             registering = self._register(gateway)
             try:
                 with asks_within(timeout):
-                    response = await asyncio.wait_for(registering, timeout)
+                    response = await within(timeout, registering)
             except (TimeoutError, asyncio.TimeoutError):
                 logger.debug(
                     "%s at %s did not answer the registration within %.1f s",

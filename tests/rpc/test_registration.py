@@ -94,13 +94,13 @@ class Client(RpcEndpoint):
     def registration(
         self, connect: Callable[[], Awaitable[RegistrarGateway]] | None = None, **options: Any
     ) -> RetryingRegistration[RegistrarGateway, Welcome]:
+        options.setdefault("register", lambda gateway: gateway.register("me"))
         return RetryingRegistration[RegistrarGateway, Welcome](
             self,
             target_name="registrar",
             address="host/registrar",
             gateway=RegistrarGateway,
             fencing_token=LEADER,
-            register=lambda gateway: gateway.register("me"),
             connect=connect,
             **options,
         )
@@ -234,6 +234,40 @@ async def test_after_cancel_there_is_no_further_attempt(services: Services) -> N
     await services.let_time_pass(100)
     assert len(registrar.times) == 1
     assert registration.future.cancelled()
+
+
+@pytest.mark.parametrize("turns", range(8))
+@on_every_service
+async def test_a_cancel_that_comes_with_an_answer_is_not_forgotten(
+    services: Services, turns: int
+) -> None:
+    """REG-08, at each turn of the loop between the arrival of an error and the next attempt."""
+    _, client = started(services, *[error] * 3)
+    attempts = 0
+
+    def cancel(turns_left: int) -> None:
+        if turns_left:
+            asyncio.get_running_loop().call_soon(cancel, turns_left - 1)
+        else:
+            registration.cancel()
+
+    async def register(gateway: RegistrarGateway) -> Any:
+        nonlocal attempts
+        attempts += 1
+        try:
+            return await gateway.register("me")
+        finally:
+            cancel(turns)
+
+    registration = client.registration(
+        register=register, settings=RegistrationSettings(error_delay=0.0)
+    )
+    registration.start()
+    await asyncio.wait({registration.future})
+    so_far = attempts
+    await services.let_time_pass(100)
+    assert attempts == so_far
+    await asyncio.wait_for(asyncio.shield(client.close()), 10)
 
 
 @on_every_service

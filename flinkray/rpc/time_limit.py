@@ -1,0 +1,35 @@
+"""Waiting for so long and no longer, and ending when one is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def within(seconds: float, awaitable: Awaitable[T]) -> T:
+    """The result of *awaitable*, which is cancelled when it, or who waits for it, takes too long.
+
+    As ``asyncio.wait_for``, which before Python 3.12 forgets a cancellation that comes in the same
+    turn of the loop as the result (python/cpython#86296).
+
+    Raises:
+        asyncio.TimeoutError: it was not done in time.
+    """
+    task = asyncio.ensure_future(awaitable)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        if not task.done():
+            task.cancel()
+        task.add_done_callback(_retrieve)
+    if not task.done():
+        raise asyncio.TimeoutError
+    return task.result()
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
