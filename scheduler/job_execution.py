@@ -274,7 +274,7 @@ class JobExecution:
         self._restarts.add(generation, indices, unended, is_global=is_global)
         self._take_back_results(indices)
         self._state.abort_pending("tasks are restarted")
-        self._cancel(indices, now)
+        self._cancel(indices, now, but=ExecutionState.CREATED)
         self.outbox.add(ScheduleRestart(delay, generation))
 
     def _take_back_results(self, indices: list[int]) -> None:
@@ -291,13 +291,17 @@ class JobExecution:
                     unfinished += result.reset(execution.vertex.subtask_index)
         self._strategy.groups_unfinished(unfinished)
 
-    def _cancel(self, indices: Iterable[int], now: float) -> None:
+    def _cancel(
+        self, indices: Iterable[int], now: float, but: ExecutionState | None = None
+    ) -> None:
         indices = tuple(indices)
         self.placement.cancel(indices)
         for index in indices:
             self.stop_coordinators(index, now)
             for execution in self.executions_of(index):
                 before = execution.state
+                if before is but:
+                    continue
                 if execution.begin_cancel(now):
                     self.cancel_task(execution)
                 elif before is ExecutionState.SCHEDULED:

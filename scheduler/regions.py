@@ -142,7 +142,7 @@ def _tarjan(successors: list[list[int]]) -> list[int]:
         index[start] = low[start] = next_index
         next_index += 1
         stack.append(start)
-        path = [(start, iter(successors[start]))]
+        path = [(start, reversed(successors[start]))]
         while path:
             node, remaining = path[-1]
             for successor in remaining:
@@ -150,7 +150,7 @@ def _tarjan(successors: list[list[int]]) -> list[int]:
                     index[successor] = low[successor] = next_index
                     next_index += 1
                     stack.append(successor)
-                    path.append((successor, iter(successors[successor])))
+                    path.append((successor, reversed(successors[successor])))
                     break
                 if component[successor] == unseen:
                     low[node] = min(low[node], index[successor])

@@ -1,0 +1,320 @@
+"""JobScheduler with jobs of any shape, in a world that fails in any way, at any time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flinkray.core.ids import ExecutionAttemptID
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.job_graph import (
+    ExponentialDelayRestart,
+    FixedDelayRestart,
+    RestartStrategy,
+)
+from flinkray.scheduler.job_scheduler_actions import (
+    CancelTasks,
+    DeployTasks,
+    JobEnded,
+    JobSchedulerAction,
+    ReleasePartitions,
+    ScheduleRestart,
+)
+from flinkray.scheduler.regions import PipelinedRegions
+from flinkray.scheduler.slot_requests import SlotRequestFailed, SlotRequestFailure, SlotsLost
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.tasks import ResultPartitionID
+from tests.scheduler.graphs import execution_graph, job
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+ARROWS = st.sampled_from(["->", "-->", "=>", "==>"])
+STRATEGIES: st.SearchStrategy[RestartStrategy] = st.one_of(
+    st.builds(FixedDelayRestart, st.integers(0, 4)),
+    st.just(ExponentialDelayRestart(initial_backoff=3.0)),
+)
+OFTEN = 25
+"""Rare events happen once in so many."""
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """Up to four vertices of up to three subtasks."""
+    number = draw(st.integers(1, 4))
+    arguments: dict[str, Any] = {name: draw(st.integers(1, 3)) for name in "abcd"[:number]}
+    edges = []
+    for target in range(1, number):
+        for source in sorted(draw(st.sets(st.integers(0, target - 1), max_size=2))):
+            edges.append(f"{'abcd'[source]} {draw(ARROWS)} {'abcd'[target]}")
+    return {**arguments, "edges": edges}
+
+
+class TasksMachine(RuleBasedStateMachine):
+    """The world outside: a pool, TaskExecutors of two slots, tasks that end as they like."""
+
+    tasks: TasksUnderTest
+
+    @initialize(shape=jobs(), strategy=STRATEGIES, restart_all=st.booleans())
+    def submit(self, shape: dict[str, Any], strategy: RestartStrategy, restart_all: bool) -> None:
+        graph = job(restart_strategy=strategy, **shape)
+        self.graph = execution_graph(**shape)
+        self.regions = PipelinedRegions(self.graph)
+        self.tasks = TasksUnderTest(graph, slots_each=2)
+        self.timers: list[int] = []
+        self.cancelled: set[ExecutionAttemptID] = set()
+        self.kept: set[tuple[str, int, int]] = set()
+        """Finished partitions that TaskExecutors keep: vertex, subtask, attempt."""
+        self.act("start")
+
+    def act(self, event: str, *args: object) -> None:
+        was_ended = self.tasks.ended is not None
+        if event == "give":
+            actions = self.tasks.give(*args)  # type: ignore[arg-type]
+        elif event == "lose":
+            actions = self.tasks.lose_task_executor(*args)  # type: ignore[arg-type]
+        elif event == "report":
+            actions = self.tasks.report(*args)  # type: ignore[arg-type]
+        else:
+            actions = self.tasks.tell(event, *args)
+        assert not (was_ended and [a for a in actions if _is_work(a)]), actions
+        for action in actions:
+            if isinstance(action, ScheduleRestart):
+                self.timers.append(action.generation)
+            elif isinstance(action, CancelTasks):
+                for attempt_id in action.attempts:
+                    assert attempt_id not in self.cancelled, "cancelled once"
+                    self.cancelled.add(attempt_id)
+            elif isinstance(action, DeployTasks):
+                self.check_deployment(action)
+            elif isinstance(action, JobEnded):
+                assert action is actions[-1]
+
+    def check_deployment(self, action: DeployTasks) -> None:
+        current = self.current()
+        side = self.tasks.task_executors[action.location.resource_id]
+        for task in action.deployments.tasks:
+            vertex: Any = side.parts[task.vertex].content
+            subtask = (vertex.name, task.subtask_index)
+            state, number = current[subtask]
+            assert number == task.attempt_number, "no outdated attempt is deployed"
+            assert state is ExecutionState.DEPLOYING
+            for key in task.inputs:
+                self.check_locations(side.parts[key].content, current)
+
+    def check_locations(self, locations: Any, current: dict[Any, Any]) -> None:
+        """What a task is told of its producers is true."""
+        result = self.graph.result(locations.data_set_id)
+        assert result is not None
+        name = result.producer.vertex.name
+        for partition in range(
+            locations.first_partition, locations.first_partition + locations.number_of_partitions
+        ):
+            state, number = current[name, partition]
+            told = locations.partition_id(partition)
+            assert told.attempt_number == number
+            attempt_id = self.attempt(name, partition, number)
+            assert locations.location_of(partition).resource_id == self.tasks.where[attempt_id]
+            group = result.edges[0].group_of_partition(partition)
+            if not result.is_pipelined and self.regions.consumers(group):
+                assert state is ExecutionState.FINISHED, "blocking inputs are finished"
+
+    def attempt(self, name: str, subtask: int, number: int) -> ExecutionAttemptID:
+        (found,) = [
+            a
+            for a in self.tasks.where
+            if self.tasks.name(a) == f"{name}{subtask + 1}" and a.attempt_number == number
+        ]
+        return found
+
+    def current(self) -> dict[tuple[str, int], tuple[ExecutionState, int]]:
+        return {
+            (vertex.name, e.subtask_index): (e.state, e.attempt_number)
+            for vertex in self.tasks.scheduler.details().vertices
+            for e in vertex.executions
+        }
+
+    # the world
+
+    @precondition(lambda self: self.tasks.wanted)
+    @rule(number=st.integers(1, 4))
+    def slots_come(self, number: int) -> None:
+        self.act("give", number)
+
+    @precondition(lambda self: self.tasks.wanted)
+    @rule(rare=st.integers(0, OFTEN), failure=st.sampled_from(SlotRequestFailure))
+    def slot_does_not_come(self, rare: int, failure: SlotRequestFailure) -> None:
+        if rare == 0:
+            request_id = next(iter(self.tasks.wanted))
+            del self.tasks.wanted[request_id]
+            self.act("slot_events", (SlotRequestFailed(request_id, failure, "why"),))
+
+    @precondition(lambda self: self.tasks.reserved)
+    @rule(data=st.data(), rare=st.integers(0, 5))
+    def slot_is_lost(self, data: st.DataObject, rare: int) -> None:
+        if rare == 0:
+            lost = data.draw(st.sampled_from(sorted(self.tasks.reserved)))
+            del self.tasks.reserved[lost]
+            gone = {a for a, t in self.tasks.tasks.items() if t.allocation_id == lost}
+            self.tasks.tasks = {a: t for a, t in self.tasks.tasks.items() if a not in gone}
+            self.act("slot_events", (SlotsLost((lost,), "killed"),))
+
+    @precondition(lambda self: self.tasks.task_executors)
+    @rule(data=st.data(), rare=st.integers(0, 5))
+    def task_executor_dies(self, data: st.DataObject, rare: int) -> None:
+        if rare == 0:
+            self.act("lose", str(data.draw(st.sampled_from(sorted(self.tasks.task_executors)))))
+
+    @rule(rare=st.integers(0, OFTEN))
+    def pool_dies(self, rare: int) -> None:
+        if rare == 0:
+            for collection in (self.tasks.wanted, self.tasks.reserved, self.tasks.tasks):
+                collection.clear()  # type: ignore[attr-defined]
+            self.act("slot_pool_lost", "killed")
+
+    @precondition(lambda self: self.tasks.tasks)
+    @rule(data=st.data(), number=st.integers(1, 3))
+    def tasks_run_or_finish(self, data: st.DataObject, number: int) -> None:
+        running = sorted(self.tasks.tasks, key=str)
+        chosen = data.draw(st.lists(st.sampled_from(running), max_size=number, unique=True))
+        state = data.draw(st.sampled_from([ExecutionState.RUNNING, ExecutionState.FINISHED]))
+        self.act("report", chosen, state)
+
+    @precondition(lambda self: self.tasks.tasks)
+    @rule(data=st.data(), state=st.sampled_from([ExecutionState.FAILED, ExecutionState.CANCELED]))
+    def task_ends(self, data: st.DataObject, state: ExecutionState) -> None:
+        running = sorted(self.tasks.tasks, key=str)
+        wanted = [a for a in running if a in self.cancelled]
+        if wanted or data.draw(st.integers(0, 4)) == 0:
+            chosen = data.draw(st.sampled_from(wanted or running))
+            self.act("report", [chosen], state, "ended")
+
+    @precondition(lambda self: self.tasks.tasks and self.graph.edges)
+    @rule(data=st.data(), rare=st.integers(0, 4), attempt_number=st.integers(0, 2))
+    def input_is_missing(self, data: st.DataObject, rare: int, attempt_number: int) -> None:
+        if rare:
+            return
+        edge = data.draw(st.sampled_from(self.graph.edges))
+        readers = [
+            a
+            for a in sorted(self.tasks.tasks, key=str)
+            if a.vertex.job_vertex_id == edge.consumer.vertex.vertex_id
+        ]
+        assert edge.result.data_set_id is not None
+        if readers:
+            partition = data.draw(st.integers(0, edge.result.producer.parallelism - 1))
+            missing = ResultPartitionID(edge.result.data_set_id, partition, attempt_number)
+            chosen = data.draw(st.sampled_from(readers))
+            actions = self.tasks.report(
+                [chosen], ExecutionState.FAILED, "gone", missing_partition=missing
+            )
+            self.timers += [a.generation for a in actions if isinstance(a, ScheduleRestart)]
+            self.cancelled |= {x for a in actions if isinstance(a, CancelTasks) for x in a.attempts}
+
+    @precondition(lambda self: self.tasks.where)
+    @rule(data=st.data(), event=st.sampled_from(["deployments_failed", "cancel_failed"]))
+    def call_fails(self, data: st.DataObject, event: str) -> None:
+        attempt_id = data.draw(st.sampled_from(sorted(self.tasks.where, key=str)))
+        if event == "cancel_failed":
+            if attempt_id in self.cancelled:
+                self.tasks.tasks.pop(attempt_id, None)
+                self.act(event, attempt_id, "refused")
+        elif data.draw(st.integers(0, 4)) == 0:
+            where = self.tasks.where[attempt_id]
+            self.tasks.task_executors.pop(where, None)
+            self.tasks.tasks.pop(attempt_id, None)
+            self.act(event, (attempt_id,), "refused")
+
+    @precondition(lambda self: self.timers)
+    @rule(data=st.data())
+    def restart_delay_is_over(self, data: st.DataObject) -> None:
+        self.act("restart_delay_over", data.draw(st.sampled_from(self.timers)))
+
+    @rule(
+        event=st.sampled_from(["cancel", "suspend", "global_failure"]), rare=st.integers(0, OFTEN)
+    )
+    def order(self, event: str, rare: int) -> None:
+        if rare == 0:
+            argument = {"cancel": (), "suspend": ("why",), "global_failure": (Failure("why"),)}
+            self.act(event, *argument[event])
+
+    # what must hold
+
+    @invariant()
+    def end_and_terminal_status_come_together(self) -> None:
+        if hasattr(self, "graph"):
+            assert self.tasks.status.is_terminal == (self.tasks.ended is not None)
+
+    @invariant()
+    def ended_job_has_nothing(self) -> None:
+        if hasattr(self, "graph") and self.tasks.ended is not None:
+            assert not self.tasks.wanted
+            assert not self.tasks.reserved
+            assert all(state.is_terminal for state, _ in self.current().values())
+            assert all(a in self.cancelled for a in self.tasks.tasks)
+
+    @invariant()
+    def what_runs_for_the_job_has_a_reserved_slot(self) -> None:
+        if hasattr(self, "graph"):
+            current = self.current()
+            for attempt_id, task in self.tasks.tasks.items():
+                name = self.tasks.name(attempt_id)
+                state, number = current[name[:-1], int(name[-1]) - 1]
+                if number == attempt_id.attempt_number and not state.is_terminal:
+                    assert task.allocation_id in self.tasks.reserved
+
+    @invariant()
+    def no_reserved_slot_is_lost_sight_of(self) -> None:
+        """A slot is reserved only while something uses it or waits for the rest of its region."""
+        if hasattr(self, "graph") and not self.tasks.wanted:
+            used = {task.allocation_id for task in self.tasks.tasks.values()}
+            assert self.tasks.reserved.keys() <= used
+
+    @invariant()
+    def regions_live_together(self) -> None:
+        """All of a region is CREATED or SCHEDULED, or none of it is."""
+        if not hasattr(self, "graph"):
+            return
+        current = list(self.current().values())
+        early = (ExecutionState.CREATED, ExecutionState.SCHEDULED)
+        for region in self.regions.regions:
+            states = [current[ordinal][0] for ordinal in region.vertices]
+            assert len({s for s in states if s in early}) <= 1
+            live = [s for s in states if not s.is_terminal]
+            if any(s in early for s in live):
+                assert all(s in early for s in live), states
+
+    def teardown(self) -> None:
+        """Whatever happened: left alone, the job finishes, or ends as it was told to."""
+        if not hasattr(self, "graph"):
+            return
+        for _ in range(300):
+            if self.tasks.ended is not None:
+                break
+            if self.tasks.wanted:
+                self.act("give", None)
+            running = sorted(self.tasks.tasks, key=str)
+            self.act("report", [a for a in running if a in self.cancelled], ExecutionState.CANCELED)
+            running = sorted(self.tasks.tasks, key=str)
+            self.act("report", running, ExecutionState.FINISHED)
+            for generation in self.timers:
+                self.act("restart_delay_over", generation)
+        ended = self.tasks.ended
+        assert ended is not None, f"the job hangs: {self.tasks.states()}"
+        assert ended.result.status in (
+            JobStatus.FINISHED,
+            JobStatus.FAILED,
+            JobStatus.CANCELED,
+            JobStatus.SUSPENDED,
+        )
+        if ended.result.status is JobStatus.FINISHED:
+            assert {state for state, _ in self.current().values()} == {ExecutionState.FINISHED}
+
+
+def _is_work(action: JobSchedulerAction) -> bool:
+    return not isinstance(action, ReleasePartitions)
+
+
+TestTasks = TasksMachine.TestCase
+TestTasks.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
