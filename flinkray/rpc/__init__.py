@@ -18,6 +18,7 @@ from flinkray.rpc.gateway import (
 from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
 from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
 from flinkray.rpc.mailbox import TimerHandle
+from flinkray.rpc.metrics import LatencyHistogram, MethodMetrics, RpcMetrics
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.registration import (
     RegisteredRpcConnection,
@@ -41,9 +42,11 @@ __all__ = [
     "HeartbeatManager",
     "HeartbeatSender",
     "HeartbeatSettings",
+    "LatencyHistogram",
     "LocalNetwork",
     "LocalRpcService",
     "LoopClock",
+    "MethodMetrics",
     "PeriodicTask",
     "Placement",
     "RayRpcService",
@@ -55,6 +58,7 @@ __all__ = [
     "RetryingRegistration",
     "RpcEndpoint",
     "RpcGateway",
+    "RpcMetrics",
     "RpcService",
     "SystemClock",
     "TerminationWatch",

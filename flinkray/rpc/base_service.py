@@ -29,6 +29,7 @@ from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
 from flinkray.rpc.exports import exports_of
 from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.metrics import RpcMetrics, RpcRecorder
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.proxy import Binding, binding_of, make_proxy
 from flinkray.rpc.service import RpcService
@@ -65,6 +66,8 @@ class BaseRpcService(RpcService):
         self.max_pending_bytes = MAX_PENDING_BYTES
         self.refused_frames = 0
         """Frames that made no sense, or came twice."""
+        self.recorder = RpcRecorder()
+        """For proxies and connections."""
         self._executor: ThreadPoolExecutor | None = None
         self.deadlines = Deadlines(self.loop)
         """For connections."""
@@ -78,6 +81,10 @@ class BaseRpcService(RpcService):
         self._peers: dict[ServerConnection, None] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def metrics(self) -> RpcMetrics:
+        return self.recorder.snapshot()
 
     @property
     def identity(self) -> str:
@@ -173,7 +180,9 @@ class BaseRpcService(RpcService):
         token: FencingToken | None,
     ) -> G:
         successor_of = self._pool.successor_of
-        binding = Binding(connection, number, address, token, self.ask_timeout, successor_of)
+        binding = Binding(
+            connection, number, address, token, self.ask_timeout, successor_of, self.recorder
+        )
         return make_proxy(gateway, binding)
 
     async def _resolve(

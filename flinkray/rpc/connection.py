@@ -18,6 +18,7 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.rpc import codec
+from flinkray.rpc.clock import time_of
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.envelope import (
     ASK,
@@ -36,6 +37,7 @@ from flinkray.rpc.envelope import (
     pack,
     unpack_answer,
 )
+from flinkray.rpc.metrics import MethodRecorder
 from flinkray.rpc.tracing import outgoing_trace
 from flinkray.rpc.transport import OpeningTransport, Transport
 
@@ -47,7 +49,16 @@ _NONE = codec.encode(None)
 class PendingAnswer:
     """A request that waits for its answer."""
 
-    __slots__ = ("_connection", "_sequence", "future", "is_over", "timeout", "what")
+    __slots__ = (
+        "_connection",
+        "_recorder",
+        "_sequence",
+        "begun",
+        "future",
+        "is_over",
+        "timeout",
+        "what",
+    )
 
     def __init__(
         self,
@@ -55,13 +66,18 @@ class PendingAnswer:
         sequence: int,
         what: str,
         timeout: float | None,
+        begun: float,
         future: asyncio.Future[Any],
+        recorder: MethodRecorder,
     ) -> None:
         self._connection = connection
+        self._recorder = recorder
         self._sequence = sequence
         self.what = what
         """How errors name the call."""
         self.timeout = timeout
+        self.begun = begun
+        """In the loop's time."""
         self.future = future
         self.is_over = False
 
@@ -73,9 +89,16 @@ class PendingAnswer:
         self.is_over = True
         self._connection.forget(self._sequence)
 
+    def answered(self, at: float) -> None:
+        self.is_over = True
+        seconds = at - self.begun
+        self._recorder.seconds += seconds
+        self._recorder.buckets[int(seconds * 1e6).bit_length()] += 1
+
     def fail(self, error: Exception) -> None:
         self.give_up()
         if not self.future.done():
+            self._recorder.failures += 1
             self.future.set_exception(error)
 
 
@@ -114,6 +137,7 @@ class ClientConnection:
         self._deadlines = deadlines
         self._max_frame_size = max_frame_size
         self._loop = asyncio.get_running_loop()
+        self._time = time_of(self._loop)
         self._sequence = 0
         self._packer = msgpack.Packer()
         self._pending: dict[int, PendingAnswer] = {}
@@ -161,7 +185,7 @@ class ClientConnection:
                 continue
             self.followed.add(number)
             what = f"{self.process_name}: endpoint number {number}"
-            answer = self.ask(what, number, "", None, _NONE, None, RESOLVE)
+            answer = self.ask(what, number, "", None, _NONE, None, MethodRecorder(), RESOLVE)
             answer.future.add_done_callback(partial(self._followed, number))
 
     def _followed(self, number: int, answer: asyncio.Future[Any]) -> None:
@@ -182,7 +206,8 @@ class ClientConnection:
     async def _request(
         self, kind: int, what: str, payload: bytes, timeout: float | None, method: str = ""
     ) -> Any:
-        answer = self.ask(what, CONTROL_LANE, method, None, payload, timeout, kind)
+        recorder = MethodRecorder()  # of no interest
+        answer = self.ask(what, CONTROL_LANE, method, None, payload, timeout, recorder, kind)
         try:
             return await answer.future
         except asyncio.CancelledError:
@@ -197,6 +222,7 @@ class ClientConnection:
         token: bytes | None,
         payload: bytes,
         timeout: float | None,
+        recorder: MethodRecorder,
         kind: int = ASK,
     ) -> PendingAnswer:
         """Send a request; who is cancelled while waiting for the answer must give it up.
@@ -204,10 +230,12 @@ class ClientConnection:
         *what* is how errors name the call.
         """
         sequence = self._send(what, kind, target, method, token, timeout, payload)
-        answer = PendingAnswer(self, sequence, what, timeout, self._loop.create_future())
+        begun = self._time()
+        future = self._loop.create_future()
+        answer = PendingAnswer(self, sequence, what, timeout, begun, future, recorder)
         self._pending[sequence] = answer
         if timeout is not None:
-            self._deadlines.add(self._loop.time() + timeout, answer)
+            self._deadlines.add(begun + timeout, answer)
         return answer
 
     def tell(
@@ -273,7 +301,7 @@ class ClientConnection:
         answer = self._pending.pop(sequence, None)
         if answer is None:
             return  # its caller does not wait any more
-        answer.is_over = True
+        answer.answered(self._time())
         future = answer.future
         if future.done():
             return
@@ -287,7 +315,7 @@ class ClientConnection:
         elif kind == ERROR and isinstance(value, Exception):
             if isinstance(value, RecipientUnreachableError) and value.args == (ENDED,):
                 value = RecipientUnreachableError(f"{answer.what}: {ENDED}")
-            future.set_exception(value)
+            answer.fail(value)
         else:
             self.frame_refused(f"unexpected {Kind(kind).name}")
             answer.fail(RpcSerializationError(f"{answer.what}: the answer makes no sense"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgpack
 
@@ -19,6 +19,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import FencingToken
 from flinkray.rpc import codec
+from flinkray.rpc.clock import time_of
 from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from flinkray.rpc.envelope import (
     ASK,
@@ -40,6 +41,7 @@ from flinkray.rpc.exports import exports_of
 from flinkray.rpc.gateway import GatewayMethod
 from flinkray.rpc.handler_call import HandlerCall
 from flinkray.rpc.mailbox import EndpointState
+from flinkray.rpc.metrics import RpcRecorder
 from flinkray.rpc.transport import Transport
 
 if TYPE_CHECKING:
@@ -56,18 +58,28 @@ MAX_PENDING_BYTES = 67_108_864
 class _Lane:
     """Requests of one connection to one endpoint; with number 0, to the process."""
 
-    __slots__ = ("endpoint", "last_sequence", "mailbox", "methods", "token")
+    __slots__ = ("endpoint", "last_sequence", "mailbox", "methods", "post", "token")
 
-    def __init__(self, endpoint: RpcEndpoint | None) -> None:
+    def __init__(self, endpoint: RpcEndpoint | None, recorder: RpcRecorder) -> None:
         self.endpoint = endpoint
         self.last_sequence = 0
         self.token: bytes | None = None
         """Encoded; None: calls need none."""
         if endpoint is not None:
             self.mailbox = endpoint.mailbox
-            self.methods = exports_of(type(endpoint)).methods
+            self.post = endpoint.mailbox.handlers.post
+            self.methods = {
+                name: (method, recorder.handled(method.full_name))
+                for name, method in exports_of(type(endpoint)).methods.items()
+            }
             if isinstance(endpoint, FencedRpcEndpoint):
                 self.token = codec.encode(endpoint.fencing_token)
+
+    def count_refusal(self, name: str) -> None:
+        known = self.methods.get(name) if self.endpoint is not None else None
+        if known is not None:
+            known[1].calls += 1
+            known[1].failures += 1
 
 
 class ServerConnection:
@@ -89,8 +101,8 @@ class ServerConnection:
         self._pending_bytes = 0
         self._is_paused = False
         self._packer = msgpack.Packer()
-        self._time = service.loop.time
-        self._lanes = {CONTROL_LANE: _Lane(None)}
+        self._time = time_of(service.loop)
+        self._lanes = {CONTROL_LANE: _Lane(None, service.recorder)}
         self._resolved: set[int] = set()
 
     def frame_received(self, frame: bytes) -> None:
@@ -112,15 +124,23 @@ class ServerConnection:
             endpoint = lane.endpoint
             if endpoint is None or not lane.mailbox.accepts_calls:
                 _refuse_state(endpoint, name)
-            method = lane.methods.get(name)
-            if method is None:
+            known = lane.methods.get(name)
+            if known is None:
                 _refuse_method(endpoint, name)
+            method, recorder = known
             if lane.token is not None and token != lane.token:
                 _refuse_token(endpoint, method, token)
-            arguments = _arguments(endpoint, method, payload)
+            try:
+                arguments = codec.decode(payload)
+            except RpcSerializationError as error:
+                _refuse_arguments(endpoint, method, error)
+            if type(arguments) is not tuple or len(arguments) != len(method.parameters):
+                _refuse_arguments(endpoint, method, None)
         except RpcError as error:
+            lane.count_refusal(name)
             self._refuse(name, answered, error)
             return
+        recorder.calls += 1
         size = len(frame)
         self._pending_calls += 1
         self._pending_bytes += size
@@ -130,10 +150,12 @@ class ServerConnection:
         ):
             self._is_paused = True
             self._transport.pause_reading()
-        deadline = None if timeout is None else self._time() + timeout
-        lane.mailbox.post(
-            HandlerCall(self, endpoint, method, answered, arguments, size, timeout, deadline, trace)
-        )
+        lane.post(
+            HandlerCall(
+                self, endpoint, method, recorder, answered, arguments, size, self._time(), timeout,
+                trace,
+            )
+        )  # fmt: skip
 
     def frame_refused(self, reason: str) -> None:
         self._service.refuse_frame(self._peer, reason)
@@ -150,7 +172,7 @@ class ServerConnection:
 
     def _new_lane(self, target: int) -> _Lane:
         endpoint = self._service.endpoint_by_number(target)
-        lane = _Lane(endpoint)
+        lane = _Lane(endpoint, self._service.recorder)
         if endpoint is not None:
             self._lanes[target] = lane
         return lane
@@ -198,6 +220,9 @@ class ServerConnection:
         self._service.deadlines.add(deadline, call)
 
     def _done(self, call: HandlerCall) -> None:
+        seconds = self._time() - call.begun
+        call.recorder.seconds += seconds
+        call.recorder.buckets[int(seconds * 1e6).bit_length()] += 1
         self._pending_calls -= 1
         self._pending_bytes -= call.size
         if (
@@ -216,15 +241,18 @@ class ServerConnection:
         try:
             self._reply(RESULT, call.sequence, result)
         except FrameTooLargeError as error:
+            call.recorder.failures += 1
             too_large = FrameTooLargeError(f"{call.what}: the result: {error}")
             self._refuse(call.method.name, call.sequence, too_large)
         except RpcSerializationError as error:
+            call.recorder.failures += 1
             unsendable = RpcSerializationError(f"{call.what}: the result: {error}")
             unsendable.__cause__ = error
             self._refuse(call.method.name, call.sequence, unsendable)
 
     def failed(self, call: HandlerCall, error: Exception) -> None:
         """For calls: the handler has failed, or could not begin."""
+        call.recorder.failures += 1
         self._done(call)
         self._refuse(call.method.name, call.sequence, error)
 
@@ -275,15 +303,10 @@ def _refuse_token(endpoint: RpcEndpoint, method: GatewayMethod, received: bytes 
     )
 
 
-def _arguments(endpoint: RpcEndpoint, method: GatewayMethod, payload: bytes) -> tuple[Any, ...]:
-    try:
-        arguments = codec.decode(payload)
-    except RpcSerializationError as error:
-        raise RpcSerializationError(
-            f"{endpoint.address}: {method.full_name}: the arguments: {error}"
-        ) from error
-    if type(arguments) is not tuple or len(arguments) != len(method.parameters):
-        raise RpcSerializationError(
-            f"{endpoint.address}: {method.full_name}: wrong number of arguments"
-        )
-    return arguments
+def _refuse_arguments(
+    endpoint: RpcEndpoint, method: GatewayMethod, cause: RpcSerializationError | None
+) -> NoReturn:
+    what = f"{endpoint.address}: {method.full_name}"
+    if cause is None:
+        raise RpcSerializationError(f"{what}: wrong number of arguments")
+    raise RpcSerializationError(f"{what}: the arguments: {cause}") from cause

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flinkray.rpc.dispatch import ServerConnection
     from flinkray.rpc.endpoint import RpcEndpoint
     from flinkray.rpc.gateway import GatewayMethod
+    from flinkray.rpc.metrics import MethodRecorder
 
 
 class HandlerCall:
@@ -28,11 +29,13 @@ class HandlerCall:
         "_task",
         "_trace",
         "ask_deadline",
+        "begun",
         "coroutine",
         "deadline",
         "endpoint",
         "is_over",
         "method",
+        "recorder",
         "sequence",
         "size",
         "timeout",
@@ -45,23 +48,27 @@ class HandlerCall:
         connection: ServerConnection,
         endpoint: RpcEndpoint,
         method: GatewayMethod,
+        recorder: MethodRecorder,
         sequence: int,
         arguments: tuple[Any, ...],
         size: int,
+        begun: float,
         timeout: float | None,
-        deadline: float | None,
         trace: dict[str, str] | None,
     ) -> None:
         self._connection = connection
         self.endpoint = endpoint
         self.method = method
+        self.recorder = recorder
         self.sequence = sequence
         """Of the request; 0 for a tell, which gets no answer."""
         self._arguments = arguments
         self.size = size
         """Bytes of the request."""
+        self.begun = begun
+        """When the request came, in the loop's time."""
         self.timeout = timeout
-        self.deadline = deadline
+        deadline = self.deadline = None if timeout is None else begun + timeout
         self.ask_deadline = None if method.runs_to_completion else deadline
         self._trace = trace
         self.is_over = False
@@ -115,11 +122,14 @@ class HandlerCall:
     # --- its end ------------------------------------------------------------------------------
 
     def succeeded(self, result: object) -> None:
-        self._end()
+        # what the handler has started, and which goes on, is bound to no deadline from now on
+        self.is_over = True
+        self.deadline = self.ask_deadline = None
         self._connection.succeeded(self, result)
 
     def failed(self, error: Exception) -> None:
-        self._end()
+        self.is_over = True
+        self.deadline = self.ask_deadline = None
         self._connection.failed(self, error)
 
     def cancelled(self) -> bool:
@@ -131,11 +141,6 @@ class HandlerCall:
 
     def abandoned(self) -> None:
         self.failed(RecipientUnreachableError(ENDED))
-
-    def _end(self) -> None:
-        # what the handler has started, and which goes on, is bound to no deadline from now on
-        self.is_over = True
-        self.deadline = self.ask_deadline = None
 
 
 async def _await(awaitable: Awaitable[Any]) -> Any:

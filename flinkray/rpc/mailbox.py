@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.rpc.call_context import outside_of_handler
-from flinkray.rpc.handler_queue import HandlerQueue, Handling
+from flinkray.rpc.handler_queue import HandlerQueue
 from flinkray.rpc.watch import TerminationWatch
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Mailbox:
         self._service = service
         self._loop = service.loop
         self._state = EndpointState.CREATED
-        self._handlers = HandlerQueue(self._loop)
+        self.handlers = HandlerQueue(self._loop)
+        """Of calls; it opens when ``on_start`` is done."""
         # in their order, so that an end takes the same course whenever it is repeated
         self._background: dict[asyncio.Task[Any], None] = {}
         self._timers: dict[TimerHandle, None] = {}
@@ -115,7 +116,7 @@ class Mailbox:
         if self._state is EndpointState.STARTED:
             self._state = EndpointState.RUNNING
         self.started.set_result(None)
-        self._handlers.open()
+        self.handlers.open()
 
     def close(self) -> asyncio.Future[None]:
         self.validate_runs_in_main_thread()
@@ -144,7 +145,7 @@ class Mailbox:
                 await asyncio.wait({self._start_task})
             if not self.started.done():
                 self._refuse_calls()
-            self._handlers.open()
+            self.handlers.open()
             if run_on_stop:
                 await self._endpoint.on_stop()
         except Exception as error:  # noqa: BLE001 - whatever it is, termination carries it
@@ -152,8 +153,8 @@ class Mailbox:
                 self._error = error
         self._state = EndpointState.TERMINATED
         self._refuse_calls()
-        if self._handlers.tasks:
-            await asyncio.wait(self._handlers.tasks, timeout=self._endpoint.handler_grace)
+        if self.handlers.tasks:
+            await asyncio.wait(self.handlers.tasks, timeout=self._endpoint.handler_grace)
         leftovers = self._release()
         if leftovers:
             await asyncio.wait(leftovers)
@@ -176,16 +177,16 @@ class Mailbox:
 
     def _refuse_calls(self) -> None:
         self.accepts_calls = False
-        self._handlers.close()
+        self.handlers.close()
 
     def _release(self) -> list[asyncio.Task[Any]]:
         for timer in tuple(self._timers):
             timer.cancel()
         for watch in tuple(self._watches):
             watch.cancel()
-        self._handlers.abandon_waiting()
+        self.handlers.abandon_waiting()
         current = asyncio.current_task(self._loop) if _on_loop(self._loop) else None
-        tasks = [task for task in (*self._handlers.tasks, *self._background) if task is not current]
+        tasks = [task for task in (*self.handlers.tasks, *self._background) if task is not current]
         for task in tasks:
             task.cancel()
         return tasks
@@ -202,10 +203,6 @@ class Mailbox:
             self.terminated.exception()  # it was logged or is for whoever asks: no complaint
 
     # --- what runs here -----------------------------------------------------------------------
-
-    def post(self, call: Handling) -> None:
-        """Handle *call* after all that were posted before, and after ``on_start``."""
-        self._handlers.post(call)
 
     def run_async(self, fn: Callable[[], Awaitable[None] | None]) -> None:
         if _on_loop(self._loop):

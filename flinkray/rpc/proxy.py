@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from flinkray.core.errors import (
     RecipientUnreachableError,
+    RpcError,
     RpcSerializationError,
     RpcTimeoutError,
 )
@@ -19,6 +20,7 @@ from flinkray.rpc import codec
 from flinkray.rpc.call_context import current_call
 from flinkray.rpc.connection import ClientConnection, PendingAnswer
 from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
+from flinkray.rpc.metrics import MethodRecorder, RpcRecorder
 
 G = TypeVar("G", bound=RpcGateway)
 
@@ -41,7 +43,8 @@ class Binding:
     """What a proxy is bound to: one endpoint object, reached by one connection after the other."""
 
     __slots__ = (
-        "_names",
+        "_calls",
+        "_recorder",
         "address",
         "ask_timeout",
         "connection",
@@ -59,6 +62,7 @@ class Binding:
         token: FencingToken | None,
         ask_timeout: float,
         successor_of: Callable[[ClientConnection], ClientConnection],
+        recorder: RpcRecorder,
     ) -> None:
         """*successor_of*: see :meth:`ConnectionPool.successor_of`."""
         self.connection = connection
@@ -68,46 +72,52 @@ class Binding:
         self.token = token
         self.token_bytes = None if token is None else codec.encode(token)
         self.ask_timeout = ask_timeout
-        self._names: dict[GatewayMethod, str] = {}
+        self._recorder = recorder
+        self._calls: dict[GatewayMethod, tuple[str, MethodRecorder]] = {}
+        """How errors name a call, and who counts it."""
 
-    def name_of(self, method: GatewayMethod) -> str:
-        """How errors name a call of *method*: address, gateway and method."""
-        name = self._names.get(method)
-        if name is None:
-            name = self._names[method] = f"{self.address}: {method.full_name}"
-        return name
+    def _new_call(self, method: GatewayMethod) -> tuple[str, MethodRecorder]:
+        call = f"{self.address}: {method.full_name}", self._recorder.called(method.full_name)
+        self._calls[method] = call
+        return call
 
     def ask(self, method: GatewayMethod, arguments: tuple[Any, ...]) -> PendingAnswer:
         """Send an ask; see :meth:`ClientConnection.ask`."""
-        what = self.name_of(method)
+        what, recorder = self._calls.get(method) or self._new_call(method)
+        recorder.calls += 1
         try:
-            payload = codec.encode(arguments)
-        except RpcSerializationError as error:
-            raise _blame(what, method.parameters, arguments) from error
-        connection = self.connection
-        if connection.lost_reason is not None:
-            connection = self.connect_again(what)
-        timeout = _timeout_override.get()
-        if timeout is None:
-            timeout = self.ask_timeout if method.timeout is None else method.timeout[0]
-        handled = current_call.get()
-        if handled is not None and handled.ask_deadline is not None:
-            timeout = _what_is_left(what, handled.ask_deadline, timeout)
-        return connection.ask(what, self.number, method.name, self.token_bytes, payload, timeout)
+            payload = _encode(what, method, arguments)
+            connection = self.connection
+            if connection.lost_reason is not None:
+                connection = self.connect_again(what)
+            timeout = _timeout_override.get()
+            if timeout is None:
+                timeout = self.ask_timeout if method.timeout is None else method.timeout[0]
+            handled = current_call.get()
+            if handled is not None and handled.ask_deadline is not None:
+                timeout = _what_is_left(what, handled.ask_deadline, timeout)
+            return connection.ask(
+                what, self.number, method.name, self.token_bytes, payload, timeout, recorder
+            )
+        except RpcError:
+            recorder.failures += 1
+            raise
 
     async def tell(self, method: GatewayMethod, arguments: tuple[Any, ...]) -> None:
         """Send a tell; returns when the message is on its way."""
-        what = self.name_of(method)
+        what, recorder = self._calls.get(method) or self._new_call(method)
+        recorder.calls += 1
         try:
-            payload = codec.encode(arguments)
-        except RpcSerializationError as error:
-            raise _blame(what, method.parameters, arguments) from error
-        connection = self.connection
-        if connection.lost_reason is not None:
-            connection = self.connect_again(what)
-        connection.tell(what, self.number, method.name, self.token_bytes, payload)
-        if connection.is_congested:
-            await connection.drain(what)
+            payload = _encode(what, method, arguments)
+            connection = self.connection
+            if connection.lost_reason is not None:
+                connection = self.connect_again(what)
+            connection.tell(what, self.number, method.name, self.token_bytes, payload)
+            if connection.is_congested:
+                await connection.drain(what)
+        except RpcError:
+            recorder.failures += 1
+            raise
 
     def connect_again(self, what: str) -> ClientConnection:
         """Go on with the successor of a lost connection.
@@ -128,6 +138,13 @@ def _what_is_left(what: str, deadline: float, timeout: float | None) -> float:
     if left <= 0:
         raise RpcTimeoutError(f"{what}: not sent, the time of the call that asks for it is over")
     return left if timeout is None else min(left, timeout)
+
+
+def _encode(what: str, method: GatewayMethod, arguments: tuple[Any, ...]) -> bytes:
+    try:
+        return codec.encode(arguments)
+    except RpcSerializationError as error:
+        raise _blame(what, method.parameters, arguments) from error
 
 
 def _blame(what: str, names: tuple[str, ...], arguments: tuple[Any, ...]) -> RpcSerializationError:

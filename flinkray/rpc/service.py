@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
 from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.metrics import RpcMetrics
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.watch import TerminationWatch
@@ -47,6 +48,11 @@ class RpcService(ABC):
     max_pending_bytes: int
     """The same for the size of these calls."""
     loop: asyncio.AbstractEventLoop
+
+    @property
+    @abstractmethod
+    def metrics(self) -> RpcMetrics:
+        """Calls, failures and latencies by gateway method, of both sides, until now."""
 
     @property
     @abstractmethod
