@@ -23,7 +23,14 @@ async def result_of(reference: Any) -> Any:
     Ray's own future is not cancelled with who waits for it: the thread in which Ray Client sets its
     futures does not survive that.
     """
-    return await asyncio.shield(asyncio.wrap_future(reference.future()))
+    future = asyncio.wrap_future(reference.future())
+    future.add_done_callback(_retrieve)  # also when nobody waits any more
+    return await asyncio.shield(future)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 async def patiently(run: Callable[..., Awaitable[T]], fn: Callable[..., T], *args: object) -> T:

@@ -207,12 +207,20 @@ class RayRpcService(BaseRpcService):
         assert isinstance(where, Whereabouts)
         # a connection that Ray carries ends with the calls that carry it
         if where.record.actor_id is not None and not where.is_carried:
-            sentinel = self.create_task(self._guard(connection, where.record.actor_id))
+            sentinel = self.create_task(self._guard(connection, where.record))
             connection.on_lost(lambda: _ignore(sentinel.cancel()))
 
-    async def _guard(self, connection: ClientConnection, actor_id: str) -> None:
+    async def _guard(self, connection: ClientConnection, record: ProcessRecord) -> None:
         """Break the connection when Ray reports the death of the process (or its node)."""
-        reason = await death_of(self._ray, connection, self.namespace, actor_id, self.ask_timeout)
+        assert record.actor_id is not None
+        reason = await death_of(
+            self._ray,
+            connection,
+            self.namespace,
+            record.actor_id,
+            record.node_id,
+            self.ask_timeout,
+        )
         logger.info("%s: %s", connection.process_name, reason)
         connection.peer_died = True
         connection.break_off(reason)

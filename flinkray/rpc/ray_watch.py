@@ -26,12 +26,14 @@ async def death_of(
     connection: ClientConnection,
     namespace: str,
     actor_id: str,
+    node_id: str | None,
     ping_timeout: float,
 ) -> str:
     """Return, with the reason, when the process of *connection* is dead according to Ray.
 
-    *run* runs blocking calls off the loop.  Whatever else Ray says, or its head being away, is no
-    death while the process answers a ping within *ping_timeout* seconds.
+    *run* runs blocking calls off the loop.  What is on a node that Ray has given up is dead, be it
+    that a process there still answers: Ray starts it again elsewhere.  Whatever else Ray says, or
+    its head being away, is no death while the process answers a ping within *ping_timeout* seconds.
     """
     name = connection.process_name
 
@@ -56,7 +58,14 @@ async def death_of(
         except ray.exceptions.RayError as error:
             reason = f"the process {name} is not reachable: {error}"
         try:
+            if await run(_is_node_dead, node_id):
+                return f"Ray has given up node {node_id}, where the process {name} was"
             await connection.ping(ping_timeout)
         except RpcError:
             return reason
         await asyncio.sleep(_AGAIN)
+
+
+def _is_node_dead(node_id: str | None) -> bool:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return any(node["NodeID"] == node_id and not node["Alive"] for node in nodes)
