@@ -64,6 +64,7 @@ class Execution:
     """
 
     __slots__ = (
+        "_created_at",
         "_transitions",
         "attempt_number",
         "executor_actor_id",
@@ -80,7 +81,8 @@ class Execution:
         self.vertex = vertex
         self.attempt_number = attempt_number
         self.state = ExecutionState.CREATED
-        self._transitions = [(ExecutionState.CREATED, now, "")]
+        self._created_at = now
+        self._transitions: tuple[tuple[ExecutionState, float, str], ...] = ()
         self.slot: AllocatedSlot | None = None
         self.failure: Failure | None = None
         self.restored_state: bytes | None = None
@@ -101,11 +103,12 @@ class Execution:
     @property
     def entered(self) -> dict[ExecutionState, float]:
         """When each state was entered."""
-        return {state: at for state, at, _ in self._transitions}
+        later = {state: at for state, at, _ in self._transitions}
+        return {ExecutionState.CREATED: self._created_at, **later}
 
     def entered_at(self, state: ExecutionState) -> float | None:
         """When a state was entered, if it was."""
-        return next((at for entered, at, _ in self._transitions if entered is state), None)
+        return self.entered.get(state)
 
     @property
     def location(self) -> str | None:
@@ -116,7 +119,7 @@ class Execution:
         """What has happened to it and why, a line per transition."""
         story = Story(f"attempt {self.attempt_id} of {self.task_name}")
         before = ExecutionState.CREATED
-        for state, at, cause in self._transitions[1:]:
+        for state, at, cause in self._transitions:
             text = f"{before.name} -> {state.name}"
             story.add(at, f"{text}: {cause}" if cause else text)
             before = state
@@ -183,7 +186,7 @@ class Execution:
     def _enter(self, state: ExecutionState, now: float, cause: str = "") -> None:
         if state not in _LEGAL[self.state]:
             raise self.illegal(f"go from {self.state.name} to {state.name}")
-        self._transitions.append((state, now, cause))
+        self._transitions = (*self._transitions, (state, now, cause))
         self.state = state
         if state.is_terminal:
             self.vertex.job_vertex.execution_ended(state)
