@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 import flinkray
 from flinkray.actors.cluster_services import ClusterServices, Leadership
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
+from flinkray.actors.insist import insist
+from flinkray.actors.job_blobs import JobBlobs
 from flinkray.actors.managed_job import ManagedJob, overview_of
 from flinkray.actors.messages import (
     ArchivedJob,
@@ -22,6 +23,7 @@ from flinkray.actors.messages import (
     JobMasterToDispatcherRegistrationSuccess,
 )
 from flinkray.actors.settings import heartbeat_settings
+from flinkray.blob import BlobNotFoundError
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,
@@ -34,7 +36,6 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
 from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS
-from flinkray.ha import CorruptEntryError, JobStoreStateError, StoreError
 from flinkray.rpc import (
     EndpointSpec,
     FencedRpcEndpoint,
@@ -58,8 +59,6 @@ log = logging.getLogger(__name__)
 
 JOB_MASTER_FACTORY = "flinkray.actors.job_master:create_job_master"
 
-_RETRY_DELAY = 0.5
-"""Seconds between two attempts to store how a job ended, or to clean up after it."""
 _CANCEL_GRACE = 20.0
 """Seconds that running jobs have to end when the cluster is shut down."""
 
@@ -111,6 +110,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         graphs = await self._graphs.recover_job_graphs()
         for corrupt in (*clean.corrupt, *dirty.corrupt, *graphs.corrupt):
             log.error("%s", corrupt)
+        self._blobs = await JobBlobs.create(self._services)
+        await self._blobs.retain_recovered(graphs.records)
         self._ended = {ended.job_id: ended for ended in clean.records}
         for ended in dirty.records:
             graph = JobGraph(ended.job_id, ended.result.name, ())
@@ -120,6 +121,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 self._manage(graph, self.clock.time())
 
     async def on_start(self) -> None:
+        self._blobs.start()
         settings = heartbeat_settings(self._services.configuration)
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
@@ -140,6 +142,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def on_stop(self) -> None:
         self._heartbeats.stop()
         await self._leadership.give_up()
+        await self._blobs.close()
         await self._services.high_availability.close()
 
     def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:
@@ -160,13 +163,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             )
         job = self._manage(job_graph, self.clock.time())
         try:
+            await self._blobs.retain(job_graph)
             await self._graphs.put_job_graph(job_graph)
         except FlinkRayError as error:
+            await self._blobs.release(job_id)
             del self._jobs[job_id]
-            refusal = JobSubmissionError(job_id, f"its graph could not be stored: {error}")
+            refusal: FlinkRayError = error
+            if not isinstance(error, BlobNotFoundError):  # which the client can mend
+                refusal = JobSubmissionError(job_id, f"its graph could not be stored: {error}")
             job.ended.set_exception(refusal)  # for who has asked for its result meanwhile
             job.ended.exception()
-            raise refusal from error
+            raise refusal from None if refusal is error else error
         log.info("job %s (%s) accepted", job_id, job_graph.name)
         self.create_task(self._start_job_master(job))
 
@@ -377,7 +384,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await asyncio.shield(job.ending)
 
     async def _store(self, job: ManagedJob, outcome: ArchivedJob) -> None:
-        await _insist(
+        await insist(
             f"job {job.job_id}: cannot store how it ended yet",
             lambda: self._results.create_dirty_result(outcome),
         )
@@ -397,32 +404,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             await manager.release_job(job.job_id, reason)
 
         name = f"job {job.job_id}"
-        await _insist(f"{name}: cannot give back its workers yet", release)
-        await _insist(
+        await insist(f"{name}: cannot give back its workers yet", release)
+        await insist(
             f"{name}: cannot remove its graph yet",
             lambda: self._graphs.remove_job_graph(job.job_id),
         )
-        await _insist(
+        # after the graph, which would refer to blobs that are gone
+        await insist(f"{name}: cannot delete its blobs yet", lambda: self._blobs.delete(job.job_id))
+        await insist(
             f"{name}: cannot mark its result as clean yet",
             lambda: self._results.mark_result_as_clean(job.job_id),
         )
         self._ended[job.job_id] = outcome
         del self._jobs[job.job_id]
         job.ended.set_result(outcome)
-
-
-async def _insist(what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Until it is done: nobody else would do it.
-
-    What a store says of the state that it is in does not change by trying again: it is logged.
-    """
-    while True:
-        try:
-            await work()
-            return
-        except (JobStoreStateError, CorruptEntryError) as error:
-            log.error("%s, and never will: %s", what, error)
-            return
-        except (RpcError, StoreError) as error:
-            log.warning("%s: %s", what, error)
-        await asyncio.sleep(_RETRY_DELAY)

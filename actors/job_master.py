@@ -35,6 +35,7 @@ from flinkray.actors.settings import heartbeat_settings, registration_settings
 from flinkray.actors.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.task_runners import TaskError
 from flinkray.actors.tell import tell
+from flinkray.blob import blob_server_beside
 from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
@@ -300,6 +301,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             parallelism=vertex.parallelism,
             slot_profile=vertex.slot_profile,
             code=vertex.invokable.code,
+            blob_server=self._blob_server(),
             configuration={**self._stage_defaults(), **vertex.invokable.configuration},
             result_location=(
                 f"{storage}/data/{self._job_id}/{vertex.vertex_id.short()}"
@@ -307,6 +309,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             ),
         )
         self._coordinators.start((vertex.vertex_id, action.attempt_number), descriptor)
+
+    def _blob_server(self) -> str | None:
+        dispatcher = self._dispatcher.leader_address
+        return None if dispatcher is None else blob_server_beside(dispatcher)
 
     def _stage_defaults(self) -> dict[str, str]:
         java_home = self._services.configuration.get(options.JAVA_HOME)

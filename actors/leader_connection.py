@@ -57,6 +57,8 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         self._connection: RegisteredRpcConnection[G, S] | None = None
         self._watch: TerminationWatch | None = None
         self._retriever: LeaderRetrievalService | None = None
+        self.leader_address: str | None = None
+        """Of the last leader that was told, be it that it leads no more; None: of none yet."""
 
     async def start(self, retriever: LeaderRetrievalService) -> None:
         """Follow the leader that *retriever* tells."""
@@ -90,6 +92,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
             self._endpoint.run_async(lambda: self._on_lost(f"{self._target_name} changed"))
         if address is None or session_id is None:
             return
+        self.leader_address = address
         self._connection = RegisteredRpcConnection(
             self._endpoint,
             target_name=self._target_name,

@@ -83,8 +83,8 @@ class ClusterArguments:
     """For :class:`flinkray.core.config.Configuration`."""
     storage_dir: str
     """This cluster's own directory (path or URI), resolved: ``storage.dir`` and its defaults do not
-    matter any more.  Below it: ``job-graphs``, ``job-results`` and, for the data of returned
-    DataFrames, ``data/<job id hex>``."""
+    matter any more.  Below it: ``job-graphs``, ``job-results``, ``blobs`` and, for the data
+    of returned DataFrames, ``data/<job id hex>``."""
 
 
 @message

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import Enum
 
+from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
@@ -76,11 +77,12 @@ class Invokable:
     """What the subtasks of a vertex run.
 
     ``kind`` says which runtime runs it (``"spark"``); ``code`` is the user's function, pickled, and
-    is unpickled only by the process that runs it; ``configuration`` is the runtime's.
+    is unpickled only by the process that runs it, or the key of a blob with that function;
+    ``configuration`` is the runtime's.
     """
 
     kind: str
-    code: bytes
+    code: bytes | BlobKey
     configuration: dict[str, str] = field(default_factory=dict)
 
 
@@ -210,6 +212,12 @@ class JobGraph:
     scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT
     restart_all: bool = False
     """True: any failure restarts the whole job, not only the regions that it concerns."""
+
+    @property
+    def blobs(self) -> tuple[BlobKey, ...]:
+        """What the graph refers to; the blobs' owner is the job."""
+        codes = [vertex.invokable.code for vertex in self.vertices]
+        return tuple(dict.fromkeys(code for code in codes if isinstance(code, BlobKey)))
 
     @property
     def needs_dedicated_workers(self) -> bool:

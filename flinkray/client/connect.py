@@ -16,7 +16,7 @@ from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
 from flinkray.core.config import Configuration
 from flinkray.core.ids import LeaderSessionID
-from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
+from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.rpc import RayRpcService, RpcService
@@ -118,6 +118,7 @@ async def _open(
         rpc_service,
         StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone()),
         cluster_id,
+        offload_min_size=configuration.get(BLOB_OFFLOAD_MIN_SIZE),
     )
     started = False
 

@@ -7,10 +7,14 @@ replaced or cannot be reached, the present leader is connected to and asked agai
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
+from flinkray.blob import BlobClient, BlobNotFoundError, BlobOwner, blob_server_beside
+from flinkray.client.offload import offload
+from flinkray.core.blobs import BlobKey
 from flinkray.core.config import format_duration
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
@@ -21,9 +25,12 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import DispatcherId, LeaderSessionID
+from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
 from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import JobGraph
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -32,6 +39,8 @@ _LONGEST_DELAY = 1.0
 """Seconds between two attempts; doubled each time."""
 _STABLE = 5.0
 """An attempt that lasted so many seconds before it failed begins a new row of failures."""
+_UPLOADS = 3
+"""How often user code is uploaded for one submission, if the cluster loses it again."""
 UNREACHABLE_LIMIT = 60.0
 """Seconds without any Dispatcher after which even a question without a timeout is given up.  Ray
 restarts a dead one within 2 s (FACTS), more on a busy machine."""
@@ -47,11 +56,14 @@ class DispatcherConnection(LeaderRetrievalListener):
         cluster_id: str,
         *,
         unreachable_limit: float = UNREACHABLE_LIMIT,
+        offload_min_size: int = BLOB_OFFLOAD_MIN_SIZE.default,
     ) -> None:
+        """*offload_min_size*: see the option ``blob.offload.minsize``."""
         self._rpc_service = rpc_service
         self._retriever = retriever
         self._cluster_id = cluster_id
         self._unreachable_limit = unreachable_limit
+        self._offload_min_size = offload_min_size
         self._leader: tuple[str, LeaderSessionID] | None = None
         self._gateway: DispatcherGateway | None = None
         self._error: Exception | None = None
@@ -103,17 +115,20 @@ class DispatcherConnection(LeaderRetrievalListener):
             ) from None
 
     async def submit(self, graph: JobGraph, timeout: float | None) -> None:
-        """Submit a job, once.
+        """Submit a job, once; large user code is uploaded first.
 
         When an attempt ended without an answer, the job may have been accepted: that it is known
         already is then the answer that was lost.
         """
         unanswered = False
+        small, blobs = await self._rpc_service.run_blocking(offload, graph, self._offload_min_size)
+        owner = BlobOwner.of_job(graph.job_id)
 
         async def submit(gateway: DispatcherGateway) -> None:
             nonlocal unanswered
+            await self._upload(gateway, owner, blobs)
             try:
-                await gateway.submit_job(graph)
+                await gateway.submit_job(small)
             except DuplicateJobSubmissionError:
                 if not unanswered:
                     raise
@@ -121,7 +136,27 @@ class DispatcherConnection(LeaderRetrievalListener):
                 unanswered = True
                 raise
 
-        await self.ask(f"submit job {graph.job_id}", submit, timeout)
+        async def submit_with_blobs(gateway: DispatcherGateway) -> None:
+            for _ in range(_UPLOADS - 1):
+                try:
+                    await submit(gateway)
+                except BlobNotFoundError as error:  # the Dispatcher was replaced in between
+                    log.info("job %s: to be uploaded again: %s", graph.job_id, error)
+                else:
+                    return
+            await submit(gateway)
+
+        await self.ask(f"submit job {graph.job_id}", submit_with_blobs, timeout)
+
+    async def _upload(
+        self, gateway: DispatcherGateway, owner: BlobOwner, blobs: dict[BlobKey, bytes]
+    ) -> None:
+        """Nothing travels that is there already."""
+        if blobs:
+            address = blob_server_beside(gateway.address)
+            client = BlobClient(self._rpc_service, address, patience=_STABLE)
+            for blob in blobs.values():
+                await client.put(owner, blob)
 
     async def _ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
         clock = self._rpc_service.clock

@@ -81,6 +81,22 @@ RPC_MAX_PENDING_BYTES = ConfigOption(
     "The same for the size of these calls.",
 )
 
+BLOB_OFFLOAD_MIN_SIZE = ConfigOption(
+    "blob.offload.minsize",
+    memory_size(),
+    2**20,
+    "A job whose user code is larger than this, all functions together, is sent without the "
+    "largest of them: they are uploaded to the cluster's blob server before, and fetched where "
+    "they run. Given to the client, and below rpc.frame-size.",
+)
+BLOB_UPLOAD_TIMEOUT = ConfigOption(
+    "blob.upload-timeout",
+    duration(),
+    600.0,
+    "What was uploaded to the blob server and belongs to no job, or only in part, is deleted when "
+    "nothing more has come for so long.",
+)
+
 REGISTRATION_INITIAL_TIMEOUT = ConfigOption(
     "cluster.registration.initial-timeout",
     duration(),

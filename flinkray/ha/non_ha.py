@@ -17,6 +17,7 @@ RecordT = TypeVar("RecordT", bound=JobRecord)
 
 JOB_GRAPHS = "job-graphs"
 JOB_RESULTS = "job-results"
+BLOBS = "blobs"
 
 
 class AbstractNonHaServices(HighAvailabilityServices):
@@ -42,6 +43,10 @@ class AbstractNonHaServices(HighAvailabilityServices):
         directory = self._storage.subdirectory(JOB_RESULTS)
         return DurableJobResultStore(directory, record_type, self._executor)
 
+    def get_blob_directory(self) -> Directory:
+        self._check_running()
+        return self._storage.subdirectory(BLOBS)
+
     async def cleanup_job(self, job_id: JobID) -> None:
         """Nothing: no election leaves anything behind."""
 
@@ -50,7 +55,7 @@ class AbstractNonHaServices(HighAvailabilityServices):
 
     async def close_and_cleanup_all_data(self) -> None:
         await self.close()
-        for name in (JOB_GRAPHS, JOB_RESULTS):
+        for name in (JOB_GRAPHS, JOB_RESULTS, BLOBS):  # pointers before what they point to
             directory = self._storage.subdirectory(name)
             await asyncio.get_running_loop().run_in_executor(self._executor, directory.delete_all)
 

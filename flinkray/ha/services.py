@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TypeVar
 
 from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.ha.directory import Directory
 from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
 from flinkray.ha.stores import JobGraphStore, JobRecord, JobResultStore
 
@@ -58,6 +59,10 @@ class HighAvailabilityServices(ABC):
         """The store of job results; *record_type* is the type of its entries."""
 
     @abstractmethod
+    def get_blob_directory(self) -> Directory:
+        """Where the blob server keeps what is too large for a message."""
+
+    @abstractmethod
     async def cleanup_job(self, job_id: JobID) -> None:
         """Remove what leader election keeps for a job that has ended.  Idempotent."""
 
@@ -67,4 +72,7 @@ class HighAvailabilityServices(ABC):
 
     @abstractmethod
     async def close_and_cleanup_all_data(self) -> None:
-        """Close, and remove all stored data of exactly this cluster."""
+        """Close, and remove all stored data of exactly this cluster.
+
+        What refers to blobs goes first; if that fails, the blobs are kept.
+        """

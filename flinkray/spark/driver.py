@@ -20,6 +20,7 @@ from flinkray.spark.gateway import (
 )
 from flinkray.spark.ray_cluster import current_ray_context
 from flinkray.spark.stage import SparkStage, StageListener, StageRun
+from flinkray.spark.user_code import fetch_code
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +29,11 @@ ENDPOINT_ID = "sparkdriver"
 Report = Callable[[SparkStageListenerGateway], Coroutine[Any, Any, None]]
 
 
-def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
+async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
     """Factory for :meth:`RpcService.spawn`; the process must be connected to Ray."""
     ray = current_ray_context()
-    return SparkDriver(rpc_service, stage, lambda listener: SparkStage(stage, ray, listener))
+    code = await fetch_code(rpc_service, stage)
+    return SparkDriver(rpc_service, stage, lambda listener: SparkStage(stage, code, ray, listener))
 
 
 class SparkDriver(RpcEndpoint, SparkDriverGateway):

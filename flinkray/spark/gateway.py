@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import field
 
+from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -33,11 +34,14 @@ class SparkStageDescriptor:
     parallelism: int
     """Number of executors = number of bundles."""
     slot_profile: ResourceProfile
-    code: bytes
+    code: bytes | BlobKey
+    """The user's function, pickled, or the key of a blob with that; the blob's owner is the job."""
     configuration: dict[str, str]
     """The user's Spark properties."""
     result_location: str
     """Directory (URI or path) for the Parquet files of a returned DataFrame."""
+    blob_server: str | None = None
+    """Address; needed where ``code`` is a key."""
 
 
 @message

@@ -78,16 +78,19 @@ class SparkStage:
     def __init__(
         self,
         stage: SparkStageDescriptor,
+        code: bytes,
         ray: RayContext,
         listener: StageListener,
         executor_timeout: float = 180.0,
     ) -> None:
         """
         Args:
+            code: the user's function, pickled.
             executor_timeout: seconds until all executors must be registered, counted from the
                 opening of the session.
         """
         self._stage = stage
+        self._code = code
         self._ray = ray
         self._listener = listener
         self._executor_timeout = executor_timeout
@@ -133,7 +136,7 @@ class SparkStage:
         application = self._launch()
         if application is None:
             return
-        function = load_function(self._stage.code)  # while the JVM starts
+        function = load_function(self._code)  # while the JVM starts
         session = application.open()
         self.timings.update(application.timings)
         self._watch_executors(application)

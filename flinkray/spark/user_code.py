@@ -19,7 +19,10 @@ from typing import Any
 
 from ray import cloudpickle as _cloudpickle
 
-from flinkray.core.errors import FlinkRayError
+from flinkray.blob import BlobClient, BlobOwner
+from flinkray.core.errors import FlinkRayError, RpcConnectionError
+from flinkray.rpc import RpcService
+from flinkray.spark.gateway import SparkStageDescriptor
 
 cloudpickle: Any = _cloudpickle  # untyped
 
@@ -83,6 +86,20 @@ def load_function(code: bytes) -> SparkFunction:
             "the client and the cluster probably have different versions of a package"
         ) from error
     return function
+
+
+async def fetch_code(rpc_service: RpcService, stage: SparkStageDescriptor) -> bytes:
+    """The pickled function of a stage, from the blob server if it did not come along.
+
+    Raises:
+        BlobNotFoundError, BlobCorruptError, BlobStoreError, RpcError: see :class:`BlobClient`.
+    """
+    if isinstance(stage.code, bytes):
+        return stage.code
+    if stage.blob_server is None:
+        raise RpcConnectionError(f"job {stage.job_id}: no blob server is known to have its code")
+    client = BlobClient(rpc_service, stage.blob_server)
+    return await client.get(BlobOwner.of_job(stage.job_id), stage.code)
 
 
 @contextmanager

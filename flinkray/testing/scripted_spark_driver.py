@@ -31,6 +31,7 @@ from flinkray.spark.gateway import (
     SparkStageDescriptor,
     SparkStageListenerGateway,
 )
+from flinkray.spark.user_code import fetch_code
 
 SCRIPTED_SPARK_DRIVER = "flinkray.testing.scripted_spark_driver:create_scripted_spark_driver"
 
@@ -47,7 +48,8 @@ async def create_scripted_spark_driver(
     listener = await rpc_service.connect(
         descriptor.listener_address, SparkStageListenerGateway, descriptor.job_master_id
     )
-    return ScriptedSparkDriver(rpc_service, descriptor, listener)
+    code = await fetch_code(rpc_service, descriptor)
+    return ScriptedSparkDriver(rpc_service, descriptor, code, listener)
 
 
 class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
@@ -57,10 +59,11 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
         self,
         rpc_service: RpcService,
         descriptor: SparkStageDescriptor,
+        code: bytes,
         listener: SparkStageListenerGateway,
     ) -> None:
         super().__init__(rpc_service, "sparkdriver")
-        attempts = json.loads(descriptor.code)
+        attempts = json.loads(code)
         self._steps: list[str] = attempts[min(descriptor.attempt_number, len(attempts) - 1)]
         self._descriptor = descriptor
         self._listener = listener

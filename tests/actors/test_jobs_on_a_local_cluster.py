@@ -366,7 +366,9 @@ async def create_dispatcher_of_deaf_job_masters(
     services = ClusterServices.create(rpc_service, arguments)
     leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
     factory = f"{__name__}:create_deaf_job_master"
-    return Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
+    dispatcher = Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
+    await dispatcher.recover()
+    return dispatcher
 
 
 class ClusterOfDeafJobMasters(MiniCluster):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from flinkray.blob import BlobKey, BlobStoreError
+from flinkray.blob import BlobKey, BlobServer, BlobStore, BlobStoreError
+from flinkray.rpc import LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.blob.hosts import DATA, KEY, OTHER, OWNER, Host
+from tests.blob.hosts import DATA, KEY, OTHER, OWNER, FaultyDirectory, Host
 
 MISSING = BlobKey.of(b"never uploaded")
 
@@ -138,3 +140,30 @@ async def test_a_deletion_in_the_middle_of_an_upload_leaves_nothing_half() -> No
     await upload
     assert await server.retain(OWNER, (KEY,)) == ()
     assert await host.client.get(OWNER, KEY) == DATA
+
+
+@on_virtual_time
+async def test_a_part_whose_uploader_gave_up_while_it_was_written_is_deleted_too() -> None:
+    """The storage is still busy with it when the owner is deleted."""
+    service, storage = LocalRpcService("blobs"), FaultyDirectory()
+    server = await BlobServer.create(service, BlobStore(storage))
+    server.start()
+    put = asyncio.ensure_future(server.put(OWNER, KEY, 0, DATA[:1000]))
+    may_go_on = threading.Event()
+
+    def give_up(name: str) -> None:
+        service.loop.call_soon_threadsafe(put.cancel)
+        may_go_on.wait(10)
+
+    storage.before_write = give_up
+    await asyncio.wait([put])
+    assert put.cancelled()
+    deletion = asyncio.ensure_future(server.delete(OWNER))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    may_go_on.set()
+    await deletion
+    while not storage.writes:  # noqa: ASYNC110 - no event tells of a write
+        await asyncio.sleep(0)
+    assert storage.names() == []
+    await service.close()

@@ -204,15 +204,3 @@ async def test_a_full_disk_is_a_clear_error_and_has_its_room_again() -> None:
     host.storage.capacity = None
     await host.client.put(OWNER, DATA)
     assert await host.client.get(OWNER, KEY) == DATA
-
-
-@on_virtual_time
-async def test_an_uploader_that_gives_up_in_the_middle_of_a_part_loses_nothing() -> None:
-    host = await Host().start()
-    server = await host.gateway()
-    put = asyncio.ensure_future(server.put(OWNER, KEY, 0, DATA[:1000]))
-    await asyncio.sleep(0)
-    put.cancel()
-    await asyncio.wait([put])
-    await host.client.put(OWNER, DATA)
-    assert await host.client.get(OWNER, KEY) == DATA

@@ -327,3 +327,46 @@ def test_locations_are_paths_or_uris(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert open_directory(tmp_path.as_uri()).location() == str(tmp_path)
     with pytest.raises(ValueError, match="gopher"):
         open_directory("gopher://hole/flinkray")
+
+
+# --- the end of a cluster
+
+
+class Unremovable(MemoryDirectory):
+    """Cannot be removed."""
+
+    def delete_all(self) -> None:
+        raise OSError("read-only")
+
+
+class GraphsStay(MemoryDirectory):
+    """A cluster's directory whose job graphs cannot be removed."""
+
+    def subdirectory(self, name: str) -> MemoryDirectory:
+        if name == "job-graphs":
+            return Unremovable()
+        return super().subdirectory(name)
+
+
+async def test_blobs_are_kept_when_what_refers_to_them_cannot_be_removed(
+    executor: Executor,
+) -> None:
+    """HA-21"""
+    services = StandaloneHaServices(GraphsStay(), executor)
+    blobs = services.get_blob_directory()
+    blobs.write("blob", b"x")
+    with pytest.raises(OSError, match="read-only"):
+        await services.close_and_cleanup_all_data()
+    assert blobs.names() == ["blob"]
+
+
+async def test_blobs_go_with_all_other_data_of_the_cluster(
+    directory: Directory, services: StandaloneHaServices
+) -> None:
+    """HA-21"""
+    blobs = services.get_blob_directory()
+    blobs.write("blob", b"x")
+    directory.write("something else", b"y")
+    await services.close_and_cleanup_all_data()
+    assert blobs.names() == []
+    assert directory.names() == ["something else"]

@@ -78,7 +78,7 @@ class StageHost:
 
     def __init__(self, stage: SparkStageDescriptor) -> None:
         self._listener = RecordingListener()
-        self._stage = SparkStage(stage, current_ray_context(), self._listener)
+        self._stage = SparkStage(stage, _code_of(stage), current_ray_context(), self._listener)
 
     def start(self) -> None:
         self._stage.start()
@@ -223,6 +223,11 @@ def wait_until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout} s"
         threading.Event().wait(0.02)
+
+
+def _code_of(stage: SparkStageDescriptor) -> bytes:
+    assert isinstance(stage.code, bytes)
+    return stage.code
 
 
 def descriptor(

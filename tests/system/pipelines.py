@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,18 @@ def expected_rows() -> list[tuple[int, int]]:
 def doubled(spark: Any) -> Any:
     """Ends by itself."""
     return spark.range(0, ROWS, 1, 4).selectExpr("id", "id * 2 as twice")
+
+
+def with_ballast(pipeline: Callable[[Any], Any], size: int) -> Callable[[Any], Any]:
+    """The same, with so many bytes to carry along that it looks at."""
+    ballast = os.urandom(size)
+    checksum = zlib.crc32(ballast)
+
+    def carrying(spark: Any) -> Any:
+        assert zlib.crc32(ballast) == checksum
+        return pipeline(spark)
+
+    return carrying
 
 
 class Gate:

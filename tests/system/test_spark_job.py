@@ -17,7 +17,7 @@ from tests.system.observer import (
     spark_executors,
     worker_groups,
 )
-from tests.system.pipelines import Gate, doubled, expected_rows
+from tests.system.pipelines import Gate, doubled, expected_rows, with_ballast
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
 
@@ -34,7 +34,9 @@ def wait_for_tasks(gate: Gate, count: int = 2) -> None:
 def test_returned_dataframe_comes_back_and_nothing_is_left(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
-    handle = client.submit(flinkray.spark_job(doubled, parallelism=2, cpu=1, memory="1g"))
+    """Also of a function that is larger than a message, and so travels as a blob."""
+    function = with_ballast(doubled, 30_000_000)
+    handle = client.submit(flinkray.spark_job(function, parallelism=2, cpu=1, memory="1g"))
 
     assert rows(handle) == expected_rows()
 

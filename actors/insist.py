@@ -1,0 +1,32 @@
+"""Work that nobody else would do if it were given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from flinkray.core.errors import RpcError
+from flinkray.ha import CorruptEntryError, JobStoreStateError, StoreError
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY = 0.5
+"""Seconds between two attempts."""
+
+
+async def insist(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Until it is done.
+
+    What a store says of the state that it is in does not change by trying again: it is logged.
+    """
+    while True:
+        try:
+            await work()
+            return
+        except (JobStoreStateError, CorruptEntryError) as error:
+            log.error("%s, and never will: %s", what, error)
+            return
+        except (RpcError, StoreError) as error:
+            log.warning("%s: %s", what, error)
+        await asyncio.sleep(_RETRY_DELAY)

@@ -1,0 +1,95 @@
+"""Which user code leaves the graph before it is submitted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.blob import BlobNotFoundError, BlobOwner, BlobServer, BlobServerGateway, BlobStore
+from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.offload import offload
+from flinkray.core.blobs import BlobKey
+from flinkray.core.ids import DispatcherId, JobID, JobVertexID, LeaderSessionID
+from flinkray.core.resources import ResourceProfile
+from flinkray.ha import MemoryDirectory
+from flinkray.ha.standalone import StandaloneLeaderRetrievalService
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+
+ZERO = LeaderSessionID.standalone()
+
+
+def graph(*codes: bytes) -> JobGraph:
+    vertices = tuple(
+        JobVertex(
+            JobVertexID(bytes([index]) * 16),
+            f"stage {index}",
+            1,
+            ResourceProfile(1.0, 2**30),
+            Invokable(SPARK, code),
+        )
+        for index, code in enumerate(codes)
+    )
+    return JobGraph(JobID(bytes(16)), "job", vertices)
+
+
+def codes_of(job: JobGraph) -> list[bytes | BlobKey]:
+    return [vertex.invokable.code for vertex in job.vertices]
+
+
+def test_code_up_to_the_limit_stays_in_the_graph() -> None:
+    job = graph(b"a" * 60, b"b" * 40)
+    assert offload(job, 100) == (job, {})
+
+
+def test_the_largest_code_leaves_until_the_rest_is_small_enough() -> None:
+    codes = [b"a" * 50, b"b" * 200, b"c" * 60]
+    small, blobs = offload(graph(*codes), 100)
+    keys = [BlobKey.of(code) for code in codes]
+    assert codes_of(small) == [codes[0], keys[1], keys[2]]
+    assert blobs == {keys[1]: codes[1], keys[2]: codes[2]}
+    assert small.blobs == (keys[1], keys[2])
+
+
+def test_equal_code_is_one_blob() -> None:
+    small, blobs = offload(graph(b"a" * 200, b"a" * 200), 100)
+    assert len(blobs) == len(small.blobs) == 1
+
+
+def test_a_graph_that_was_offloaded_before_is_left_as_it_is() -> None:
+    small, _ = offload(graph(b"a" * 200), 100)
+    assert offload(small, 100) == (small, {})
+
+
+@on_virtual_time
+async def test_code_that_the_cluster_lost_again_is_uploaded_again() -> None:
+    """As when the Dispatcher is replaced between the upload and the submission."""
+    job = graph(b"a" * 200)
+    small, blobs = offload(job, 100)
+    owner = BlobOwner.of_job(job.job_id)
+    network = LocalNetwork()
+    masters, client = LocalRpcService("Dispatcher", network), LocalRpcService("client", network)
+    server = await BlobServer.create(masters, BlobStore(MemoryDirectory()))
+    server.start()
+    attempts: list[tuple[BlobKey, ...]] = []
+
+    async def submit(submitted: JobGraph) -> None:
+        assert submitted == small
+        attempts.append(await server.retain(owner, submitted.blobs))
+        if len(attempts) == 1:
+            await server.delete(owner)
+            raise BlobNotFoundError(owner, *submitted.blobs)
+
+    double = TestingGateway(DispatcherGateway, DispatcherId.of(ZERO))
+    double.on(DispatcherGateway.submit_job).calling(submit).start(masters, "dispatcher")
+    retriever = StandaloneLeaderRetrievalService("Dispatcher/dispatcher", ZERO)
+    connection = DispatcherConnection(client, retriever, "test", offload_min_size=100)
+    await connection.open()
+    await connection.submit(job, 60)
+    assert attempts == [(), ()]
+    gateway = await client.connect(server.address, BlobServerGateway)
+    (key,) = blobs
+    assert await gateway.get(owner, key, 0, 1000) == b"a" * 200
+    await asyncio.gather(connection.close(), client.close(), masters.close())
