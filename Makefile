@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint format bench coverage-page clean
+.PHONY: help demo test simulate lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo    run the example pipeline: 336,776 flights through PySpark in two slots'
 	@echo 'make test    lint, types and all tests'
+	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make lint    ruff, mypy'
 	@echo 'make bench   every benchmark, one after the other'
 	@echo 'make format  let ruff format and fix'
@@ -30,6 +31,11 @@ lint: $(READY)
 # pytest comes last, so that its summary is what a log ends with.
 test: lint
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+# Other seeds: make simulate SEEDS=100000 SIMULATE_ARGS="--first-seed 10000 -k ledger"
+SEEDS := 10000
+simulate: $(READY)
+	@$(BIN)/python -m flinkray.testing.simulation.sweep --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 format: $(READY)
 	@$(BIN)/ruff format .

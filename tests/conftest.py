@@ -12,7 +12,7 @@ import ray
 
 from flinkray.spark.ray_java import java_on_path
 
-pytest_plugins = ["flinkray.testing.pytest_plugin"]
+pytest_plugins = ["flinkray.testing.pytest_plugin", "pytester"]
 
 
 @pytest.fixture(scope="session", autouse=True)

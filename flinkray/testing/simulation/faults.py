@@ -145,6 +145,8 @@ class Nemesis:
         )
         while self._mending:
             self._mending.pop(0)()
+        for process in self._simulation.victims():
+            process.spare()
         for disk in self._simulation.disks():
             disk.torn = 0.0
         self._simulation.tell("no fault after this")

@@ -114,10 +114,10 @@ class End(Transport):
         peer = self.peer
         peer.process.post(delay, peer._arrive_again, frame, context=peer._context)
 
-    def lose(self, frame: bytes) -> None:
-        """For the network: it does not arrive."""
+    def lose(self, frame: bytes, what: str) -> None:
+        """For the network: it does not arrive; *what* the story says of it."""
         self._read_by_peer(len(frame))
-        self._network.tell_frame(self, frame, "lost")
+        self._network.tell_frame(self, frame, what)
 
     @property
     def is_congested(self) -> bool:

@@ -112,14 +112,14 @@ class SimulatedNetwork:
         elif envelope.sequence in end.connection.patient:
             self._break_before(end, frame, lane)
         else:
-            end.lose(frame)
+            end.lose(frame, "lost")
 
     def _duplicate(self, end: End, frame: bytes, lane: int | None) -> None:
         end.deliver(frame, lane, self.latency())
         end.deliver_again(frame, self.latency() + self._draw() * self.conditions.longest_delay)
 
     def _break_before(self, end: End, frame: bytes, lane: int | None) -> None:
-        end.lose(frame)
+        end.lose(frame, "lost with its connection")
         end.connection.break_off("the connection was reset")
 
     def _break_after(self, end: End, frame: bytes, lane: int | None) -> None:

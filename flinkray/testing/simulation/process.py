@@ -164,6 +164,11 @@ class SimulatedProcess(UnrealLoop):
         self.exit_code = reason
         self.is_special = True
 
+    def spare(self) -> None:
+        """Take :meth:`die_after` back."""
+        self.steps_left = self.exit_code = None
+        self.is_special = self.step_cost > 0
+
     def stop_serving(self) -> None:
         """As by SIGSTOP."""
         if self.state is ProcessState.RUNNING:

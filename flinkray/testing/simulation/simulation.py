@@ -80,8 +80,9 @@ class Simulation:
         self.supervisor = Supervisor(self)
         self._clocks = stream(seed, "clocks")
         self._durations = stream(seed, "durations")
-        self._faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
-        self._nemesis = Nemesis(self, self._faults, stream(seed, "faults"))
+        self.faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
+        """What this seed makes of those that the scenario allows."""
+        self._nemesis = Nemesis(self, self.faults, stream(seed, "faults"))
         self._ids: dict[SimulatedProcess | None, Callable[[int], bytes]] = {}
         self._disks: dict[str, SimulatedDisk] = {}
         self._incarnations = 0
@@ -270,7 +271,7 @@ class Simulation:
         disk = self._disks.get(name)
         if disk is None:
             disk = SimulatedDisk(self, name, stream(self.seed, "disk", name))
-            disk.torn = self._faults.torn_writes
+            disk.torn = self.faults.torn_writes
             self._disks[name] = disk
         return disk
 
@@ -333,8 +334,8 @@ class Simulation:
 
     async def quiet(self) -> None:
         """Return when nothing goes wrong any more, as :attr:`Faults.until` says."""
-        if self._faults.until < inf:
-            await asyncio.sleep(self._faults.until - self.now)
+        if self.faults.until < inf:
+            await asyncio.sleep(self.faults.until - self.now)
         self.stop_faults()
 
     def stop_faults(self) -> None:

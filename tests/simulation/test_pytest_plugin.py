@@ -1,0 +1,132 @@
+"""``@simulate`` in pytest: options, reports, replay."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from flinkray.testing.simulation.sweep import main as sweep
+
+_SCENARIO = """
+from flinkray.testing.simulation import Faults, Simulation, simulate
+
+@simulate(seeds=4)
+async def test_passes(simulation: Simulation, tmp_path) -> None:
+    assert tmp_path.is_dir()
+    with open("seeds", "a") as file:
+        file.write(f"{simulation.seed}\\n")
+
+@simulate(seeds=100)
+async def test_fails_with_seed_7(simulation: Simulation) -> None:
+    simulation.tell("the seed is %d", simulation.seed)
+    assert simulation.seed != 7, "seven"
+"""
+
+_PLUGINS = ("-p", "flinkray.testing.pytest_plugin", "-p", "no:asyncio")
+
+
+@pytest.fixture
+def scenario(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder with a file of two tests; the plugin is asked for as often as it can be."""
+    pytester.makeconftest('pytest_plugins = ["flinkray.testing.pytest_plugin"]')
+    pytester.makepyfile(test_scenario=_SCENARIO)
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    return pytester
+
+
+def run(scenario: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return scenario.runpytest_subprocess(*_PLUGINS, "-W", "error", *arguments)
+
+
+def seeds_run(scenario: pytest.Pytester) -> list[int]:
+    return [int(line) for line in (scenario.path / "seeds").read_text().split()]
+
+
+def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_replays_it(
+    scenario: pytest.Pytester,
+) -> None:
+    result = run(scenario, "--simulation-report", "report.jsonl")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*AssertionError: seven*",
+            "*simulation of seed 7*",
+            "*test *the seed is 7",
+            "seed 7 failed at 0.000000 s, after * steps; trace *",
+            'replay: pytest "test_scenario.py::test_fails_with_seed_7" --seed 7',
+        ]
+    )
+    result.stdout.no_fnmatch_line("*the seed is 6*")
+    assert seeds_run(scenario) == [0, 1, 2, 3]
+    passed, failed = map(json.loads, (scenario.path / "report.jsonl").read_text().splitlines())
+    assert (passed["done"], passed["failed_seed"]) == (4, None)
+    assert (failed["done"], failed["failed_seed"]) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "seeds"),
+    [
+        (["--seeds", "2"], [0, 1]),
+        (["--seeds", "2", "--first-seed", "10"], [10, 11]),
+        (["--seed", "7"], [7]),
+        (["--seeds", "7", "--seed-shard", "1/3"], [1, 4]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
+)
+def test_the_command_line_chooses_the_seeds(
+    scenario: pytest.Pytester, options: list[str], seeds: list[int]
+) -> None:
+    run(scenario, *options, "-k", "passes").assert_outcomes(passed=1, deselected=1)
+    assert seeds_run(scenario) == seeds
+
+
+def test_a_shard_that_makes_no_sense_is_refused(scenario: pytest.Pytester) -> None:
+    result = run(scenario, "--seed-shard", "3/3")
+    result.stderr.fnmatch_lines(["*'3/3' is not I/N with 0 <= I < N*"])
+
+
+def test_scenarios_are_marked(scenario: pytest.Pytester) -> None:
+    run(scenario, "-m", "not simulation").assert_outcomes(deselected=2)
+
+
+def test_a_scenario_must_take_the_simulation(scenario: pytest.Pytester) -> None:
+    scenario.makepyfile(
+        test_wrong=_SCENARIO.partition("@")[0] + "@simulate()\nasync def test_it() -> None: ..."
+    )
+    result = run(scenario, "test_wrong.py")
+    result.stdout.fnmatch_lines(["*test_it: a scenario takes a parameter `simulation`*"])
+
+
+def test_a_sweep_runs_all_seeds_over_several_processes_and_sums_up(
+    scenario: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = sweep(["--seeds", "10", "--processes", "2", *_PLUGINS])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert status == 1
+    passed = next(line for line in lines if "test_scenario.py::test_passes" in line)
+    failed = next(line for line in lines if line[-4:] == ["FAILED", "with", "seed", "7"])
+    assert int(passed[0]) == 10
+    assert int(failed[0]) == 8  # 0, 2, 4, 6, 8 by one process, 1, 3, 5 by the other
+    assert [
+        "replay:",
+        "pytest",
+        '"test_scenario.py::test_fails_with_seed_7"',
+        "--seed",
+        "7",
+    ] in lines
+    assert sweep(["--seeds", "4", "--processes", "2"]) == 0
+
+
+def test_a_sweep_that_finds_nothing_has_not_succeeded(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(["--processes", "1", *_PLUGINS]) == 1
+
+
+def test_the_entry_point_is_named_as_its_module_is() -> None:
+    """Else pytest would take it and a conftest.py's request for two plugins."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert '\n"flinkray.testing.pytest_plugin" = "flinkray.testing.pytest_plugin"\n' in text
