@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from flinkray.core import options
 from flinkray.core.config import Configuration
-from flinkray.rpc import HeartbeatSettings, RegistrationSettings, RpcService
+from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
+from flinkray.rpc.ray_dialler import TransportChoice
 
 
 def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
@@ -13,10 +16,11 @@ def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) ->
         rpc_service.ask_timeout = configuration.get(options.RPC_ASK_TIMEOUT)
     if configuration.is_set(options.RPC_FRAME_SIZE):
         rpc_service.max_frame_size = configuration.get(options.RPC_FRAME_SIZE)
-    if configuration.is_set(options.RPC_MAX_PENDING_CALLS):
-        rpc_service.max_pending_calls = configuration.get(options.RPC_MAX_PENDING_CALLS)
-    if configuration.is_set(options.RPC_MAX_PENDING_BYTES):
-        rpc_service.max_pending_bytes = configuration.get(options.RPC_MAX_PENDING_BYTES)
+    if configuration.is_set(options.RPC_METRICS_EXPORT_INTERVAL):
+        rpc_service.metrics_export_interval = configuration.get(options.RPC_METRICS_EXPORT_INTERVAL)
+    if isinstance(rpc_service, RayRpcService) and configuration.is_set(options.RPC_TRANSPORT):
+        transport: str = configuration.get(options.RPC_TRANSPORT)
+        rpc_service.transport = cast("TransportChoice", transport)
 
 
 def registration_settings(configuration: Configuration) -> RegistrationSettings:

@@ -81,6 +81,20 @@ RPC_MAX_PENDING_BYTES = ConfigOption(
     "The same for the size of these calls.",
 )
 
+RPC_TRANSPORT = ConfigOption(
+    "rpc.transport",
+    choice("auto", "direct", "ray"),
+    "auto",
+    "How messages travel: by direct connections where they can be opened and through Ray's actor "
+    "calls where not (auto), or by the one or the other only.",
+)
+RPC_METRICS_EXPORT_INTERVAL = ConfigOption(
+    "rpc.metrics.export-interval",
+    duration(positive=False),
+    10.0,
+    "Time between two exports of the figures of calls to Ray's metrics endpoint; 0: none.",
+)
+
 BLOB_OFFLOAD_MIN_SIZE = ConfigOption(
     "blob.offload.minsize",
     memory_size(),

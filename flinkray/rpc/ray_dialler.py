@@ -59,9 +59,9 @@ class RayDialler:
         self._namespace = namespace
         self._identity = identity
         self._secret = secret
-        self._node_id = node_id
+        self.node_id = node_id
         self._tls = tls
-        self._choice = choice
+        self.choice = choice
         self._run = run
         self._frame_limit = frame_limit
         self._reached_hosts: set[str] = set()
@@ -80,7 +80,7 @@ class RayDialler:
         """
         is_carried = was_carried
         if is_carried is None:
-            is_carried = self._choice == "ray" or self._is_hidden(record.host)
+            is_carried = self.choice == "ray" or self._is_hidden(record.host)
         if not is_carried:
             try:
                 return await self._dial_directly(process_name, record), False
@@ -119,7 +119,7 @@ class RayDialler:
         def protocol() -> FrameStream:
             return FrameStream(self._frame_limit())
 
-        if record.unix_path is not None and record.node_id == self._node_id:
+        if record.unix_path is not None and record.node_id == self.node_id:
             try:
                 _, stream = await loop.create_unix_connection(protocol, record.unix_path)
             except OSError:
@@ -213,9 +213,9 @@ class RayDialler:
     def _may_be_hidden(self, record: ProcessRecord) -> bool:
         """Whether a process that refuses direct connections may be alive all the same."""
         return (
-            self._choice == "auto"
+            self.choice == "auto"
             and record.actor_id is not None
-            and record.node_id != self._node_id
+            and record.node_id != self.node_id
             and record.host not in self._reached_hosts
         )
 

@@ -31,6 +31,7 @@ from flinkray.rpc.ray_actors import RayActors
 from flinkray.rpc.ray_dialler import RayDialler, TransportChoice, Whereabouts
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
 from flinkray.rpc.ray_futures import patiently
+from flinkray.rpc.ray_metrics import MetricsExporter
 from flinkray.rpc.ray_watch import death_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
@@ -86,7 +87,6 @@ class RayRpcService(BaseRpcService):
         # a driver of Ray Client is on no node of the cluster
         is_outside = bool(ray_client.is_connected())  # type: ignore[no-untyped-call]
         node_id = None if is_outside else ray.get_runtime_context().get_node_id()
-        self._node_id: str | None = node_id
         self._dialler = RayDialler(
             namespace,
             self.identity,
@@ -129,6 +129,8 @@ class RayRpcService(BaseRpcService):
         secret = await loop.run_in_executor(None, RayDirectory(namespace).secret)
         service = cls(namespace, name, secret, ask_timeout=ask_timeout, transport=transport)
         await service._listen()
+        if service._dialler.node_id is not None:  # Ray Client has no metrics
+            service.create_task(service._export_metrics())
         return service
 
     @classmethod
@@ -140,13 +142,32 @@ class RayRpcService(BaseRpcService):
         service._on_end = on_end
         return service
 
+    @property
+    def transport(self) -> TransportChoice:
+        """How others are reached; a new value holds for connections made later."""
+        return self._dialler.choice
+
+    @transport.setter
+    def transport(self, choice: TransportChoice) -> None:
+        self._dialler.choice = choice
+
+    async def _export_metrics(self) -> None:
+        exporter = MetricsExporter(self.process_name)
+        while (interval := self.metrics_export_interval) > 0:
+            await asyncio.sleep(interval)
+            if self.metrics_export_interval <= 0:
+                return
+            await self._ray(
+                exporter.export, self.metrics, self.refused_frames, len(self.connections())
+            )
+
     # --- being reached ------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         record = ProcessRecord(
             incarnation=self.incarnation,
-            node_id=self._node_id,
+            node_id=self._dialler.node_id,
             host=host,
             port=self._listener.listen_tcp(host),
             unix_path=self._listener.listen_unix(f"flinkray-{self.incarnation}"),

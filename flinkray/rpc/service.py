@@ -36,6 +36,10 @@ class RpcService(ABC):
     ask_timeout: float
     """Seconds that an ask waits, unless its gateway method says otherwise.  A new value holds for
     proxies that are connected later."""
+    metrics_export_interval: float = 10.0
+    """Seconds between two exports of :attr:`metrics`, on services that have where to: on Ray, to
+    its metrics endpoint; 0: none.  A new value holds after the next export, 0 at
+    once and for good."""
     max_frame_size: int
     """Bytes; a larger message is refused.  A new value holds for connections made later."""
     max_pending_calls: int

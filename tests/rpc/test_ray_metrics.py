@@ -1,0 +1,90 @@
+"""The figures of calls, where Ray shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.request
+import uuid
+
+import pytest
+import ray
+
+from flinkray.rpc import RayRpcService
+from flinkray.rpc.metrics import BUCKETS, LatencyHistogram
+from flinkray.rpc.ray_metrics import MetricsExporter, since
+from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
+
+pytestmark = pytest.mark.ray
+
+
+def figures(process: str) -> dict[tuple[str, str, str], float]:
+    """By name, method (or nothing) and side (or quantile): from the endpoint of Ray's node."""
+    (node,) = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    found = {}
+    for line in text.splitlines():
+        sample = re.fullmatch(r"(ray_flinkray_rpc_\w+)\{(.*)\} (\S+)", line)
+        if sample is None:
+            continue
+        name, tags_text, value = sample.groups()
+        tags = dict(re.findall(r'(\w+)="([^"]*)"', tags_text))
+        if tags["process"] == process:
+            key = (tags.get("method", ""), tags.get("quantile", tags.get("side", "")))
+            found[(name, *key)] = float(value)
+    return found
+
+
+async def until(
+    service: RayRpcService, process: str, calls: int
+) -> dict[tuple[str, str, str], float]:
+    """The figures, as soon as they count so many calls of echo."""
+    while True:
+        found = await service.run_blocking(figures, process)
+        if any(value >= calls for (_, method, _), value in found.items() if "echo" in method):
+            return found
+        await asyncio.sleep(0.2)  # Ray collects them every few seconds
+
+
+async def test_both_sides_are_counted_by_method(ray_cluster: None) -> None:
+    name = f"driver-{uuid.uuid4().hex}"
+    service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", name)
+    service.metrics_export_interval = 0.1
+    echo = await service.connect(await service.spawn(echo_spec(f"worker-{name}")), EchoGateway)
+    for number in range(50):
+        await echo.echo(number)
+    with pytest.raises(OrderError):
+        await echo.fail("order")
+    calling, called = await asyncio.wait_for(
+        asyncio.gather(until(service, name, 50), until(service, f"worker-{name}", 50)), 120
+    )
+    for side, found in (("calling", calling), ("called", called)):
+        assert found["ray_flinkray_rpc_calls_total", "EchoGateway.echo", side] == 50
+        assert found["ray_flinkray_rpc_calls_total", "EchoGateway.fail", side] == 1
+        assert found["ray_flinkray_rpc_failures_total", "EchoGateway.fail", side] == 1
+        assert ("ray_flinkray_rpc_failures_total", "EchoGateway.echo", side) not in found
+        median = found["ray_flinkray_rpc_latency_seconds", "EchoGateway.echo", "0.5"]
+        assert 0 < median <= found["ray_flinkray_rpc_latency_seconds", "EchoGateway.echo", "0.99"]
+    assert calling["ray_flinkray_rpc_connections", "", ""] == 1
+    await service.close()
+
+
+async def test_without_an_interval_nothing_is_exported(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = asyncio.Event()
+    monkeypatch.setattr(MetricsExporter, "export", lambda *_: exported.set())
+    monkeypatch.setattr(RayRpcService, "metrics_export_interval", 0.0)
+    service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
+    (exporting,) = (t for t in asyncio.all_tasks() if "_export_metrics" in repr(t.get_coro()))
+    await exporting
+    assert not exported.is_set()
+    await service.close()
+
+
+def test_latencies_are_those_since_the_last_export() -> None:
+    before = LatencyHistogram((1, 0, 2, *[0] * (BUCKETS - 3)), 4.0)
+    now = LatencyHistogram((1, 5, 3, *[0] * (BUCKETS - 3)), 5.5)
+    assert since(now, before) == LatencyHistogram((0, 5, 1, *[0] * (BUCKETS - 3)), 1.5)
