@@ -25,19 +25,14 @@ from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.frames import MAX_HANDSHAKE_FRAME
 from flinkray.rpc.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
 
-MAX_OPEN = 4
-"""Requests that the called side leaves unanswered although it has nothing to say."""
-
 WINDOW = 8
 """Requests that the calling side has open at once."""
 
-ROUND = 20.0
-"""Seconds after which an open request is answered in any case."""
+NO_BATCH = 0
+"""Instead of the number of a batch of frames: the answer has none."""
 
-SILENCE = 30.0
-"""Seconds without any request after which the called side takes the connection for lost."""
-
-_CLOSED = "the connection was closed by the other side"
+NOBODY = -1
+"""The same: the connection is not known."""
 
 
 class CarriedStream(Transport):
@@ -186,8 +181,8 @@ class CallingStream(CarriedStream):
         call: Callable[[bytes], asyncio.Future[bytes]],
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """*call* takes a request to :meth:`Carrier.carry` of the other side and brings the answer;
-        it raises nothing, its future may."""
+        """*call* takes a request to the other side's :class:`~flinkray.rpc.carrier.Carrier` and
+        brings the answer; it raises nothing, its future may."""
         super().__init__(max_frame_size)
         self._connection_id = connection_id
         self._call = call
@@ -241,11 +236,11 @@ class CallingStream(CarriedStream):
             return
         self._is_begun = True
         batch, frames, end = msgpack.unpackb(future.result(), use_list=False)
-        if batch == _NOBODY:
+        if batch == NOBODY:
             self._is_begun = False
             self.abort(end)
             return
-        if batch != _NO_BATCH:
+        if batch != NO_BATCH:
             self._early[batch] = (frames, end)
         while self._next_batch in self._early and self._lost is None:
             frames, end = self._early.pop(self._next_batch)
@@ -257,135 +252,6 @@ class CallingStream(CarriedStream):
         self._flush_soon()
 
 
-class AnsweringStream(CarriedStream):
-    """The called side."""
-
-    def __init__(
-        self, on_forgotten: Callable[[], None], max_frame_size: int = MAX_FRAME_SIZE
-    ) -> None:
-        """*on_forgotten*: no request is expected any more; some time after the end."""
-        super().__init__(max_frame_size)
-        self._on_forgotten = on_forgotten
-        self._next_request = 1
-        self._early: dict[int, tuple[bool, tuple[bytes, ...]]] = {}
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._answers: dict[int, bytes] = {}
-        """Those that the other side is not known to have."""
-        self._batch = 0
-        self._last_heard = self._loop.time()
-        self._is_end_told = False
-        self._loop.call_later(ROUND, self._round)
-
-    def answer(self, request: tuple[Any, ...]) -> asyncio.Future[bytes]:
-        """What becomes the answer to a request."""
-        _, number, oldest, is_last, frames = request
-        self._last_heard = self._loop.time()
-        for known in [known for known in self._answers if known < oldest]:
-            del self._answers[known]
-        waiting = self._waiting.get(number)
-        if waiting is not None:  # the call came twice
-            return waiting
-        future: asyncio.Future[bytes] = self._loop.create_future()
-        if number < self._next_request or number in self._early:
-            future.set_result(self._answers.get(number, _NOTHING))
-            return future
-        self._waiting[number] = future
-        self._early[number] = (is_last, frames)
-        while self._next_request in self._early and self._lost is None:
-            is_last, frames = self._early.pop(self._next_request)
-            self._next_request += 1
-            self._frames_came(frames)
-            if is_last:
-                self._end(_CLOSED)
-        if self._outbox or self._lost is not None or len(self._waiting) > MAX_OPEN:
-            self._flush_soon()
-        return future
-
-    def close(self) -> None:
-        last = tuple(self._outbox)
-        self._end(_CLOSED)
-        self._outbox.extend(last)
-        self._flush()
-
-    def _end(self, reason: str) -> None:
-        if self._lost is None:
-            super()._end(reason)
-            self._flush_soon()
-
-    def _flush(self) -> None:
-        while self._outbox and self._waiting:
-            self._answer_next(self._take_batch())
-        if self._lost is not None:
-            if self._waiting and not self._is_end_told:
-                self._is_end_told = True
-                self._answer_next([], self._lost)
-            while self._is_end_told and self._waiting:
-                self._answer(self._oldest(), _EMPTY)
-        while len(self._waiting) > MAX_OPEN and not self._is_paused:
-            self._answer(self._oldest(), _EMPTY)
-
-    def _answer_next(self, frames: list[bytes], end: str | None = None) -> None:
-        self._batch += 1
-        self._answer(self._oldest(), (self._batch, frames, end))
-
-    def _oldest(self) -> int:
-        return min(self._waiting)
-
-    def _answer(self, number: int, answer: tuple[Any, ...]) -> None:
-        self._answers[number] = data = msgpack.packb(answer)
-        waiting = self._waiting.pop(number)
-        if not waiting.done():
-            waiting.set_result(data)
-
-    def _round(self) -> None:
-        if self._is_paused:  # the other side may have sent all that it may
-            self._last_heard = self._loop.time()
-        elif self._loop.time() - self._last_heard > SILENCE:
-            self._end(f"nothing came for {SILENCE:g} s")
-            self._on_forgotten()
-            return
-        self._loop.call_later(ROUND, self._round)
-        if self._waiting and not self._is_paused:
-            self._answer(self._oldest(), _EMPTY)
-
-
-class Carrier:
-    """The called side of all carried connections of a process."""
-
-    def __init__(
-        self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]
-    ) -> None:
-        """*welcome* takes each new stream; *frame_limit*: bytes, for the next one."""
-        self._welcome = welcome
-        self._frame_limit = frame_limit
-        self._streams: dict[bytes, AnsweringStream] = {}
-
-    async def carry(self, request: bytes) -> bytes:
-        """Answer one call of a :class:`CallingStream`."""
-        try:
-            parts = msgpack.unpackb(request, use_list=False)
-            connection_id, number, _, is_last, _ = parts
-        except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
-            return _refusal("not a request of a carried connection")
-        if [type(part) for part in parts] != [bytes, int, int, bool, tuple]:
-            return _refusal("not a request of a carried connection")
-        stream = self._streams.get(connection_id)
-        if stream is None:
-            if number != 1 or is_last:
-                return _refusal(_CLOSED)
-            stream = AnsweringStream(lambda: self._forget(connection_id), self._frame_limit())
-            self._streams[connection_id] = stream
-            self._welcome(stream)
-        return await asyncio.shield(stream.answer(parts))
-
-    def _forget(self, connection_id: bytes) -> None:
-        self._streams.pop(connection_id, None)
-
-
-def _refusal(reason: str) -> bytes:
-    return bytes(msgpack.packb((_NOBODY, (), reason)))
-
-
 def _told(error: BaseException | None) -> str:
     """Ray's errors have pages of text; the first line says it."""
     first_line = str(error).partition("\n")[0]
@@ -395,10 +261,3 @@ def _told(error: BaseException | None) -> str:
 def _forget(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
-
-
-_NO_BATCH = 0
-_NOBODY = -1
-"""Instead of a batch's number: the connection is not known."""
-_EMPTY = (_NO_BATCH, (), None)
-_NOTHING: bytes = msgpack.packb(_EMPTY)

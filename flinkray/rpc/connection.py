@@ -15,7 +15,6 @@ from flinkray.core.errors import (
     RecipientUnreachableError,
     RpcConnectionError,
     RpcSerializationError,
-    RpcTimeoutError,
 )
 from flinkray.rpc import codec
 from flinkray.rpc.clock import time_of
@@ -38,68 +37,13 @@ from flinkray.rpc.envelope import (
     unpack_answer,
 )
 from flinkray.rpc.metrics import MethodRecorder
+from flinkray.rpc.pending_answer import PendingAnswer
 from flinkray.rpc.tracing import outgoing_trace
 from flinkray.rpc.transport import OpeningTransport, Transport
 
 logger = logging.getLogger(__name__)
 
 _NONE = codec.encode(None)
-
-
-class PendingAnswer:
-    """A request that waits for its answer."""
-
-    __slots__ = (
-        "_connection",
-        "_recorder",
-        "_sequence",
-        "begun",
-        "future",
-        "is_over",
-        "timeout",
-        "what",
-    )
-
-    def __init__(
-        self,
-        connection: ClientConnection,
-        sequence: int,
-        what: str,
-        timeout: float | None,
-        begun: float,
-        future: asyncio.Future[Any],
-        recorder: MethodRecorder,
-    ) -> None:
-        self._connection = connection
-        self._recorder = recorder
-        self._sequence = sequence
-        self.what = what
-        """How errors name the call."""
-        self.timeout = timeout
-        self.begun = begun
-        """In the loop's time."""
-        self.future = future
-        self.is_over = False
-
-    def expire(self) -> None:
-        self.fail(RpcTimeoutError(f"{self.what}: no answer within {self.timeout:g} s"))
-
-    def give_up(self) -> None:
-        """Nobody waits for the answer any more."""
-        self.is_over = True
-        self._connection.forget(self._sequence)
-
-    def answered(self, at: float) -> None:
-        self.is_over = True
-        seconds = at - self.begun
-        self._recorder.seconds += seconds
-        self._recorder.buckets[int(seconds * 1e6).bit_length()] += 1
-
-    def fail(self, error: Exception) -> None:
-        self.give_up()
-        if not self.future.done():
-            self._recorder.failures += 1
-            self.future.set_exception(error)
 
 
 class ClientConnection:

@@ -18,9 +18,10 @@ from flinkray.core.errors import (
 from flinkray.core.ids import FencingToken
 from flinkray.rpc import codec
 from flinkray.rpc.call_context import current_call
-from flinkray.rpc.connection import ClientConnection, PendingAnswer
+from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 from flinkray.rpc.metrics import MethodRecorder, RpcRecorder
+from flinkray.rpc.pending_answer import PendingAnswer
 
 G = TypeVar("G", bound=RpcGateway)
 

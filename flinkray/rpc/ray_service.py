@@ -21,7 +21,7 @@ from flinkray.core.errors import (
 )
 from flinkray.rpc import handshake
 from flinkray.rpc.base_service import BaseRpcService
-from flinkray.rpc.carried import AnsweringStream, Carrier
+from flinkray.rpc.carrier import AnsweringStream, Carrier
 from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.connection_pool import Opened

@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc import handshake
-from flinkray.rpc.carried import (
-    ROUND,
-    SILENCE,
-    AnsweringStream,
-    CallingStream,
-    Carrier,
-)
+from flinkray.rpc.carried import CallingStream
+from flinkray.rpc.carrier import ROUND, SILENCE, AnsweringStream, Carrier
 from flinkray.testing.virtual_time import run_on_virtual_time
 
 SECRET = b"s" * 32
