@@ -275,7 +275,8 @@ def _raise_error(name: str, arguments: tuple[Any, ...], text: str) -> BaseExcept
     if name == type_name(FlinkRayError):
         cls = FlinkRayError
     error: BaseException
-    if cls is None or not issubclass(cls, Exception):
+    # no future can hold a StopIteration
+    if cls is None or not issubclass(cls, Exception) or issubclass(cls, StopIteration):
         error = RemoteError(short_name or name, ", ".join(map(str, arguments)))
     else:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import msgpack
@@ -199,7 +200,8 @@ class ServerConnection:
         if endpoint is None:
             raise RpcConnectionError(f"no endpoint at {address}")
         gateway = codec.decode(payload)
-        if gateway is not None and gateway not in exports_of(type(endpoint)).gateways:
+        gateways = exports_of(type(endpoint)).gateways
+        if gateway is not None and (type(gateway) is not str or gateway not in gateways):
             raise HandshakeError(
                 f"{address} is a {type(endpoint).__name__} and does not implement {gateway}"
             )
@@ -294,7 +296,8 @@ def _refuse_token(endpoint: RpcEndpoint, method: GatewayMethod, received: bytes 
     assert isinstance(endpoint, FencedRpcEndpoint)
     token: object = None
     if received is not None:
-        token = codec.decode(received)
+        with suppress(RpcSerializationError):  # then it is nobody's
+            token = codec.decode(received)
     raise FencingTokenError(
         endpoint.address,
         method.full_name,

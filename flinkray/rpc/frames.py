@@ -185,10 +185,10 @@ class FrameStream(asyncio.Protocol, Transport):
                     break
                 receiver.frame_received(data[begin:position])
             else:
-                length &= ~FRAGMENT_BIT
-                if length <= LARGEST_FRAGMENT and begin + length > end:
+                size = length & ~FRAGMENT_BIT
+                if size != length and size <= LARGEST_FRAGMENT and begin + size > end:
                     break
-                position = begin + length
+                position = begin + size
                 if not self._large_frame(data, begin, length):
                     position = end
             receiver = self._receiver
@@ -197,14 +197,15 @@ class FrameStream(asyncio.Protocol, Transport):
     def _large_frame(self, data: bytes, begin: int, length: int) -> bool:
         """Take a fragment; returns whether it was one."""
         assert self._receiver is not None
+        size = length & ~FRAGMENT_BIT
         try:
-            if not data[begin - 4] & 0x80 or length > LARGEST_FRAGMENT:
+            if size == length or size > LARGEST_FRAGMENT:
+                kind = "frame" if size == length else "fragment"
                 raise RpcConnectionError(
-                    f"a frame of {length} bytes came, the limit is "
-                    f"{min(self._max_frame_size, FRAGMENT_SIZE)}, and in fragments "
-                    f"{self._max_frame_size}"
+                    f"a {kind} of {size} bytes came, the limit is "
+                    f"{min(self._max_frame_size, FRAGMENT_SIZE)}"
                 )
-            frame = self._joiner.add(data[begin : begin + length])
+            frame = self._joiner.add(data[begin : begin + size])
         except RpcConnectionError as error:
             self._receiver.frame_refused(str(error))
             self.abort(str(error))
