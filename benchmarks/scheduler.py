@@ -175,11 +175,6 @@ class Run:
         messages = [a for a in actions if isinstance(a, DeployTasks)]
         assert len(messages) == self.size // SLOTS_EACH
         assert sum(len(m.deployments.tasks) for m in messages) == 2 * self.size
-        self.attempts = [
-            execution
-            for vertex in self.scheduler.details().vertices
-            for execution in vertex.executions
-        ]
 
     def fail_over(self) -> None:
         graph = self.scheduler._graph

@@ -1,0 +1,95 @@
+"""With which parallelism a job can run in the slots that there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flinkray.core.ids import JobVertexID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.matching import size_of
+from flinkray.scheduler.slots import ResourceRequirement
+
+Parallelism = Mapping[JobVertexID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SharingGroupBounds:
+    """How many slots a slot-sharing group needs and can use: as many as its widest vertex has
+    subtasks."""
+
+    name: str
+    profile: ResourceProfile
+    lower: int
+    upper: int
+
+
+def sharing_group_bounds(job_graph: JobGraph) -> tuple[SharingGroupBounds, ...]:
+    """Of all groups, in the order of their first vertices."""
+    bounds: dict[str, SharingGroupBounds] = {}
+    for vertex in job_graph.vertices:
+        name = vertex.slot_sharing_group
+        known = bounds.get(name)
+        bounds[name] = SharingGroupBounds(
+            name,
+            vertex.slot_profile,
+            max(vertex.min_parallelism, known.lower if known else 0),
+            max(vertex.parallelism, known.upper if known else 0),
+        )
+    return tuple(bounds.values())
+
+
+def desired_slots(job_graph: JobGraph) -> tuple[ResourceRequirement, ...]:
+    """What the job would like to have."""
+    return tuple(ResourceRequirement(b.profile, b.upper) for b in sharing_group_bounds(job_graph))
+
+
+def parallelism_for(job_graph: JobGraph, slots: Sequence[ResourceProfile]) -> Parallelism | None:
+    """Each vertex with as many subtasks as its group has slots, within its bounds; None: the slots
+    do not suffice for the lower bounds.
+
+    First each group gets what it must have; what is left goes to the groups in turn, one slot
+    at a time to the one with the smallest part of what it can use, so that no group starves.
+    """
+    bounds = sharing_group_bounds(job_graph)
+    counts = [group.lower for group in bounds]
+    supply = sorted(Counter(slots).items(), key=lambda item: size_of(item[0]))
+    if not _suffices(supply, bounds, counts):
+        return None
+    open_groups = [i for i, group in enumerate(bounds) if counts[i] < group.upper]
+    while open_groups:
+        index = min(open_groups, key=lambda i: (counts[i] / bounds[i].upper, i))
+        counts[index] += 1
+        if not _suffices(supply, bounds, counts):
+            counts[index] -= 1
+            open_groups.remove(index)
+        elif counts[index] == bounds[index].upper:
+            open_groups.remove(index)
+    by_name = {group.name: count for group, count in zip(bounds, counts, strict=True)}
+    return {
+        vertex.vertex_id: min(vertex.parallelism, by_name[vertex.slot_sharing_group])
+        for vertex in job_graph.vertices
+    }
+
+
+def _suffices(
+    supply: Sequence[tuple[ResourceProfile, int]],
+    bounds: Sequence[SharingGroupBounds],
+    counts: Sequence[int],
+) -> bool:
+    """Whether the largest profiles, then the smaller ones, find the smallest slots that hold them
+    (as :func:`flinkray.scheduler.matching.match_slots`, by numbers)."""
+    left = [count for _, count in supply]
+    order = sorted(range(len(bounds)), key=lambda i: size_of(bounds[i].profile), reverse=True)
+    for index in order:
+        missing = counts[index]
+        for place, (profile, _) in enumerate(supply):
+            if missing and left[place] and bounds[index].profile.fits_into(profile):
+                taken = min(missing, left[place])
+                left[place] -= taken
+                missing -= taken
+        if missing:
+            return False
+    return True

@@ -1,0 +1,281 @@
+"""Elastic jobs: which parallelism, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.elastic_parallelism import desired_slots, parallelism_for
+from flinkray.scheduler.elastic_scaling import (
+    ElasticScaling,
+    Execute,
+    GiveUp,
+    ScalingAction,
+    ScalingSettings,
+    StartTimer,
+)
+from flinkray.scheduler.job_graph import JobGraph, JobVertex
+from flinkray.scheduler.slots import ResourceRequirement
+from tests.scheduler.builders import LARGE, SMALL, one
+from tests.scheduler.graphs import job, python_vertex, vertex_id
+
+
+def elastic(
+    name: str,
+    lower: int,
+    upper: int,
+    group: str = "default",
+    profile: ResourceProfile = SMALL,
+) -> JobVertex:
+    vertex = python_vertex(name, upper, min_parallelism=lower, slot_sharing_group=group)
+    return replace(vertex, slot_profile=profile)
+
+
+def graph(*vertices: JobVertex) -> JobGraph:
+    return job(vertices=vertices)
+
+
+def chosen(job_graph: JobGraph, *slots: tuple[ResourceProfile, int]) -> dict[str, int] | None:
+    profiles = [profile for profile, number in slots for _ in range(number)]
+    parallelism = parallelism_for(job_graph, profiles)
+    names = {vertex.vertex_id: vertex.name for vertex in job_graph.vertices}
+    return None if parallelism is None else {names[v]: n for v, n in parallelism.items()}
+
+
+# --- how much -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (1, None),
+        (2, {"a": 2, "b": 2}),
+        (3, {"a": 3, "b": 3}),
+        (5, {"a": 3, "b": 5}),
+        (50, {"a": 3, "b": 8}),
+    ],
+)
+def test_vertices_that_share_slots_have_a_subtask_in_each_within_their_bounds(
+    number: int, expected: dict[str, int] | None
+) -> None:
+    job_graph = graph(elastic("a", 1, 3), elastic("b", 2, 8))
+    assert chosen(job_graph, (SMALL, number)) == expected
+    assert desired_slots(job_graph) == (ResourceRequirement(SMALL, 8),)
+
+
+def test_groups_get_what_they_must_have_and_then_grow_alike() -> None:
+    job_graph = graph(elastic("a", 1, 2, "x"), elastic("b", 1, 8, "y"))
+    assert chosen(job_graph, (SMALL, 1)) is None
+    assert chosen(job_graph, (SMALL, 2)) == {"a": 1, "b": 1}
+    assert chosen(job_graph, (SMALL, 5)) == {"a": 1, "b": 4}
+    assert chosen(job_graph, (SMALL, 7)) == {"a": 2, "b": 5}
+    assert chosen(job_graph, (SMALL, 99)) == {"a": 2, "b": 8}
+
+
+def test_small_slots_are_of_no_use_to_large_profiles() -> None:
+    job_graph = graph(elastic("a", 1, 4, "x"), elastic("b", 1, 4, "y", LARGE))
+    assert chosen(job_graph, (SMALL, 10)) is None
+    assert chosen(job_graph, (SMALL, 10), (LARGE, 1)) == {"a": 4, "b": 1}
+    assert chosen(job_graph, (LARGE, 3)) == {"a": 2, "b": 1}
+
+
+@given(
+    bounds=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4),
+    slots=st.integers(0, 40),
+)
+def test_more_slots_never_mean_less_and_no_bound_is_broken(
+    bounds: list[tuple[int, int]], slots: int
+) -> None:
+    job_graph = graph(
+        *(elastic(f"v{i}", low, low + more, f"g{i}") for i, (low, more) in enumerate(bounds))
+    )
+    lowest = sum(low for low, _ in bounds)
+    found = chosen(job_graph, (SMALL, slots))
+    assert (found is None) == (slots < lowest)
+    if found is None:
+        return
+    assert sum(found.values()) == min(slots, sum(low + more for low, more in bounds))
+    for i, (low, more) in enumerate(bounds):
+        assert low <= found[f"v{i}"] <= low + more
+    larger = chosen(job_graph, (SMALL, slots + 1))
+    assert larger is not None
+    assert all(larger[name] >= number for name, number in found.items())
+
+
+# --- when -----------------------------------------------------------------------------------------
+
+SETTINGS = ScalingSettings(300.0, 10.0, 30.0)
+
+
+class Scaled:
+    """One vertex ``a`` from 2 to 4, and the time."""
+
+    def __init__(self) -> None:
+        self.scaling = ElasticScaling(graph(elastic("a", 2, 4)), SETTINGS)
+
+    def slots(self, number: int, now: float) -> list[ScalingAction]:
+        return self.scaling.slots_changed([SMALL] * number, now)
+
+    def executed(self, actions: list[ScalingAction]) -> int:
+        return one(actions, Execute).parallelism[vertex_id("a")]
+
+
+def test_job_starts_at_once_when_all_that_it_wants_is_there() -> None:
+    scaled = Scaled()
+    assert scaled.scaling.start(0.0) == [StartTimer(300.0, 1)]
+    assert scaled.executed(scaled.slots(4, 1.0)) == 4
+
+
+def test_job_starts_with_less_when_nothing_has_changed_for_a_while() -> None:
+    scaled = Scaled()
+    scaled.scaling.start(0.0)
+    first = one(scaled.slots(2, 1.0), StartTimer)
+    assert first.delay == 10.0
+    second = one(scaled.slots(3, 5.0), StartTimer)
+    assert scaled.scaling.timer(first.generation, 11.0) == []
+    assert scaled.executed(scaled.scaling.timer(second.generation, 15.0)) == 3
+
+
+def test_job_that_does_not_get_what_it_must_have_gives_up() -> None:
+    scaled = Scaled()
+    timer = one(scaled.scaling.start(0.0), StartTimer)
+    assert scaled.slots(1, 1.0) == []
+    assert "1 slots" in one(scaled.scaling.timer(timer.generation, 300.0), GiveUp).reason
+    assert scaled.slots(4, 301.0) == []
+
+
+def test_slots_that_change_all_the_time_do_not_keep_a_job_from_starting() -> None:
+    scaled = Scaled()
+    scaled.scaling.start(0.0)
+    now = 0.0
+    for now in range(1, 300):
+        assert not [a for a in scaled.slots(2 + now % 2, now) if isinstance(a, Execute)]
+    assert scaled.executed(scaled.slots(2, 300.0)) == 2
+
+
+def executing(number: int) -> Scaled:
+    scaled = Scaled()
+    scaled.scaling.start(0.0)
+    timer = one(scaled.slots(number, 0.0), StartTimer)
+    assert scaled.executed(scaled.scaling.timer(timer.generation, 10.0)) == number
+    return scaled
+
+
+def test_job_takes_more_when_all_that_it_wants_has_come_but_not_too_soon() -> None:
+    scaled = executing(2)
+    timer = one(scaled.slots(4, 15.0), StartTimer)
+    assert timer.delay == 25.0
+    assert scaled.executed(scaled.scaling.timer(timer.generation, 40.0)) == 4
+    late = executing(2)
+    assert late.executed(late.slots(4, 100.0)) == 4
+
+
+def test_some_more_is_taken_only_when_it_is_stable() -> None:
+    scaled = executing(2)
+    timer = one(scaled.slots(3, 100.0), StartTimer)
+    assert timer.delay == 10.0
+    assert scaled.slots(2, 105.0) == []
+    assert scaled.scaling.timer(timer.generation, 110.0) == []
+
+
+def test_lost_slots_that_are_not_used_change_nothing() -> None:
+    scaled = executing(2)
+    scaled.slots(3, 12.0)
+    assert scaled.slots(2, 13.0) == []
+    assert scaled.scaling.parallelism == {vertex_id("a"): 2}
+
+
+def test_job_goes_on_with_what_is_left_after_a_loss() -> None:
+    scaled = executing(3)
+    assert scaled.slots(2, 50.0) == []
+    timer = one(scaled.scaling.execution_failed(51.0), StartTimer)
+    assert timer.delay == 9.0
+    assert scaled.scaling.parallelism is None
+    assert scaled.executed(scaled.scaling.timer(timer.generation, 60.0)) == 2
+
+
+def test_job_whose_slots_are_all_there_goes_on_at_once() -> None:
+    scaled = executing(3)
+    assert scaled.executed(scaled.scaling.execution_failed(51.0)) == 3
+    replaced = executing(3)
+    replaced.slots(2, 50.0)
+    replaced.scaling.execution_failed(51.0)
+    assert replaced.executed(replaced.slots(3, 53.0)) == 3
+
+
+def test_ended_job_decides_nothing() -> None:
+    scaled = executing(2)
+    scaled.scaling.end(11.0)
+    assert scaled.slots(4, 100.0) == scaled.scaling.execution_failed(101.0) == []
+    assert "execute with 2 subtasks" in scaled.scaling.story()
+
+
+class ScalingMachine(RuleBasedStateMachine):
+    """Slots that come and go, executions that fail, timers that go off in time."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 0.0
+        self.number = 0
+        self.running: int | None = None
+        self.since = 0.0
+        self.timer: tuple[float, int] | None = None
+        self.gave_up = False
+        self.scaling = ElasticScaling(graph(elastic("a", 2, 4)), SETTINGS)
+        self.carry_out(self.scaling.start(0.0))
+
+    def carry_out(self, actions: list[ScalingAction]) -> None:
+        assert not (self.gave_up and actions)
+        for action in actions:
+            if isinstance(action, StartTimer):
+                assert action.delay > 0
+                self.timer = (self.now + action.delay, action.generation)
+            elif isinstance(action, GiveUp):
+                assert self.number < 2
+                assert self.running is None
+                self.gave_up = True
+            else:
+                wanted = action.parallelism[vertex_id("a")]
+                assert wanted == min(self.number, 4), "as much as there is"
+                if self.running is not None:
+                    assert wanted > self.running
+                    assert self.now - self.since >= 30.0
+                self.running, self.since = wanted, self.now
+
+    @rule(seconds=st.integers(1, 40))
+    def time_passes(self, seconds: int) -> None:
+        until = self.now + seconds
+        while self.timer is not None and self.timer[0] <= until:
+            (self.now, generation), self.timer = self.timer, None
+            self.carry_out(self.scaling.timer(generation, self.now))
+        self.now = until
+
+    @rule(number=st.integers(0, 6))
+    def slots_change(self, number: int) -> None:
+        self.number = number
+        self.carry_out(self.scaling.slots_changed([SMALL] * number, self.now))
+        if self.running is not None and number < self.running:
+            self.running = None
+            self.carry_out(self.scaling.execution_failed(self.now))
+
+    @rule()
+    def execution_fails(self) -> None:
+        if self.running is not None:
+            self.running = None
+            self.carry_out(self.scaling.execution_failed(self.now))
+
+    @invariant()
+    def what_is_wanted_and_there_is_used(self) -> None:
+        """A job that could run runs, or has a timer for when it will."""
+        if hasattr(self, "scaling") and not self.gave_up and self.running is None:
+            assert self.timer is not None
+            assert self.timer[0] > self.now
+
+
+TestScaling = ScalingMachine.TestCase
+TestScaling.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
