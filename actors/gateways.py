@@ -364,13 +364,23 @@ class TaskExecutorGateway(RpcGateway):
         job_master_address: str,
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
-    ) -> None:
-        """Allocate a slot for a job and offer it there.  Raises SlotAllocationError."""
+    ) -> SlotID:
+        """Allocate a slot for a job and offer it there.  Index -1 asks for a dynamic slot, of
+        exactly that profile; the answer says which one it is.  Raises SlotAllocationError."""
 
     @abstractmethod
     @ask_timeout(30.0)
     async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
         """End what runs in the slot and free it; answered when its processes are gone."""
+
+    @abstractmethod
+    @oneway
+    async def free_inactive_slots(self, job_id: JobID, reason: str) -> None:
+        """Free the slots that were given to a job and that it does not use."""
+
+    @abstractmethod
+    async def can_be_released(self) -> bool:
+        """Whether nothing here is of use to anybody: no slot is allocated."""
 
     @abstractmethod
     async def submit_task(

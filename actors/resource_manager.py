@@ -24,6 +24,7 @@ from flinkray.actors.resource_manager_members import (
 from flinkray.actors.settings import heartbeat_settings
 from flinkray.actors.slot_allocation import SlotAllocation
 from flinkray.actors.tell import tell
+from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
     JobNotFoundError,
@@ -141,6 +142,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         )
         for group, live_bundles in self._recovered:
             self._slots.recover(group, live_bundles)
+        configuration = self._services.configuration
+        self._slots.start_up(configuration.get(options.RESOURCE_MANAGER_START_UP_TIME))
         await self._leadership.confirm(self)
 
     async def on_stop(self) -> None:

@@ -12,7 +12,7 @@ from flinkray.actors.tell import tell
 from flinkray.actors.worker_launcher import WorkerEvents, WorkerLauncher
 from flinkray.core import options
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     JobID,
@@ -23,10 +23,14 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RpcEndpoint, TimerHandle
+from flinkray.scheduler.blocklist import BlockedNode
 from flinkray.scheduler.job_info import TaskExecutorInfo
+from flinkray.scheduler.slot_books import SlotManagerSettings
 from flinkray.scheduler.slot_manager import SlotManager
 from flinkray.scheduler.slot_manager_actions import (
+    AskWhetherReleasable,
     CancelWorkerGroupRequest,
+    FreeInactiveSlots,
     FreeSlot,
     NotifyAllocationFailure,
     ReleaseWorkerGroup,
@@ -44,9 +48,6 @@ from flinkray.scheduler.slots import (
 )
 
 log = logging.getLogger(__name__)
-
-REQUIREMENTS_CHECK_DELAY = 0.05
-"""Seconds in which declarations are gathered before they are looked at (SM-16)."""
 
 
 class SlotAllocation(WorkerEvents):
@@ -71,16 +72,8 @@ class SlotAllocation(WorkerEvents):
         self._members = members
         self._forget_task_executor = forget_task_executor
         self._slots_per_shared_worker = configuration.get(options.NUMBER_OF_TASK_SLOTS)
-        self._slot_manager = SlotManager(
-            shared_worker_profile=ResourceProfile(
-                configuration.get(options.TASK_EXECUTOR_CPU_CORES),
-                configuration.get(options.TASK_EXECUTOR_MEMORY),
-            ),
-            shared_worker_slots=self._slots_per_shared_worker,
-            new_allocation_id=AllocationID.generate,
-            idle_timeout=configuration.get(options.TASK_EXECUTOR_IDLE_TIMEOUT),
-            slot_request_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
-        )
+        self._check_delay = configuration.get(options.REQUIREMENT_CHECK_DELAY)
+        self._slot_manager = SlotManager(_settings(configuration))
         self._launcher = WorkerLauncher(endpoint, driver, self)
         self._shortages = ShortageReporter(
             endpoint,
@@ -100,24 +93,34 @@ class SlotAllocation(WorkerEvents):
     def declare(self, requirements: ResourceRequirements) -> None:
         """What a job wants from now on; looked at a little later, with what others declare."""
         if not self._declared:
-            self._endpoint.schedule_run_async(REQUIREMENTS_CHECK_DELAY, self._check_requirements)
+            self._endpoint.schedule_run_async(self._check_delay, self._check_requirements)
         self._declared[requirements.job_id] = requirements
 
     def _check_requirements(self) -> None:
         declared, self._declared = self._declared, {}
-        for requirements in declared.values():
-            self._carry_out(self._slot_manager.set_requirements(requirements, self._now()))
+        if declared:
+            self._carry_out(self._slot_manager.set_all_requirements(declared.values(), self._now()))
+
+    def start_up(self, period: float | None) -> None:
+        """For *period* seconds nothing counts as impossible; None: never does (RM-09)."""
+        self._slot_manager.set_fail_unfulfillable(period == 0)
+        if period:
+            self._endpoint.schedule_run_async(period, self._started_up)
+
+    def _started_up(self) -> None:
+        self._slot_manager.set_fail_unfulfillable(True)
+        self._shortages.slots_changed()
 
     def job_master_gone(self, job_id: JobID, reason: str) -> None:
         """Its requirements are void; the job's workers wait a while for the next master.
 
         Its TaskExecutors are told, in case they were asked for a slot on its behalf while it died.
         """
-        for info in self._slot_manager.task_executors():
-            worker = self._members.task_executors.get(info.location.resource_id)
-            if job_id in info.jobs and worker is not None:
+        for resource_id in self._slot_manager.task_executors_of(job_id):
+            worker = self._members.task_executors.get(resource_id)
+            if worker is not None:
                 goodbye = worker.gateway.disconnect_job_master(job_id, reason)
-                tell(self._endpoint, goodbye, info.location.resource_id)
+                tell(self._endpoint, goodbye, resource_id)
         self.job_master_deaf(job_id)
 
     def job_master_deaf(self, job_id: JobID) -> None:
@@ -174,6 +177,19 @@ class SlotAllocation(WorkerEvents):
     def task_executor_lost(self, resource_id: ResourceID, cause: str) -> None:
         self._carry_out(self._slot_manager.task_executor_lost(resource_id, cause, self._now()))
 
+    def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
+        """Nothing more is given from there for a while."""
+        for node in nodes:
+            log.warning("node %s is blocked for %g s: %s", node.node_id, node.duration, node.cause)
+        self._carry_out(self._slot_manager.block_nodes(nodes, self._now()))
+
+    def unblock_node(self, node_id: str) -> None:
+        """Idempotent."""
+        self._carry_out(self._slot_manager.unblock_node(node_id, self._now()))
+
+    def blocked_nodes(self) -> tuple[BlockedNode, ...]:
+        return self._slot_manager.blocked_nodes()
+
     def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
         """Those that have sent a slot report."""
         return self._slot_manager.task_executors()
@@ -189,6 +205,10 @@ class SlotAllocation(WorkerEvents):
                     self._launcher.cancel_group(action.request_number)
                 case ReleaseWorkerGroup():
                     self._release_worker_group(action)
+                case AskWhetherReleasable():
+                    self._endpoint.create_task(
+                        self._ask_whether_releasable(action), f"release {action.group_id}?"
+                    )
                 case StartTaskExecutor():
                     self._launcher.start_task_executor(action)
                 case StopTaskExecutor():
@@ -200,6 +220,11 @@ class SlotAllocation(WorkerEvents):
                     )
                 case FreeSlot():
                     self._free_slot(action)
+                case FreeInactiveSlots(resource_id, job_id, reason):
+                    worker = self._members.task_executors.get(resource_id)
+                    if worker is not None:
+                        free = worker.gateway.free_inactive_slots(job_id, reason)
+                        tell(self._endpoint, free, resource_id)
                 case NotifyAllocationFailure():
                     self._notify_allocation_failure(action)
         self._schedule_check()
@@ -218,12 +243,27 @@ class SlotAllocation(WorkerEvents):
 
     def _release_worker_group(self, action: ReleaseWorkerGroup) -> None:
         log.info("worker group %s is being released: %s", action.group_id, action.reason)
-        for worker in tuple(self._members.task_executors.values()):
-            if worker.location.worker_group == action.group_id:
-                self._forget_task_executor(worker.location.resource_id)
+        for resource_id in action.task_executors:
+            self._forget_task_executor(resource_id)
         self._launcher.release_group(action.group_id)
 
+    async def _ask_whether_releasable(self, action: AskWhetherReleasable) -> None:
+        """One that cannot be asked stays: its death is told by other means."""
+        agreed = True
+        for resource_id in action.task_executors:
+            worker = self._members.task_executors.get(resource_id)
+            if worker is None:
+                return
+            try:
+                agreed &= await worker.gateway.can_be_released()
+            except RpcError as error:
+                log.info("%s does not say whether it can be released: %s", resource_id, error)
+                agreed = False
+        now = self._now()
+        self._carry_out(self._slot_manager.may_be_released(action.group_id, agreed, now))
+
     async def _request_slot(self, action: RequestSlot) -> None:
+        slot_id = action.slot_id
         worker = self._members.task_executors.get(action.resource_id)
         job_master = self._members.job_masters.get(action.job_id)
         cause = None
@@ -231,7 +271,7 @@ class SlotAllocation(WorkerEvents):
             cause = f"{action.resource_id} or the JobMaster of job {action.job_id} is gone"
         else:
             try:
-                await worker.gateway.request_slot(
+                slot_id = await worker.gateway.request_slot(
                     action.slot_id,
                     action.job_id,
                     action.allocation_id,
@@ -243,7 +283,7 @@ class SlotAllocation(WorkerEvents):
             except FlinkRayError as error:
                 cause = str(error)
                 log.info("slot %s could not be allocated: %s", action.slot_id, cause)
-        slot_id, allocation_id, now = action.slot_id, action.allocation_id, self._now()
+        allocation_id, now = action.allocation_id, self._now()
         if cause is None:
             self._carry_out(self._slot_manager.slot_request_succeeded(slot_id, allocation_id, now))
         else:
@@ -300,3 +340,24 @@ class SlotAllocation(WorkerEvents):
 
     def _now(self) -> float:
         return self._endpoint.clock.monotonic()
+
+
+def _settings(configuration: Configuration) -> SlotManagerSettings:
+    max_slots = configuration.get(options.MAX_SLOTS)
+    return SlotManagerSettings(
+        shared_worker_profile=ResourceProfile(
+            configuration.get(options.TASK_EXECUTOR_CPU_CORES),
+            configuration.get(options.TASK_EXECUTOR_MEMORY),
+        ),
+        shared_worker_slots=configuration.get(options.NUMBER_OF_TASK_SLOTS),
+        new_allocation_id=AllocationID.generate,
+        idle_timeout=configuration.get(options.TASK_EXECUTOR_IDLE_TIMEOUT),
+        slot_request_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
+        task_executor_start_timeout=configuration.get(options.WORKER_REGISTRATION_TIMEOUT),
+        previous_worker_timeout=configuration.get(options.PREVIOUS_WORKER_RECOVERY_TIMEOUT),
+        spread_out=configuration.get(options.LOAD_BALANCE_MODE) == "slots",
+        max_slots=max_slots if max_slots < options.UNLIMITED else None,
+        redundant_workers=configuration.get(options.REDUNDANT_WORKERS),
+        max_start_failures_per_minute=configuration.get(options.START_WORKER_MAX_FAILURE_RATE),
+        start_retry_interval=configuration.get(options.START_WORKER_RETRY_INTERVAL),
+    )

@@ -231,7 +231,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_master_address: str,
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
-    ) -> None:
+    ) -> SlotID:
         manager = self._resource_manager.target_gateway
         if manager is None or manager.fencing_token != resource_manager_id:
             raise SlotAllocationError(
@@ -242,15 +242,23 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             reason = f"job {job_id} has a new JobMaster"
             self._carry_out(self._table.free_slots_of_job(job_id, reason))
         now = self.clock.monotonic()
-        self._table.allocate_slot(slot_id.slot_index, job_id, allocation_id, profile, now)
+        index = slot_id.slot_index
+        allocated = self._table.allocate_slot(index, job_id, allocation_id, profile, now)
         self._schedule_slot_timeout()
         await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
         self._offer_slots(job_id)
+        return allocated
 
     async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
         self._carry_out(self._table.free_slot(allocation_id, reason))
         if self._table.contains(allocation_id):
             await asyncio.shield(self._when_freed(allocation_id))
+
+    async def free_inactive_slots(self, job_id: JobID, reason: str) -> None:
+        self._carry_out(self._table.free_inactive_slots_of_job(job_id, reason))
+
+    async def can_be_released(self) -> bool:
+        return self._table.is_empty
 
     def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
         return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())

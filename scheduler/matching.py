@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from math import floor, inf
 
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.slots import ResourceRequirement
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """Slots held against requirements."""
-
-    matched: tuple[bool, ...]
-    """Per slot: whether a requirement needs it."""
-    missing: tuple[ResourceRequirement, ...]
-    """What no slot fulfils; counts are positive, largest profiles first."""
-
-    @property
-    def number_missing(self) -> int:
-        return sum(requirement.count for requirement in self.missing)
 
 
 def size_of(profile: ResourceProfile) -> tuple[float, int, float, tuple[tuple[str, float], ...]]:
@@ -29,27 +15,34 @@ def size_of(profile: ResourceProfile) -> tuple[float, int, float, tuple[tuple[st
     return sum(amount for _, amount in extended), profile.memory, profile.cpu, extended
 
 
-def match_slots(
-    requirements: Iterable[ResourceRequirement], slots: Sequence[ResourceProfile]
-) -> Matching:
-    """Give each requirement, the largest first, the smallest slots that hold it.
+def times_it_fits(profile: ResourceProfile, into: ResourceProfile) -> float:
+    """How many of a profile another one holds; infinite for a profile of nothing."""
+    wanted, there = profile.to_ray_resources(), into.to_ray_resources()
+    # A hundredth of Ray's granularity makes up for binary fractions: 0.3 / 0.1 is 3 slots.
+    ratios = [(there.get(name, 0.0) + 1e-6) / amount for name, amount in wanted.items()]
+    return min((floor(ratio) for ratio in ratios), default=inf)
 
-    Exact whenever the profiles are ordered by size; where they are not comparable (much CPU and
-    little memory against the reverse) a better matching may exist.
+
+def missing_slots(
+    requirements: Iterable[ResourceRequirement], slots: Mapping[ResourceProfile, int]
+) -> tuple[ResourceRequirement, ...]:
+    """What no slot fulfils, largest profiles first; *slots* are numbers of slots by profile.
+
+    Each requirement, the largest first, gets the smallest slots that hold it.  Exact whenever the
+    profiles are ordered by size; where they are not comparable (much CPU and little memory against
+    the reverse) a better matching may exist.  Takes time in proportion to the number of different
+    profiles only.
     """
-    free = sorted(range(len(slots)), key=lambda i: size_of(slots[i]))
-    matched = [False] * len(slots)
+    free = {profile: number for profile, number in slots.items() if number > 0}
+    smallest_first = sorted(free, key=size_of)
     missing = []
     for requirement in sorted(requirements, key=lambda r: size_of(r.profile), reverse=True):
         still = requirement.count
-        remaining = []
-        for index in free:
-            if still > 0 and requirement.profile.fits_into(slots[index]):
-                matched[index] = True
-                still -= 1
-            else:
-                remaining.append(index)
-        free = remaining
+        for profile in smallest_first:
+            if still > 0 and free[profile] and requirement.profile.fits_into(profile):
+                taken = min(still, free[profile])
+                free[profile] -= taken
+                still -= taken
         if still > 0:
             missing.append(ResourceRequirement(requirement.profile, still))
-    return Matching(tuple(matched), tuple(missing))
+    return tuple(missing)

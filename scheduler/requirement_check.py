@@ -1,55 +1,51 @@
-"""The requirement check: what has to be started, asked for and released so that jobs get what they
-require."""
+"""The requirement check: what is started and asked for so that jobs get what they require."""
 
 from __future__ import annotations
 
-from math import ceil
-
 from flinkray.core.ids import JobID
-from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.matching import match_slots, size_of
+from flinkray.scheduler.idle_groups import look_after_groups
 from flinkray.scheduler.slot_books import SlotBooks
 from flinkray.scheduler.slot_manager_actions import SlotManagerAction
-from flinkray.scheduler.slots import ResourceRequirement, ResourceRequirements
-from flinkray.scheduler.worker_groups import BundleState, WorkerGroup
-from flinkray.scheduler.workers import ManagedSlot, SlotState
+from flinkray.scheduler.slots import ResourceRequirements
+from flinkray.scheduler.worker_demand import redundant_workers_missing, workers_for
 
 
 def check_requirements(books: SlotBooks, now: float) -> list[SlotManagerAction]:
     """Bring workers and slots in line with the requirements; a second call in a row changes
-    nothing."""
+    nothing.
+
+    Looks at what has changed since the last call only.
+    """
     actions: list[SlotManagerAction] = []
-    for requirements in books.jobs.values():
-        if requirements.dedicated_workers:
-            _check_dedicated(books, requirements, now, actions)
-    waiting = _check_shared(books, now, actions)
-    _release_idle_groups(books, waiting, now, actions)
+    while books.has_changes:
+        _check_jobs(books, now, actions)
+        if books.workers_to_count or books.settings.redundant_workers:
+            books.workers_to_count = False
+            _count_shared_workers(books, now, actions)
+        look_after_groups(books, now, actions)
     return actions
 
 
-def bundles_for(requirements: ResourceRequirements) -> tuple[ResourceProfile, ...]:
-    """The bundles of the worker group that a job with dedicated workers needs."""
-    return tuple(r.profile for r in requirements.requirements for _ in range(r.count))
+def _check_jobs(books: SlotBooks, now: float, actions: list[SlotManagerAction]) -> None:
+    to_check, books.to_check = books.to_check, {}
+    if books.index.has_grown:
+        books.index.has_grown = False
+        to_check.update(dict.fromkeys(books.short))
+    jobs = [job_id for job_id in to_check if job_id in books.jobs]
+    for job_id in sorted(jobs, key=books.order.__getitem__):
+        requirements = books.jobs[job_id]
+        if requirements.dedicated_workers:
+            _check_dedicated(books, requirements, now, actions)
+        else:
+            _check_shared(books, requirements, now, actions)
 
 
-def missing_slots(
-    books: SlotBooks, requirements: ResourceRequirements
-) -> tuple[ResourceRequirement, ...]:
-    """What the job has neither been given nor is being given."""
-    slots = _counting_slots(books, requirements)
-    return match_slots(requirements.requirements, [s.profile for s in slots]).missing
-
-
-def _counting_slots(books: SlotBooks, requirements: ResourceRequirements) -> list[ManagedSlot]:
-    """The job's slots that count for its requirements: of its own group, or of shared workers."""
-    owner = requirements.job_id if requirements.dedicated_workers else None
-    return [
-        slot
-        for slot in books.slots_of_job(requirements.job_id)
-        if (group := books.groups.started.get(slot.worker.location.worker_group)) is not None
-        and group.is_known
-        and group.job_id == owner
-    ]
+def _note_missing(books: SlotBooks, requirements: ResourceRequirements) -> None:
+    missing = books.missing(requirements)
+    if missing:
+        books.short[requirements.job_id] = missing
+    else:
+        books.short.pop(requirements.job_id, None)
 
 
 # --- dedicated workers ----------------------------------------------------------------------------
@@ -62,136 +58,103 @@ def _check_dedicated(
     actions: list[SlotManagerAction],
 ) -> None:
     job_id = requirements.job_id
-    wanted = bundles_for(requirements)
+    wanted = books.bundles_wanted[job_id]
     request = books.groups.request_of_job(job_id)
     if request is not None and request.profiles != wanted:
         books.cancel_request(request, actions)
         request = None
     group = books.groups.of_job(job_id)
-    if not wanted:
-        return
-    if group is not None and group.profiles != wanted:
+    if wanted and group is not None and group.profiles != wanted:
         books.release_group(group, "its job requires another set of slots now", now, actions)
         group = None
-    if group is not None:
-        _use_group(books, group, requirements, now, actions)
+    if not wanted:
+        pass
+    elif group is not None:
+        for _, bundle in sorted(group.empty.items()):
+            books.start_task_executor(group, bundle, now, actions)
+        workers = books.index.dedicated_workers(job_id)
+        for worker in sorted(workers, key=lambda worker: worker.location.bundle_index):
+            for _ in range(worker.available_static()):
+                books.request_slot(worker.next_static(), requirements, now, actions)
     elif request is None and _may_request_group(books, job_id, now):
-        books.request_group(wanted, 1, job_id, now, actions)
+        books.exhausted.discard(job_id)
+        if books.exceeds_limit(len(wanted)):
+            books.exhausted.add(job_id)
+        else:
+            books.request_group(wanted, 1, job_id, now, actions)
+    _note_missing(books, requirements)
 
 
 def _may_request_group(books: SlotBooks, job_id: JobID | None, now: float) -> bool:
     failures = books.groups.failures.get(job_id)
-    return failures is None or failures.not_before <= now
-
-
-def _use_group(
-    books: SlotBooks,
-    group: WorkerGroup,
-    requirements: ResourceRequirements,
-    now: float,
-    actions: list[SlotManagerAction],
-) -> None:
-    for _, bundle in sorted(group.bundles.items()):
-        if bundle.state is BundleState.EMPTY:
-            books.start_task_executor(group, bundle, now, actions)
-    for worker in books.workers_of(group):
-        for slot in worker.free_slots(now):
-            books.request_slot(slot, requirements, now, actions)
+    if failures is not None and failures.not_before > now:
+        return False
+    delay = books.start_rate.delay(now)
+    if delay:
+        books.deadlines.set(("retry", job_id), now + delay)
+    return not delay
 
 
 # --- shared workers -------------------------------------------------------------------------------
 
 
-def _check_shared(books: SlotBooks, now: float, actions: list[SlotManagerAction]) -> int:
-    """The number of slots for which shared workers are being started."""
-    waiting = 0
-    for requirements in books.jobs.values():
-        if not requirements.dedicated_workers:
-            waiting += _give_free_slots(books, requirements, now, actions)
-    per_worker = books.settings.shared_worker_slots
-    workers_wanted = ceil(waiting / per_worker)
-    coming = [g for g in _shared_groups(books) if g.count(BundleState.STARTING) > 0]
-    workers_wanted -= sum(group.count(BundleState.STARTING) for group in coming)
-    for group in _shared_groups(books):
-        for _, bundle in sorted(group.bundles.items()):
-            if bundle.state is BundleState.EMPTY and workers_wanted > 0:
-                books.start_task_executor(group, bundle, now, actions)
-                workers_wanted -= 1
-    requests = [r for r in books.groups.requests.values() if r.job_id is None]
-    for request in reversed(requests[max(0, workers_wanted) :]):
-        books.cancel_request(request, actions)
-    if _may_request_group(books, None, now):
-        for _ in range(workers_wanted - len(requests)):
-            profile = books.settings.shared_worker_profile
-            books.request_group((profile,), per_worker, None, now, actions)
-    return waiting
-
-
-def _shared_groups(books: SlotBooks) -> list[WorkerGroup]:
-    return [g for g in books.groups.started.values() if g.job_id is None and g.is_known]
-
-
-def _give_free_slots(
+def _check_shared(
     books: SlotBooks,
     requirements: ResourceRequirements,
     now: float,
     actions: list[SlotManagerAction],
-) -> int:
-    """Ask for free slots for a job; the number of slots it still waits for and new workers could
-    give.
-
-    Of the slots that hold the profile the smallest is taken; of equal ones that on the fullest
-    worker, so that idle workers can go; then the oldest worker's first.
-    """
-    waiting = 0
-    for requirement in missing_slots(books, requirements):
-        for _ in range(requirement.count):
-            candidates = [
-                slot
-                for group in _shared_groups(books)
-                for worker in books.workers_of(group)
-                for slot in worker.free_slots(now)
-                if requirement.profile.fits_into(slot.profile)
-            ]
-            if candidates:
-                best = min(candidates, key=lambda s: (size_of(s.profile), _number_free(s)))
-                books.request_slot(best, requirements, now, actions)
-            elif requirement.profile.fits_into(books.settings.shared_slot_profile):
-                waiting += 1
-    return waiting
-
-
-def _number_free(slot: ManagedSlot) -> int:
-    return sum(other.state is SlotState.FREE for other in slot.worker.slots.values())
-
-
-# --- idle workers ---------------------------------------------------------------------------------
-
-
-def _is_needed(books: SlotBooks, group: WorkerGroup, waiting: int) -> bool:
-    """Whether the group must not be released, however long that lasts."""
-    if not group.is_known:
-        return False
-    if group.job_id is None:
-        is_coming = waiting > 0 and group.count(BundleState.STARTING) > 0
-        return is_coming or not books.is_unused(group)
-    requirements = books.jobs.get(group.job_id)
-    if requirements is None:
-        return False
-    return bool(requirements.requirements) or not books.is_unused(group)
-
-
-def _release_idle_groups(
-    books: SlotBooks, waiting: int, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    timeout = books.settings.idle_timeout
-    for group in list(books.groups.started.values()):
-        if _is_needed(books, group, waiting):
-            group.unneeded_since = None
-            continue
-        if group.unneeded_since is None:
-            group.unneeded_since = now
-        if group.job_id is None and group.is_known and not books.has_live_bundle(group):
-            books.release_group(group, "its TaskExecutor is gone and not needed", now, actions)
-        elif now >= group.unneeded_since + timeout:
-            books.release_group(group, f"not needed for {timeout:g} s", now, actions)
+    """Ask for free slots for a job."""
+    before = books.short.get(requirements.job_id)
+    for requirement in books.missing(requirements):
+        for _ in range(requirement.count):
+            slot = books.index.best_shared(requirement.profile)
+            if slot is None:
+                break
+            books.request_slot(slot, requirements, now, actions)
+    _note_missing(books, requirements)
+    if books.short.get(requirements.job_id) != before:
+        books.workers_to_count = True
+
+
+def _count_shared_workers(books: SlotBooks, now: float, actions: list[SlotManagerAction]) -> None:
+    """Start as many shared workers as are wanted, and give up requests for more."""
+    settings, groups = books.settings, books.groups
+    waiting = {
+        job_id: missing
+        for job_id, missing in books.short.items()
+        if not books.jobs[job_id].dedicated_workers
+    }
+    missing = [requirement for per_job in waiting.values() for requirement in per_job]
+    wanted = workers_for(missing, settings.shared_worker_profile, settings.shared_slot_profile)
+    wanted += _redundant_workers(books)
+    if books.waits_for_shared_workers != (wanted > 0):
+        books.waits_for_shared_workers = wanted > 0
+        books.to_look_after.update(dict.fromkeys(groups.shared_starting))
+    wanted -= sum(group.number_starting for group in groups.shared_starting.values())
+    requests = list(groups.shared_requests.values())
+    for request in reversed(requests[max(0, wanted) :]):
+        books.cancel_request(request, actions)
+    wanted -= len(requests)
+    for group in tuple(groups.shared_empty.values()):
+        for _, bundle in sorted(group.empty.items()):
+            if wanted > 0 and not books.exceeds_limit(group.slots_per_bundle):
+                books.start_task_executor(group, bundle, now, actions)
+                wanted -= 1
+    books.exhausted.difference_update(waiting)
+    if wanted > 0 and _may_request_group(books, None, now):
+        slots = settings.shared_worker_slots
+        for _ in range(wanted):
+            if books.exceeds_limit(slots):
+                books.exhausted.update(waiting)
+                break
+            books.request_group((settings.shared_worker_profile,), slots, None, now, actions)
+
+
+def _redundant_workers(books: SlotBooks) -> int:
+    settings = books.settings
+    if not settings.redundant_workers or not books.users_of_shared_workers:
+        return 0
+    return redundant_workers_missing(
+        settings.redundant_workers, settings.shared_worker_slots, books.index.free_shared
+    )

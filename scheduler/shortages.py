@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import floor, inf
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.requirement_check import bundles_for, missing_slots
-from flinkray.scheduler.slot_books import SlotBooks
+from flinkray.scheduler.matching import times_it_fits
+from flinkray.scheduler.slot_books import SlotBooks, bundles_for
+from flinkray.scheduler.slot_index import Service, service_of
 from flinkray.scheduler.slots import ResourceRequirement, ResourceRequirements, ResourceShortage
 from flinkray.scheduler.worker_groups import BundleState, GroupRequest, WorkerGroup
 
@@ -40,20 +40,13 @@ def explain(
     """Why the slots of a job are missing, one entry per profile; empty: it has all it requires."""
     return tuple(
         _explain_one(books, requirements, missing, now, cluster)
-        for missing in missing_slots(books, requirements)
+        for missing in books.missing(requirements)
     )
 
 
 def slots_that_fit(profile: ResourceProfile, nodes: tuple[ResourceProfile, ...]) -> float:
     """How many slots of a profile empty nodes can hold; infinite for a profile of nothing."""
-    return sum(_slots_on(profile, node) for node in nodes)
-
-
-def _slots_on(profile: ResourceProfile, node: ResourceProfile) -> float:
-    wanted, there = profile.to_ray_resources(), node.to_ray_resources()
-    # A hundredth of Ray's granularity makes up for binary fractions: 0.3 / 0.1 is 3 slots.
-    ratios = [(there.get(name, 0.0) + 1e-6) / amount for name, amount in wanted.items()]
-    return min((floor(ratio) for ratio in ratios), default=inf)
+    return sum(times_it_fits(profile, node) for node in nodes)
 
 
 def _explain_one(
@@ -76,8 +69,17 @@ def _explain_one(
     else:
         sentences.append("The cluster has no nodes yet.")
     impossible = _why_impossible(books, requirements, missing.profile, cluster)
+    if impossible is not None and not books.fail_unfulfillable:
+        impossible = None
+        sentences.append("The cluster is starting up, larger workers may be on their way.")
+    exhausted = impossible is None and requirements.job_id in books.exhausted
     if impossible is not None:
         sentences.append(impossible)
+    elif exhausted:
+        sentences.append(
+            f"No more than {books.settings.max_slots} slots may be started in all "
+            "(slotmanager.number-of-slots.max): raise the limit, or wait for other jobs to end."
+        )
     else:
         sentences += _what_is_awaited(books, requirements, now, cluster)
     return ResourceShortage(
@@ -88,6 +90,7 @@ def _explain_one(
         cluster_total=cluster.total,
         cluster_available=cluster.available,
         largest_node=cluster.largest_node,
+        exhausted=exhausted,
     )
 
 
@@ -99,10 +102,15 @@ def _why_impossible(
 ) -> str | None:
     """A sentence, when the nodes there are could never give the slots and no others can come."""
     if not requirements.dedicated_workers:
-        slot = books.settings.shared_slot_profile
-        if not profile.fits_into(slot):
-            return f"Shared workers have slots of {slot}: none can ever hold it; ask for less."
-        profile = books.settings.shared_worker_profile
+        if any(profile.fits_into(total) for total in books.index.shared_totals()):
+            return None
+        worker, slot = books.settings.shared_worker_profile, books.settings.shared_slot_profile
+        if service_of(profile, worker, slot) is Service.NOT:
+            return (
+                f"Shared workers have slots of {slot} and no more than {worker} in all: none can "
+                "ever hold it; ask for less."
+            )
+        profile = worker
     if cluster.autoscaling or not cluster.nodes:
         return None
     if not slots_that_fit(profile, cluster.nodes):
@@ -131,15 +139,19 @@ def _what_is_awaited(
     cluster: ClusterResources,
 ) -> list[str]:
     job_id = requirements.job_id if requirements.dedicated_workers else None
-    sentences = [
-        sentence
-        for group in books.groups.started.values()
-        if group.job_id == job_id and group.is_known
-        for sentence in _about_group(group, cluster)
-    ]
-    for request in books.groups.requests.values():
-        if request.job_id == job_id:
-            sentences.append(_about_request(request, now, cluster))
+    sentences: list[str] = []
+    if job_id is None:
+        sentences += _about_shared_groups(books, cluster)
+        requests = list(books.groups.shared_requests.values())
+    else:
+        group, request = books.groups.of_job(job_id), books.groups.request_of_job(job_id)
+        sentences += [] if group is None else _about_group(group, cluster)
+        requests = [] if request is None else [request]
+    sentences += [_about_request(request, now, cluster) for request in requests[:_SHOWN]]
+    if len(requests) > _SHOWN:
+        sentences.append(f"So are {len(requests) - _SHOWN} others.")
+    if books.start_rate.delay(now):
+        sentences.append("Too many starts of workers have failed: the next one is being delayed.")
     failures = books.groups.failures.get(job_id)
     if failures is not None:
         attempts = "attempt" if failures.count == 1 else "attempts"
@@ -151,6 +163,9 @@ def _what_is_awaited(
         sentences.append("The autoscaler may add nodes.")
     return sentences
 
+
+_SHOWN = 3
+"""Of many groups and requests so many are told of one by one."""
 
 _WAITED = (1, 5, 15, 60, 300, 900, 3600)
 """Steps, in seconds, in which the text tells of time, so that it does not change at every look."""
@@ -164,9 +179,16 @@ def _about_request(request: GroupRequest, now: float, cluster: ClusterResources)
     return f"{text}; Ray says: {answer.rstrip('.')}." if answer else f"{text}."
 
 
+def _about_shared_groups(books: SlotBooks, cluster: ClusterResources) -> list[str]:
+    groups = list(books.groups.shared_starting.values())
+    sentences = [sentence for group in groups[:_SHOWN] for sentence in _about_group(group, cluster)]
+    others = sum(group.number_starting for group in groups[_SHOWN:])
+    return [*sentences, f"{others} other TaskExecutors are starting."] if others else sentences
+
+
 def _about_group(group: WorkerGroup, cluster: ClusterResources) -> list[str]:
     sentences = []
-    starting = group.count(BundleState.STARTING)
+    starting = group.number_starting
     if starting:
         sentences.append(
             f"{starting} of {len(group.bundles)} TaskExecutors of worker group {group.group_id} "

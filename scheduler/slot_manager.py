@@ -3,20 +3,22 @@ ResourceManager."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from math import inf
+from typing import cast
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.blocklist import BlockedNode
+from flinkray.scheduler.idle_groups import idle_timeout_over, may_be_released
 from flinkray.scheduler.job_info import TaskExecutorInfo
-from flinkray.scheduler.requirement_check import check_requirements, missing_slots
+from flinkray.scheduler.requirement_check import check_requirements
 from flinkray.scheduler.shortages import ClusterResources, explain
 from flinkray.scheduler.slot_books import SlotBooks, SlotManagerSettings
 from flinkray.scheduler.slot_manager_actions import (
+    FreeInactiveSlots,
     FreeSlot,
-    ReleaseWorkerGroup,
     SlotManagerAction,
-    StopTaskExecutor,
 )
 from flinkray.scheduler.slots import (
     ResourceRequirements,
@@ -24,8 +26,16 @@ from flinkray.scheduler.slots import (
     SlotReport,
     WorkerLocation,
 )
-from flinkray.scheduler.story import Story
-from flinkray.scheduler.worker_groups import Bundle, BundleState, WorkerGroup
+from flinkray.scheduler.worker_events import (
+    apply_report,
+    give_from_node,
+    group_failed,
+    group_started,
+    recover_group,
+    register_task_executor,
+    start_failed,
+    task_executor_info,
+)
 from flinkray.scheduler.workers import ManagedSlot, SlotState, Worker
 
 REFUSED_SLOT_DELAY = 0.5
@@ -36,37 +46,15 @@ class SlotManager:
     """Matches what jobs require with the slots there are, and starts and releases worker groups.
 
     Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
-    monotonic seconds. After every event call :meth:`check` again at :meth:`next_check_time`.
+    monotonic seconds. After every event call :meth:`check` again at :meth:`next_check_time`.  An
+    event takes time for what it changes, not for what there is.
     """
 
-    def __init__(
-        self,
-        *,
-        shared_worker_profile: ResourceProfile,
-        shared_worker_slots: int,
-        new_allocation_id: Callable[[], AllocationID],
-        idle_timeout: float = 30.0,
-        slot_request_timeout: float = 10.0,
-        task_executor_start_timeout: float = 60.0,
-    ) -> None:
-        """Durations in seconds.
-
-        *task_executor_start_timeout*: a TaskExecutor that has been started and not registered is
-        given up after it.
-        """
-        self._books = SlotBooks(
-            SlotManagerSettings(
-                shared_worker_profile=shared_worker_profile,
-                shared_worker_slots=shared_worker_slots,
-                new_allocation_id=new_allocation_id,
-                idle_timeout=idle_timeout,
-                slot_request_timeout=slot_request_timeout,
-                task_executor_start_timeout=task_executor_start_timeout,
-            )
-        )
+    def __init__(self, settings: SlotManagerSettings) -> None:
+        self._books = SlotBooks(settings)
         self._checked_at = -inf
 
-    # jobs
+    # --- jobs -------------------------------------------------------------------------------------
 
     def set_requirements(
         self, requirements: ResourceRequirements, now: float
@@ -75,7 +63,14 @@ class SlotManager:
 
         Empty: nothing new is given, what it has stays until freed (SM-18).
         """
-        self._books.jobs[requirements.job_id] = requirements
+        return self.set_all_requirements((requirements,), now)
+
+    def set_all_requirements(
+        self, declared: Iterable[ResourceRequirements], now: float
+    ) -> list[SlotManagerAction]:
+        """Several jobs' at once: one check for all of them (SM-16)."""
+        for requirements in declared:
+            self._books.set_requirements(requirements)
         return self.check(now)
 
     def clear_requirements(
@@ -84,28 +79,40 @@ class SlotManager:
         """The job's master is gone.
 
         Ended: its own worker group is released at once and its slots on shared workers are freed.
-        Else (a new master is expected) requests in flight are given up, and its own group waits for
-        the idle time-out.
+        Else (a new master is expected) requests in flight are given up, TaskExecutors free what the
+        job does not use (SM-18), and its own group waits for the idle time-out.
         """
-        self._books.jobs.pop(job_id, None)
+        books = self._books
+        books.forget_requirements(job_id)
         actions: list[SlotManagerAction] = []
         reason = f"job {job_id} has ended" if job_ended else f"the master of job {job_id} is gone"
-        request = self._books.groups.request_of_job(job_id)
+        request = books.groups.request_of_job(job_id)
         if request is not None:
-            self._books.cancel_request(request, actions)
-        group = self._books.groups.of_job(job_id)
+            books.cancel_request(request, actions)
+        group = books.groups.of_job(job_id)
         if group is not None and job_ended:
-            self._books.release_group(group, reason, now, actions)
-        for slot in self._books.slots_of_job(job_id):
+            books.release_group(group, reason, now, actions)
+        holders: dict[ResourceID, None] = {}
+        for slot in books.index.slots_of_job(job_id):
             assert slot.allocation_id is not None
             if slot.state is SlotState.PENDING or job_ended:
                 actions.append(FreeSlot(slot.slot_id, slot.allocation_id, reason))
+            else:
+                holders[slot.worker.location.resource_id] = None
             if slot.state is SlotState.PENDING:
-                slot.free(reason, now)
-        self._books.groups.failures.pop(job_id, None)
+                books.free_slot(slot, reason, now)
+        actions += [FreeInactiveSlots(holder, job_id, reason) for holder in holders]
+        books.groups.failures.pop(job_id, None)
+        books.deadlines.remove(("retry", job_id))
+        if job_ended:
+            books.order.pop(job_id, None)
         return actions + self.check(now)
 
-    # TaskExecutors
+    def set_fail_unfulfillable(self, fail: bool) -> None:
+        """Whether requirements that no worker could ever fulfil are called so (SM-14, RM-09)."""
+        self._books.fail_unfulfillable = fail
+
+    # --- TaskExecutors ----------------------------------------------------------------------------
 
     def register_task_executor(
         self,
@@ -116,31 +123,9 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """A TaskExecutor has registered and sent its first report; again under the same name: it
         is new (RM-01)."""
-        actions: list[SlotManagerAction] = []
-        resource_id = location.resource_id
-        if location.worker_group in self._books.groups.released:
-            reason = f"worker group {location.worker_group} is released"
-            return [StopTaskExecutor(resource_id, location.address, reason)]
-        known = self._books.workers.get(resource_id)
-        if known is not None and known.location == location:
-            known.story.add(now, "registered again")
-            known.apply_report(report, now)
-            return self.check(now)
-        if known is not None:
-            cause = f"another process registered under its name (pid {location.pid})"
-            self._books.drop_worker(known, cause, now, actions)
-        story = Story(f"TaskExecutor {resource_id}", limit=200)
-        where = f"bundle {location.bundle_index} of {location.worker_group} on {location.node_ip}"
-        story.add(now, f"registered from {where}, pid {location.pid}")
-        worker = Worker(location, total_profile, now, story)
-        bundle = self._bundle_for(worker)
-        if bundle.state is BundleState.REGISTERED:
-            reason = f"{where} has a TaskExecutor, {bundle.resource_id}"
-            return [*actions, StopTaskExecutor(resource_id, location.address, reason)]
-        bundle.registered(resource_id)
-        self._books.workers[resource_id] = worker
-        worker.apply_report(report, now)
-        return actions + self.check(now)
+        return self._after(
+            register_task_executor(self._books, location, total_profile, report, now), now
+        )
 
     def report_slot_status(
         self, resource_id: ResourceID, report: SlotReport, now: float
@@ -149,7 +134,7 @@ class SlotManager:
         worker = self._books.workers.get(resource_id)
         if worker is None:
             return []
-        worker.apply_report(report, now)
+        apply_report(self._books, worker, report, now)
         return self.check(now)
 
     def task_executor_lost(
@@ -169,19 +154,31 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """A StartTaskExecutor failed or its process died before it registered; tried again with
         back-off."""
-        group = self._books.groups.started.get(group_id)
-        bundle = group.bundles.get(bundle_index) if group else None
-        if bundle is None or bundle.state is not BundleState.STARTING:
-            return []
-        bundle.emptied(cause, lived=0.0)
+        start_failed(self._books, group_id, bundle_index, cause, now)
         return self.check(now)
+
+    def may_be_released(
+        self, group_id: WorkerGroupId, agreed: bool, now: float
+    ) -> list[SlotManagerAction]:
+        """What the TaskExecutors of an idle group answered: all of them agreed, or one did not or
+        could not be asked; they are asked again after another idle time-out (SM-15)."""
+        group = self._books.groups.started.get(group_id)
+        actions: list[SlotManagerAction] = []
+        if group is not None and agreed:
+            may_be_released(self._books, group, now, actions)
+        return actions + self.check(now)
+
+    # --- slots ------------------------------------------------------------------------------------
 
     def slot_request_succeeded(
         self, slot_id: SlotID, allocation_id: AllocationID, now: float
     ) -> list[SlotManagerAction]:
-        """The TaskExecutor has allocated the slot."""
+        """The TaskExecutor has allocated the slot; of a dynamic one this is its new id."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.job_id is not None:
+            if slot.slot_id != slot_id:
+                slot.worker.dynamic_slot_confirmed(slot, slot_id)
+            self._books.deadlines.remove(("slot", slot))
             slot.allocate(slot.job_id, allocation_id, now)
         return self.check(now)
 
@@ -192,8 +189,7 @@ class SlotManager:
         (SM-05)."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.state is SlotState.PENDING:
-            slot.free(f"refused: {cause}", now)
-            slot.refused_until = now + REFUSED_SLOT_DELAY
+            self._refused(slot, f"refused: {cause}", now)
         return self.check(now)
 
     def slot_freed(
@@ -202,36 +198,23 @@ class SlotManager:
         """``notify_slot_available``; ignored unless the slot is held by that allocation."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None:
-            slot.free("freed by its TaskExecutor", now)
+            self._books.free_slot(slot, "freed by its TaskExecutor", now)
         return self.check(now)
 
-    # worker groups
+    # --- worker groups ----------------------------------------------------------------------------
 
     def worker_group_started(
         self, request_number: int, group_id: WorkerGroupId, now: float
     ) -> list[SlotManagerAction]:
         """The placement group is placed; released at once when its request has been cancelled."""
-        request = self._books.groups.requests.pop(request_number, None)
-        if request is None:
-            self._books.groups.released[group_id] = None
-            return [ReleaseWorkerGroup(group_id, "it is not wanted any more")]
-        actions: list[SlotManagerAction] = []
-        bundles = {i: Bundle(i, profile) for i, profile in enumerate(request.profiles)}
-        group = WorkerGroup(group_id, bundles, request.slots_per_bundle, request.job_id)
-        self._books.groups.started[group_id] = group
-        self._books.groups.failures.pop(request.job_id, None)
-        for bundle in bundles.values():
-            self._books.start_task_executor(group, bundle, now, actions)
-        return actions + self.check(now)
+        return self._after(group_started(self._books, request_number, group_id, now), now)
 
     def worker_group_failed(
         self, request_number: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
         """The placement group could not be created (not: it waits); requested again with
         back-off."""
-        request = self._books.groups.requests.pop(request_number, None)
-        if request is not None:
-            self._books.groups.request_failed(request.job_id, cause, now)
+        group_failed(self._books, request_number, cause, now)
         return self.check(now)
 
     def worker_group_lost(
@@ -257,64 +240,72 @@ class SlotManager:
         """A group of an earlier ResourceManager: adopted, and released if nobody claims it within
         the idle time-out.
 
-        *live_bundles*: those whose TaskExecutor lives and will register again.
+        *live_bundles*: those whose TaskExecutor lives and will register again: they count as
+        being started until then.
         """
-        books = self._books
-        actions: list[SlotManagerAction] = []
-        if group_id in books.groups.released:
-            return [ReleaseWorkerGroup(group_id, "it was released before")]
-        known = books.groups.started.get(group_id)
-        if known is not None and known.is_known:
-            return []
-        if job_id is not None and books.groups.of_job(job_id) is not None:
-            books.groups.released[group_id] = None
-            return [ReleaseWorkerGroup(group_id, f"job {job_id} has another worker group")]
-        group = WorkerGroup(group_id, {}, slots_per_bundle, job_id, unneeded_since=now)
-        for index, profile in enumerate(bundles):
-            bundle = group.bundles[index] = Bundle(index, profile)
-            before = known.bundles.get(index) if known is not None else None
-            if before is not None and before.resource_id is not None:
-                bundle.registered(before.resource_id)
-            elif index in live_bundles:
-                bundle.starting(now + books.settings.task_executor_start_timeout)
-        books.groups.started[group_id] = group
-        request = books.groups.request_of_job(job_id) if job_id is not None else None
-        if request is not None and request.profiles == group.profiles:
-            books.cancel_request(request, actions)
-        return actions + self.check(now)
+        recovered = recover_group(
+            self._books, group_id, bundles, slots_per_bundle, job_id, live_bundles, now
+        )
+        return self._after(recovered, now)
 
-    # time
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def block_nodes(self, nodes: Iterable[BlockedNode], now: float) -> list[SlotManagerAction]:
+        """Nothing more is given from these nodes for a while; what jobs have there they keep."""
+        for node in nodes:
+            until = self._books.blocklist.block(node, now)
+            self._books.deadlines.set(("blocked", node.node_id), until)
+            give_from_node(self._books, node.node_id)
+        return self.check(now)
+
+    def unblock_node(self, node_id: str, now: float) -> list[SlotManagerAction]:
+        """Idempotent."""
+        if self._books.blocklist.unblock(node_id):
+            self._books.deadlines.remove(("blocked", node_id))
+            give_from_node(self._books, node_id)
+        return self.check(now)
+
+    def blocked_nodes(self) -> tuple[BlockedNode, ...]:
+        """Longest known first."""
+        return self._books.blocklist.all()
+
+    # --- time -------------------------------------------------------------------------------------
 
     def check(self, now: float) -> list[SlotManagerAction]:
-        """Time-outs, idle releases, delayed retries."""
-        for slot in self._books.all_slots():
-            timeout = self._books.settings.slot_request_timeout
-            if slot.state is SlotState.PENDING and now >= slot.changed_at + timeout:
-                slot.free(f"no answer to the request for {timeout:g} s", now)
-                slot.refused_until = now + REFUSED_SLOT_DELAY
-        for group in self._books.groups.started.values():
-            for bundle in group.bundles.values():
-                if bundle.state is BundleState.STARTING and now >= bundle.deadline:
-                    bundle.emptied("it did not register in time", lived=0.0)
+        """Time-outs, idle releases, delayed retries; and all that follows from earlier events."""
+        books = self._books
+        actions: list[SlotManagerAction] = []
+        for key in books.deadlines.pop_due(now):
+            match cast("tuple[object, ...]", key):
+                case ("slot", ManagedSlot() as slot):
+                    timeout = books.settings.slot_request_timeout
+                    self._refused(slot, f"no answer to the request for {timeout:g} s", now)
+                case ("refused", ManagedSlot() as slot):
+                    books.index.allow(slot)
+                case ("refused", Worker() as worker):
+                    worker.refuses_dynamic = False
+                    books.index.capacity_changed(worker)
+                case ("start", WorkerGroupId() as group_id, int(index)):
+                    start_failed(self._books, group_id, index, "it did not register in time", now)
+                case ("idle", WorkerGroupId() as group_id):
+                    group = books.groups.started.get(group_id)
+                    if group is not None:
+                        idle_timeout_over(books, group, now, actions)
+                case ("retry", JobID() as job_id):
+                    books.to_check[job_id] = None
+                case ("retry", None):
+                    books.workers_to_count = True
+                case ("blocked", str(node_id)):
+                    if books.blocklist.is_over(node_id, now):
+                        give_from_node(self._books, node_id)
         self._checked_at = now
-        return check_requirements(self._books, now)
+        return actions + check_requirements(books, now)
 
     def next_check_time(self) -> float | None:
         """When :meth:`check` has something to do next; None: not before another event."""
-        settings, groups = self._books.settings, self._books.groups
-        times = [f.not_before for f in groups.failures.values()]
-        for slot in self._books.all_slots():
-            if slot.state is SlotState.PENDING:
-                times.append(slot.changed_at + settings.slot_request_timeout)
-            elif slot.state is SlotState.FREE:
-                times.append(slot.refused_until)
-        for group in groups.started.values():
-            if group.unneeded_since is not None:
-                times.append(group.unneeded_since + settings.idle_timeout)
-            times += [b.deadline for b in group.bundles.values() if b.state is BundleState.STARTING]
-        return min((t for t in times if t > self._checked_at), default=None)
+        return self._books.deadlines.next()
 
-    # questions
+    # --- questions --------------------------------------------------------------------------------
 
     def shortages(
         self, job_id: JobID, now: float, cluster: ClusterResources
@@ -326,7 +317,7 @@ class SlotManager:
     @property
     def has_shortage(self) -> bool:
         """Whether some job misses slots now."""
-        return any(missing_slots(self._books, r) for r in self._books.jobs.values())
+        return bool(self._books.short)
 
     def worker_group_of(self, job_id: JobID) -> WorkerGroupId | None:
         """The dedicated group of a job."""
@@ -337,18 +328,14 @@ class SlotManager:
         """All groups that are started and not released."""
         return tuple(self._books.groups.started)
 
+    def task_executors_of(self, job_id: JobID) -> tuple[ResourceID, ...]:
+        """Those with slots that the job has or that are being requested for it."""
+        slots = self._books.index.slots_of_job(job_id)
+        return tuple(dict.fromkeys(slot.worker.location.resource_id for slot in slots))
+
     def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
         """The registered TaskExecutors, oldest first."""
-        infos = []
-        for worker in self._books.workers.values():
-            jobs = dict.fromkeys(s.job_id for s in worker.slots.values() if s.job_id is not None)
-            free = sum(slot.state is SlotState.FREE for slot in worker.slots.values())
-            infos.append(
-                TaskExecutorInfo(
-                    worker.location, worker.total_profile, len(worker.slots), free, tuple(jobs)
-                )
-            )
-        return tuple(infos)
+        return tuple(map(task_executor_info, self._books.workers.values()))
 
     def story_of(self, resource_id: ResourceID) -> str:
         """What has happened to a TaskExecutor and its slots, a line per event."""
@@ -357,29 +344,37 @@ class SlotManager:
 
     def shut_down(self, reason: str) -> list[SlotManagerAction]:
         """Cancel all requests and release all groups."""
+        books = self._books
         actions: list[SlotManagerAction] = []
-        self._books.jobs.clear()
-        for request in list(self._books.groups.requests.values()):
-            self._books.cancel_request(request, actions)
-        for group in list(self._books.groups.started.values()):
-            self._books.release_group(group, reason, self._checked_at, actions)
+        for job_id in tuple(books.jobs):
+            books.forget_requirements(job_id)
+        for request in list(books.groups.requests.values()):
+            books.cancel_request(request, actions)
+        for group in list(books.groups.started.values()):
+            books.release_group(group, reason, self._checked_at, actions)
         return actions
+
+    # ----------------------------------------------------------------------------------------------
 
     def _slot(self, slot_id: SlotID, allocation_id: AllocationID) -> ManagedSlot | None:
         """The slot, if that allocation holds it."""
         worker = self._books.workers.get(slot_id.resource_id)
-        slot = worker.slots.get(slot_id.slot_index) if worker is not None else None
+        if worker is None:
+            return None
+        slot = worker.dynamic.get(allocation_id) or worker.slots.get(slot_id.slot_index)
         return slot if slot is not None and slot.is_held_by(allocation_id) else None
 
-    def _bundle_for(self, worker: Worker) -> Bundle:
-        """The bundle in which a registering TaskExecutor says it is; an unknown group is noted as
-        such."""
-        location = worker.location
-        group = self._books.groups.started.get(location.worker_group)
-        if group is None:
-            group = WorkerGroup(location.worker_group, {}, 0, None, is_known=False)
-            self._books.groups.started[group.group_id] = group
-        if location.bundle_index not in group.bundles:
-            bundle = Bundle(location.bundle_index, worker.total_profile)
-            group.bundles[location.bundle_index] = bundle
-        return group.bundles[location.bundle_index]
+    def _after(self, actions: list[SlotManagerAction], now: float) -> list[SlotManagerAction]:
+        return actions + self.check(now)
+
+    def _refused(self, slot: ManagedSlot, cause: str, now: float) -> None:
+        books = self._books
+        books.free_slot(slot, cause, now)
+        until = now + REFUSED_SLOT_DELAY
+        if slot.is_dynamic:
+            slot.worker.refuses_dynamic = True
+            books.index.capacity_changed(slot.worker)
+            books.deadlines.set(("refused", slot.worker), until)
+        else:
+            books.index.refuse(slot)
+            books.deadlines.set(("refused", slot), until)

@@ -33,6 +33,16 @@ class ReleaseWorkerGroup:
 
     group_id: WorkerGroupId
     reason: str
+    task_executors: tuple[ResourceID, ...] = ()
+    """Those that were registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskWhetherReleasable:
+    """Ask TaskExecutors of an idle group whether they can go; answer with ``may_be_released``."""
+
+    group_id: WorkerGroupId
+    task_executors: tuple[ResourceID, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,7 @@ class RequestSlot:
     ``slot_request_failed``."""
 
     slot_id: SlotID
+    """With index -1: a dynamic slot of that profile."""
     resource_id: ResourceID
     job_id: JobID
     allocation_id: AllocationID
@@ -82,6 +93,15 @@ class FreeSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeInactiveSlots:
+    """Ask a TaskExecutor to free the slots of a job that the job does not use (SM-18)."""
+
+    resource_id: ResourceID
+    job_id: JobID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NotifyAllocationFailure:
     """Tell a JobMaster that an allocated slot is lost (SM-09)."""
 
@@ -95,9 +115,11 @@ SlotManagerAction = (
     StartWorkerGroup
     | CancelWorkerGroupRequest
     | ReleaseWorkerGroup
+    | AskWhetherReleasable
     | StartTaskExecutor
     | StopTaskExecutor
     | RequestSlot
     | FreeSlot
+    | FreeInactiveSlots
     | NotifyAllocationFailure
 )

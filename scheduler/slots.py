@@ -49,6 +49,8 @@ class SlotStatus:
     profile: ResourceProfile
     job_id: JobID | None = None
     allocation_id: AllocationID | None = None
+    is_dynamic: bool = False
+    """Whether it is one of those that are cut to measure and gone when they are freed."""
 
 
 @message

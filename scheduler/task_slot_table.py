@@ -253,6 +253,14 @@ class TaskSlotTable:
             actions += self.free_slot(allocation_id, reason)
         return actions
 
+    def free_inactive_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
+        """Free the slots that the job has been given and does not use (SM-18)."""
+        actions: list[SlotTableAction] = []
+        for slot in self._slots_of(job_id):
+            if slot.state is _State.ALLOCATED:
+                actions += self.free_slot(slot.allocation_id, reason)
+        return actions
+
     def free_timed_out_slots(self, now: float) -> list[SlotTableAction]:
         """Free the slots that were allocated and not active for the slot time-out."""
         self._now = now
@@ -346,7 +354,7 @@ class TaskSlotTable:
         slot_id = SlotID(self._resource_id, index)
         if slot is None:
             return SlotStatus(slot_id, self._slot_profile)
-        return SlotStatus(slot_id, slot.profile, slot.job_id, slot.allocation_id)
+        return SlotStatus(slot_id, slot.profile, slot.job_id, slot.allocation_id, slot.is_dynamic)
 
     def _clean_when_empty(self, slot: _TaskSlot) -> list[SlotTableAction]:
         if slot.tasks:

@@ -27,28 +27,15 @@ class BundleState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Bundle:
-    """One bundle of a group and the TaskExecutor in it."""
+    """One bundle of a group and the TaskExecutor in it.  Changed by its group only."""
 
     index: int
     profile: ResourceProfile
     state: BundleState = BundleState.EMPTY
     resource_id: ResourceID | None = None
-    deadline: float = 0.0
-    """STARTING: when it is given up."""
     failures: int = 0
     """Deaths and failed starts in a row."""
     last_cause: str | None = None
-
-    def starting(self, deadline: float) -> None:
-        self.state, self.resource_id, self.deadline = BundleState.STARTING, None, deadline
-
-    def registered(self, resource_id: ResourceID) -> None:
-        self.state, self.resource_id = BundleState.REGISTERED, resource_id
-
-    def emptied(self, cause: str, lived: float) -> None:
-        """Its TaskExecutor is gone, *lived* seconds after it registered (0: it never did)."""
-        self.failures = 1 if lived >= STABLE_AFTER else self.failures + 1
-        self.state, self.resource_id, self.last_cause = BundleState.EMPTY, None, cause
 
 
 @dataclass(slots=True, eq=False)
@@ -56,22 +43,57 @@ class WorkerGroup:
     """A started placement group."""
 
     group_id: WorkerGroupId
-    bundles: dict[int, Bundle]
     slots_per_bundle: int
     job_id: JobID | None
     """The job whose own it is; None: shared."""
+    bundles: dict[int, Bundle] = field(default_factory=dict)
     unneeded_since: float | None = None
     """Since when nothing in it is used or wanted; None: it is needed."""
     is_known: bool = True
     """False: one of its TaskExecutors registered before the group was recovered; nothing is given
     from it."""
+    empty: dict[int, Bundle] = field(default_factory=dict)
+    """Bundles in which no TaskExecutor is or comes."""
+    number_starting: int = 0
+    profiles: tuple[ResourceProfile, ...] = ()
+    """Of the bundles, in their order."""
 
     @property
-    def profiles(self) -> tuple[ResourceProfile, ...]:
-        return tuple(bundle.profile for _, bundle in sorted(self.bundles.items()))
+    def is_shared(self) -> bool:
+        """Whether any job may be given slots of it."""
+        return self.job_id is None and self.is_known
 
-    def count(self, state: BundleState) -> int:
-        return sum(bundle.state is state for bundle in self.bundles.values())
+    def add_bundle(self, index: int, profile: ResourceProfile) -> Bundle:
+        bundle = self.bundles[index] = self.empty[index] = Bundle(index, profile)
+        self.profiles = tuple(b.profile for _, b in sorted(self.bundles.items()))
+        return bundle
+
+    def add_bundles(self, profiles: tuple[ResourceProfile, ...]) -> None:
+        """Bundle i of profile i, to a group without bundles."""
+        self.bundles = {index: Bundle(index, profile) for index, profile in enumerate(profiles)}
+        self.empty = dict(self.bundles)
+        self.profiles = profiles
+
+    def starting(self, bundle: Bundle) -> None:
+        """A TaskExecutor is being started in a bundle."""
+        self._enter(bundle, BundleState.STARTING, None)
+
+    def registered(self, bundle: Bundle, resource_id: ResourceID) -> None:
+        self._enter(bundle, BundleState.REGISTERED, resource_id)
+
+    def emptied(self, bundle: Bundle, cause: str, lived: float) -> None:
+        """Its TaskExecutor is gone, *lived* seconds after it registered (0: it never did)."""
+        bundle.failures = 1 if lived >= STABLE_AFTER else bundle.failures + 1
+        bundle.last_cause = cause
+        self._enter(bundle, BundleState.EMPTY, None)
+
+    def _enter(self, bundle: Bundle, state: BundleState, resource_id: ResourceID | None) -> None:
+        self.number_starting -= bundle.state is BundleState.STARTING
+        self.empty.pop(bundle.index, None)
+        bundle.state, bundle.resource_id = state, resource_id
+        self.number_starting += state is BundleState.STARTING
+        if state is BundleState.EMPTY:
+            self.empty[bundle.index] = bundle
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +105,10 @@ class GroupRequest:
     slots_per_bundle: int
     job_id: JobID | None
     since: float
+
+    @property
+    def number_of_slots(self) -> int:
+        return len(self.profiles) * self.slots_per_bundle
 
 
 @dataclass(slots=True)
@@ -96,21 +122,55 @@ class GroupFailures:
 
 @dataclass(slots=True)
 class GroupBooks:
-    """All groups and requests, oldest first."""
+    """All groups and requests, oldest first.  Groups that are added, changed or removed have to be
+    :meth:`noted`."""
 
     started: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
     requests: dict[int, GroupRequest] = field(default_factory=dict)
     failures: dict[JobID | None, GroupFailures] = field(default_factory=dict)
     released: dict[WorkerGroupId, None] = field(default_factory=dict)
     next_request_number: int = 1
+    shared_requests: dict[int, GroupRequest] = field(default_factory=dict)
+    shared_starting: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
+    """Shared groups in which TaskExecutors are being started."""
+    shared_empty: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
+    """Shared groups with bundles in which there is none."""
+    _slots_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
+    """Of TaskExecutors that are being started."""
+    number_of_slots_coming: int = 0
+    _of_job: dict[JobID, WorkerGroup] = field(default_factory=dict)
+    _request_of_job: dict[JobID, GroupRequest] = field(default_factory=dict)
 
     def of_job(self, job_id: JobID) -> WorkerGroup | None:
         """The dedicated group of a job."""
-        return next((g for g in self.started.values() if g.job_id == job_id), None)
+        return self._of_job.get(job_id)
 
     def request_of_job(self, job_id: JobID) -> GroupRequest | None:
         """The unanswered request of a job's dedicated group."""
-        return next((r for r in self.requests.values() if r.job_id == job_id), None)
+        return self._request_of_job.get(job_id)
+
+    def noted(self, group: WorkerGroup) -> None:
+        """To be called after every change of a group."""
+        group_id = group.group_id
+        is_there = self.started.get(group_id) is group
+        is_starting = is_there and group.number_starting > 0
+        for wanted, index in (
+            (is_starting and group.is_shared, self.shared_starting),
+            (is_there and bool(group.empty) and group.is_shared, self.shared_empty),
+        ):
+            if wanted:
+                index[group_id] = group
+            else:
+                index.pop(group_id, None)
+        coming = group.number_starting * group.slots_per_bundle if is_starting else 0
+        self.number_of_slots_coming += coming - self._slots_coming.pop(group_id, 0)
+        if coming:
+            self._slots_coming[group_id] = coming
+        if group.job_id is not None:
+            if is_there:
+                self._of_job[group.job_id] = group
+            elif self._of_job.get(group.job_id) is group:
+                del self._of_job[group.job_id]
 
     def new_request(
         self,
@@ -121,11 +181,28 @@ class GroupBooks:
     ) -> GroupRequest:
         request = GroupRequest(self.next_request_number, profiles, slots_per_bundle, job_id, now)
         self.requests[request.number] = request
+        self.number_of_slots_coming += request.number_of_slots
+        if job_id is None:
+            self.shared_requests[request.number] = request
+        else:
+            self._request_of_job[job_id] = request
         self.next_request_number += 1
         return request
 
-    def request_failed(self, job_id: JobID | None, cause: str, now: float) -> None:
+    def take_request(self, number: int) -> GroupRequest | None:
+        """The request is answered or cancelled; None: it was before."""
+        request = self.requests.pop(number, None)
+        if request is not None:
+            self.number_of_slots_coming -= request.number_of_slots
+            self.shared_requests.pop(number, None)
+            if request.job_id is not None and self._request_of_job.get(request.job_id) is request:
+                del self._request_of_job[request.job_id]
+        return request
+
+    def request_failed(self, job_id: JobID | None, cause: str, now: float) -> float:
+        """When it may be requested again."""
         failures = self.failures.setdefault(job_id, GroupFailures())
         failures.count += 1
         failures.not_before = now + max(1.0, back_off(failures.count))
         failures.cause = cause
+        return failures.not_before

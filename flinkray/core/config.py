@@ -130,6 +130,32 @@ def duration(*, positive: bool = True, at_most: float | None = None) -> ValueTyp
     return ValueType(f"{accepts}, for example 500 ms, 10 s or 5 min", parse, format_duration)
 
 
+def duration_or_never() -> ValueType[float | None]:
+    """Seconds; None: never."""
+
+    def parse(value: object) -> float | None:
+        return None if value in ("never", "-1", -1) else parse_duration(value)
+
+    def text_of(seconds: float | None) -> str:
+        return "never" if seconds is None else format_duration(seconds)
+
+    return ValueType("a duration, for example 500 ms or 5 min, or never", parse, text_of)
+
+
+def rate() -> ValueType[float]:
+    """Events per minute."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise TypeError("not a number")
+        number = float(value)
+        if not 0 < number < float("inf"):
+            raise ValueError("not above zero")
+        return number
+
+    return ValueType("a number above zero, per minute", parse, lambda number: f"{number:g}")
+
+
 def integer(*, minimum: int) -> ValueType[int]:
     def parse(value: object) -> int:
         if isinstance(value, str):

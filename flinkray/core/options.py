@@ -12,9 +12,11 @@ from flinkray.core.config import (
     choice,
     cores,
     duration,
+    duration_or_never,
     integer,
     memory_size,
     optional_text,
+    rate,
     text,
 )
 
@@ -164,6 +166,63 @@ TASK_EXECUTOR_IDLE_TIMEOUT = ConfigOption(
     30.0,
     "A shared TaskExecutor of which no slot was used for so long is released. Those of a job's own "
     "worker group are released with the job.",
+)
+WORKER_REGISTRATION_TIMEOUT = ConfigOption(
+    "resourcemanager.taskmanager-registration.timeout",
+    duration(),
+    60.0,
+    "A TaskExecutor that was started and has not registered for so long is ended, and another one "
+    "is started in its place. (Flink: 5 min; here a process is up within seconds.)",
+)
+PREVIOUS_WORKER_RECOVERY_TIMEOUT = ConfigOption(
+    "resourcemanager.previous-worker.recovery.timeout",
+    duration(),
+    60.0,
+    "How long a ResourceManager that takes over waits for a TaskExecutor that its predecessor had "
+    "started and that is still alive; until then it counts as one that is being started. "
+    "(Flink: 0, which starts others at once.)",
+)
+START_WORKER_MAX_FAILURE_RATE = ConfigOption(
+    "resourcemanager.start-worker.max-failure-rate",
+    rate(),
+    10.0,
+    "When more starts of workers than these fail within a minute, none is tried for "
+    "resourcemanager.start-worker.retry-interval.",
+)
+START_WORKER_RETRY_INTERVAL = ConfigOption(
+    "resourcemanager.start-worker.retry-interval",
+    duration(positive=False),
+    3.0,
+    "How long no worker is started once resourcemanager.start-worker.max-failure-rate is exceeded.",
+)
+RESOURCE_MANAGER_START_UP_TIME = ConfigOption(
+    "resourcemanager.standalone.start-up-time",
+    duration_or_never(),
+    0.0,
+    "For so long after it has become the leader, the ResourceManager lets jobs wait for slots that "
+    "no worker could hold, instead of failing them; never: it always does. (Flink: never for "
+    "clusters that start no workers themselves, 0 for others, as this one.)",
+)
+REQUIREMENT_CHECK_DELAY = ConfigOption(
+    "slotmanager.requirement-check.delay",
+    duration(positive=False),
+    0.05,
+    "For so long the ResourceManager gathers what jobs declare before it looks for slots.",
+)
+UNLIMITED = 2**31 - 1
+"""Flink's largest integer: what it takes for no limit."""
+MAX_SLOTS = ConfigOption(
+    "slotmanager.number-of-slots.max",
+    integer(minimum=1),
+    UNLIMITED,
+    "No worker is started that would bring the cluster more slots than these in all.",
+)
+REDUNDANT_WORKERS = ConfigOption(
+    "slotmanager.redundant-taskmanager-num",
+    integer(minimum=0),
+    0,
+    "While jobs run on shared TaskExecutors, the slots of so many are kept free, so that jobs "
+    "recover without waiting for a new one when one is lost.",
 )
 PENDING_REPORT_DELAY = ConfigOption(
     "resourcemanager.pending-report-delay",

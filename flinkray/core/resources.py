@@ -92,6 +92,14 @@ class ResourceProfile:
             {n: _round(a - other.extended.get(n, 0.0)) for n, a in self.extended.items()},
         )
 
+    def reduced_by(self, other: ResourceProfile) -> ResourceProfile:
+        """What is left of self, of nothing less than nothing."""
+        return ResourceProfile(
+            max(0.0, self.cpu - other.cpu),
+            max(0, self.memory - other.memory),
+            {n: max(0.0, a - other.extended.get(n, 0.0)) for n, a in self.extended.items()},
+        )
+
     def times(self, count: int) -> ResourceProfile:
         return ResourceProfile(
             _round(self.cpu * count),

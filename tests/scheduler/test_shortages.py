@@ -7,6 +7,7 @@ import pytest
 from flinkray.core.ids import AllocationID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shortages import ClusterResources, slots_that_fit
+from flinkray.scheduler.slot_books import SlotManagerSettings
 from flinkray.scheduler.slot_manager import SlotManager
 from flinkray.scheduler.slots import ResourceShortage
 from tests.scheduler.builders import (
@@ -38,7 +39,9 @@ def cluster(
 def manager() -> SlotManager:
     ids = iter(sequence(AllocationID))
     return SlotManager(
-        shared_worker_profile=NODE, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
+        SlotManagerSettings(
+            shared_worker_profile=NODE, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
+        )
     )
 
 

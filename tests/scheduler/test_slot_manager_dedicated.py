@@ -6,9 +6,11 @@ import pytest
 
 from flinkray.core.ids import AllocationID, ResourceID
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slot_books import SlotManagerSettings
 from flinkray.scheduler.slot_manager import SlotManager
 from flinkray.scheduler.slot_manager_actions import (
     CancelWorkerGroupRequest,
+    FreeInactiveSlots,
     FreeSlot,
     NotifyAllocationFailure,
     ReleaseWorkerGroup,
@@ -38,9 +40,11 @@ from tests.scheduler.builders import (
 def new_slot_manager() -> SlotManager:
     ids = iter(sequence(AllocationID))
     return SlotManager(
-        shared_worker_profile=ResourceProfile(2.0, 4 * 2**30),
-        shared_worker_slots=2,
-        new_allocation_id=lambda: next(ids),
+        SlotManagerSettings(
+            shared_worker_profile=ResourceProfile(2.0, 4 * 2**30),
+            shared_worker_slots=2,
+            new_allocation_id=lambda: next(ids),
+        )
     )
 
 
@@ -202,9 +206,9 @@ def test_lost_group_is_released_and_requested_again(manager: SlotManager) -> Non
 def test_ended_job_gives_its_group_back_at_once(manager: SlotManager) -> None:
     """SM-18."""
     job_with_group(manager)
-    assert manager.clear_requirements(JOB, True, 5.0) == [
-        ReleaseWorkerGroup(group(), f"job {JOB} has ended")
-    ]
+    released = one(manager.clear_requirements(JOB, True, 5.0), ReleaseWorkerGroup)
+    assert (released.group_id, released.reason) == (group(), f"job {JOB} has ended")
+    assert released.task_executors == (ResourceID("te0"), ResourceID("te1"))
     assert manager.task_executors() == ()
     assert manager.worker_groups() == ()
 
@@ -213,7 +217,9 @@ def test_group_waits_for_a_new_master_of_its_job_until_the_idle_timeout(
     manager: SlotManager,
 ) -> None:
     job_with_group(manager)
-    assert manager.clear_requirements(JOB, False, 5.0) == []
+    actions = manager.clear_requirements(JOB, False, 5.0)
+    assert [a.resource_id for a in only(actions, FreeInactiveSlots)] == ["te0", "te1"]
+    assert only(actions, ReleaseWorkerGroup) == []
     assert manager.next_check_time() == 35.0
     assert manager.set_requirements(requirements((SMALL, 2), dedicated=True), 34.0) == []
     manager.clear_requirements(JOB, False, 40.0)
@@ -374,7 +380,9 @@ def test_shut_down_cancels_and_releases_everything(manager: SlotManager) -> None
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB, dedicated=True), 4.0)
     assert manager.shut_down("the cluster shuts down") == [
         CancelWorkerGroupRequest(2),
-        ReleaseWorkerGroup(group(), "the cluster shuts down"),
+        ReleaseWorkerGroup(
+            group(), "the cluster shuts down", (ResourceID("te0"), ResourceID("te1"))
+        ),
     ]
     assert manager.check(1000.0) == []
 

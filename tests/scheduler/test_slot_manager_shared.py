@@ -6,8 +6,10 @@ import pytest
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slot_books import SlotManagerSettings
 from flinkray.scheduler.slot_manager import SlotManager
 from flinkray.scheduler.slot_manager_actions import (
+    AskWhetherReleasable,
     CancelWorkerGroupRequest,
     FreeSlot,
     NotifyAllocationFailure,
@@ -42,7 +44,9 @@ WORKER = ResourceProfile(2.0, 2 * GIB)
 def manager() -> SlotManager:
     ids = iter(sequence(AllocationID))
     return SlotManager(
-        shared_worker_profile=WORKER, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
+        SlotManagerSettings(
+            shared_worker_profile=WORKER, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
+        )
     )
 
 
@@ -224,7 +228,39 @@ def test_idle_worker_is_released_after_30_seconds_and_not_before(manager: SlotMa
     assert manager.slot_freed(asked.slot_id, asked.allocation_id, 100.0) == []
     assert manager.next_check_time() == 130.0
     assert manager.check(129.9) == []
-    assert one(manager.check(130.0), ReleaseWorkerGroup).group_id == group("g1")
+    asked_whether = AskWhetherReleasable(group("g1"), (ResourceID("te1"),))
+    assert manager.check(130.0) == [asked_whether]
+    assert manager.task_executors()[0].free_slots == 2
+    released = manager.may_be_released(group("g1"), True, 130.1)
+    assert one(released, ReleaseWorkerGroup).group_id == group("g1")
+
+
+def idle_worker(manager: SlotManager) -> None:
+    """The worker te1, idle since 4 s, asked at 34 s whether it can go."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    confirm(manager, [asked])
+    manager.set_requirements(requirements(), 3.0)
+    manager.slot_freed(asked.slot_id, asked.allocation_id, 4.0)
+    assert len(only(manager.check(34.0), AskWhetherReleasable)) == 1
+
+
+def test_idle_worker_that_cannot_go_is_asked_again_later(manager: SlotManager) -> None:
+    """SM-15: it holds a partition that somebody may want to read."""
+    idle_worker(manager)
+    assert manager.may_be_released(group("g1"), False, 35.0) == []
+    assert manager.next_check_time() == 64.0
+    assert len(only(manager.check(64.0), AskWhetherReleasable)) == 1
+
+
+def test_worker_that_got_a_slot_to_give_while_it_was_asked_is_not_released(
+    manager: SlotManager,
+) -> None:
+    """SM-15."""
+    idle_worker(manager)
+    manager.set_requirements(requirements((SMALL, 1)), 34.5)
+    assert only(manager.may_be_released(group("g1"), True, 35.0), ReleaseWorkerGroup) == []
+    assert manager.worker_groups() == (group("g1"),)
 
 
 def test_idle_worker_that_is_used_again_stays(manager: SlotManager) -> None:

@@ -10,9 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slot_books import SlotManagerSettings
 from flinkray.scheduler.slot_manager import SlotManager
 from flinkray.scheduler.slot_manager_actions import (
+    AskWhetherReleasable,
     CancelWorkerGroupRequest,
+    FreeInactiveSlots,
     FreeSlot,
     NotifyAllocationFailure,
     ReleaseWorkerGroup,
@@ -58,9 +61,11 @@ class SlotManagerMachine(RuleBasedStateMachine):
         super().__init__()
         ids = iter(sequence(AllocationID))
         self.manager = SlotManager(
-            shared_worker_profile=WORKER,
-            shared_worker_slots=SLOTS_PER_WORKER,
-            new_allocation_id=lambda: next(ids),
+            SlotManagerSettings(
+                shared_worker_profile=WORKER,
+                shared_worker_slots=SLOTS_PER_WORKER,
+                new_allocation_id=lambda: next(ids),
+            )
         )
         self.now = 0.0
         self.numbers = count(1)
@@ -97,6 +102,15 @@ class SlotManagerMachine(RuleBasedStateMachine):
                     for w in self.workers.values()
                 ), "a bundle holds one TaskExecutor"
                 self.starting[key] = action.number_of_slots
+            elif isinstance(action, AskWhetherReleasable):
+                agreed = all(
+                    held is None
+                    for name in action.task_executors
+                    for held in self.workers[name].held
+                )
+                self.carry_out(self.manager.may_be_released(action.group_id, agreed, self.now))
+            elif isinstance(action, FreeInactiveSlots):
+                pass  # all that is held here is used
             elif isinstance(action, StopTaskExecutor):
                 self.workers.pop(action.resource_id, None)
             elif isinstance(action, RequestSlot):

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.matching import match_slots
+from flinkray.scheduler.matching import missing_slots
 from flinkray.scheduler.slot_pool import DeclarativeSlotPool
 from flinkray.scheduler.slot_pool_actions import (
     DeclareRequirements,
@@ -175,8 +175,8 @@ class SlotPoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def provide(self, data: st.DataObject) -> None:
         """The ResourceManager gives what is missing by its own arithmetic: the pool takes it."""
-        held = [slot.profile for slot in self.held.values()]
-        missing = match_slots(self.declared.requirements, held).missing
+        held = Counter(slot.profile for slot in self.held.values())
+        missing = missing_slots(self.declared.requirements, held)
         if not missing:
             return
         name = data.draw(st.sampled_from(sorted(self.registered)))
@@ -270,8 +270,8 @@ class SlotPoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_the_resource_manager_would_give_is_what_is_missing(self) -> None:
-        held = [slot.profile for slot in self.held.values()]
-        missing = match_slots(self.declared.requirements, held).missing
+        held = Counter(slot.profile for slot in self.held.values())
+        missing = missing_slots(self.declared.requirements, held)
         for profile in (SMALL, LARGE):
             lacking = max(0, self.required[profile] - self.pool.number_fulfilled(profile))
             assert lacking == sum(m.count for m in missing if m.profile == profile)

@@ -83,7 +83,7 @@ def test_dynamic_slot_takes_its_profile_and_is_reported_until_it_is_freed(
     assert table.report().slots == (
         SlotStatus(slot_id("te", 0), SMALL, JOB, A),
         SlotStatus(slot_id("te", 1), SMALL),
-        SlotStatus(slot_id("te", 2), half, OTHER_JOB, B),
+        SlotStatus(slot_id("te", 2), half, OTHER_JOB, B, is_dynamic=True),
     )
     with pytest.raises(SlotAllocationError, match="dynamic slots have left no more"):
         table.allocate_slot(1, JOB, C, SMALL, 0.0)
