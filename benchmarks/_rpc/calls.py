@@ -34,19 +34,18 @@ ROWS = (
 async def contenders(cluster: Cluster) -> dict[str, Contender]:
     """What runs in each round, in this order."""
     echo = await cluster.process("echo", "create_echo")
-    near = await cluster.service.connect(
+    tcp_echo = await cluster.process("tcp-echo", "create_tcp_echo")
+    caller = await cluster.service.connect(
         await cluster.process("caller", "create_caller"), CallerGateway
-    )
-    far = await cluster.service.connect(
-        await cluster.process("remote-caller", "create_remote_caller"), CallerGateway
     )
     raw_echo = raw_actor(RawEcho, "RawEcho", OUTSTANDING)
     raw_sync_echo = raw_actor(RawSyncEcho, "RawSyncEcho")
     raw_caller = raw_actor(RawCaller, "RawCaller")
     found: dict[str, Contender] = {
-        "flinkray, unix": lambda: near.calls(echo, OURS),
+        "flinkray, unix": lambda: caller.calls(echo, OURS),
         "Ray, async actor": lambda: raw_caller.calls.remote(raw_echo, RAW),
-        "flinkray, TCP": lambda: far.calls(echo, OURS),
+        "flinkray, TCP": lambda: caller.calls(tcp_echo, OURS),
+        "flinkray, through Ray": lambda: caller.calls_through_ray(echo, RAW),
         "Ray, sync actor": lambda: raw_caller.calls.remote(raw_sync_echo, RAW),
     }
     peer = cluster.peer
@@ -94,5 +93,7 @@ def _judge(section: Section, found: dict[str, dict[str, float]]) -> None:
         ratio("asks/s", "pipelined", 25, at_least=True),
         ratio("tells/s", "tells", 80, at_least=True),
     ]
+    carried = found["flinkray, through Ray"]["p50"] / raw["p50"]
+    section.goals.append(Goal("ask p50 through Ray's calls / raw async actor call", carried, 1.15))
     if "xoscar" in found:
         section.goals.append(Goal("ask p50 / xoscar's", ours["p50"] / found["xoscar"]["p50"], 1.0))

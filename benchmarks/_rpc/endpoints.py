@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -10,6 +11,7 @@ import ray
 from _rpc.timing import in_batches, one_by_one, told
 from flinkray.core.message import message
 from flinkray.rpc import RayRpcService, RpcEndpoint, RpcGateway, RpcService, ask_timeout, oneway
+from flinkray.rpc.ray_directory import RayDirectory
 
 
 @message
@@ -57,15 +59,36 @@ class CallerGateway(RpcGateway):
 
     @abstractmethod
     @ask_timeout(None)
+    async def calls_through_ray(self, address: str, load: Load) -> dict[str, float]:
+        """The same by the way for who cannot open a connection."""
+
+    @abstractmethod
+    @ask_timeout(None)
     async def payload(self, address: str, size: int, asks: int) -> dict[str, float]: ...
 
 
 class Caller(RpcEndpoint, CallerGateway):
     """The calling side."""
 
+    def __init__(self, rpc_service: RpcService) -> None:
+        super().__init__(rpc_service, "caller")
+        self._through_ray: RayRpcService | None = None
+
     async def calls(self, address: str, load: Load) -> dict[str, float]:
         echo = await self.connect(address, EchoGateway)
         return await measure_calls(echo, load)
+
+    async def calls_through_ray(self, address: str, load: Load) -> dict[str, float]:
+        if self._through_ray is None:
+            assert isinstance(self.rpc_service, RayRpcService)
+            namespace = self.rpc_service.namespace
+            self._through_ray = await RayRpcService.open(namespace, transport="ray")
+        echo = await self._through_ray.connect(address, EchoGateway)
+        return await measure_calls(echo, load)
+
+    async def on_stop(self) -> None:
+        if self._through_ray is not None:
+            await self._through_ray.close()
 
     async def payload(self, address: str, size: int, asks: int) -> dict[str, float]:
         echo = await self.connect(address, EchoGateway)
@@ -90,14 +113,17 @@ def create_echo(service: RpcService, arguments: object) -> RpcEndpoint:
 
 
 def create_caller(service: RpcService, arguments: object) -> RpcEndpoint:
-    return Caller(service, "caller")
+    return Caller(service)
 
 
-def create_remote_caller(service: RpcService, arguments: object) -> RpcEndpoint:
-    """A caller that takes itself to be on another node, so that it connects by TCP."""
+async def create_tcp_echo(service: RpcService, arguments: object) -> RpcEndpoint:
+    """An echo that is not to be found on a unix socket."""
     assert isinstance(service, RayRpcService)
-    service._node_id = "another"
-    return Caller(service, "caller")
+    directory = RayDirectory(service.namespace)
+    record = await service.run_blocking(directory.get, service.process_name)
+    assert record is not None
+    await service.run_blocking(directory.put, service.process_name, replace(record, unix_path=None))
+    return Echo(service, "echo")
 
 
 class RawEcho:

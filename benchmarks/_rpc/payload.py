@@ -17,18 +17,18 @@ def asks_of(size: int) -> int:
 
 async def run(cluster: Cluster) -> Section:
     echo = await cluster.process("echo", "create_echo")
-    near, far = [
-        await cluster.service.connect(await cluster.process(*process), CallerGateway)
-        for process in (("caller", "create_caller"), ("remote-caller", "create_remote_caller"))
-    ]
+    tcp_echo = await cluster.process("tcp-echo", "create_tcp_echo")
+    caller = await cluster.service.connect(
+        await cluster.process("caller", "create_caller"), CallerGateway
+    )
     raw_echo, raw_caller = raw_actor(RawEcho, "RawPayload"), raw_actor(RawCaller, "RawPayloads")
     runs: dict[tuple[str, int], list[dict[str, float]]] = {}
     for _ in range(cluster.rounds):
         for size in SIZES:
             asks = asks_of(size)
             found = {
-                "flinkray, unix": await near.payload(echo, size, asks),
-                "flinkray, TCP": await far.payload(echo, size, asks),
+                "flinkray, unix": await caller.payload(echo, size, asks),
+                "flinkray, TCP": await caller.payload(tcp_echo, size, asks),
                 "Ray, async actor": await raw_caller.payload.remote(raw_echo, size, asks),
             }
             if cluster.peer is not None:

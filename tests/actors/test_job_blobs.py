@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flinkray.actors.messages import ClusterArguments
 from flinkray.blob import (
     BlobClient,
     BlobNotFoundError,
@@ -27,6 +28,7 @@ from flinkray.core.errors import (
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
+from flinkray.rpc import EndpointSpec
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster, scripted_job
@@ -203,8 +205,26 @@ async def test_the_blobs_of_a_refused_job_are_kept_only_as_long_as_an_upload(
 
 
 @on_virtual_time
+async def test_a_dispatcher_that_stops_keeps_the_blobs_for_its_successor(tmp_path: Path) -> None:
+    async with cluster_and_client(tmp_path) as (cluster, connection):
+        job = large_job(["register", "wait"], ["register", "finish"], size=2 * MIB)
+        await connection.submit(job, 60)
+        await until_executing(cluster, job.job_id)
+        stored = stored_blobs(tmp_path, job.job_id)
+        await cluster.client.stop("Dispatcher")
+        assert stored_blobs(tmp_path, job.job_id) == stored != []
+        arguments = ClusterArguments("local", QUICK, str(tmp_path))
+        factory = cluster.masters["Dispatcher"]
+        await cluster.client.spawn(
+            EndpointSpec("Dispatcher", "Dispatcher", factory, arguments, detached=True)
+        )
+        cluster.crash("SparkDriver")
+        assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
+        assert stored_blobs(tmp_path, job.job_id) == []
+
+
+@on_virtual_time
 async def test_a_cancelled_job_leaves_no_blob(tmp_path: Path) -> None:
-    """DI-12"""
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=2 * MIB)
         await connection.submit(job, 60)
