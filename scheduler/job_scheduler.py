@@ -276,13 +276,21 @@ class JobScheduler:
         self, attempt_id: ExecutionAttemptID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """A DeployTask could not be carried out (EX-02)."""
-        return self.deployments_failed((attempt_id,), cause, now)
+        self._at(now)
+        self._reports.deployments_failed((attempt_id,), cause, now)
+        return self._outbox.take()
 
     def deployments_failed(
-        self, attempts: Iterable[ExecutionAttemptID], cause: str, now: float
+        self,
+        resource_id: ResourceID,
+        attempts: Iterable[ExecutionAttemptID],
+        cause: str,
+        now: float,
     ) -> list[JobSchedulerAction]:
-        """A DeployTasks could not be carried out, for these (EX-02)."""
+        """A DeployTasks to that TaskExecutor could not be carried out, for these attempts, whether
+        they are current or not: what was shared in it has not come either (EX-02)."""
         self._at(now)
+        self._outbox.bulk.forget(resource_id)
         self._reports.deployments_failed(attempts, cause, now)
         return self._outbox.take()
 

@@ -58,9 +58,6 @@ class TaskReports:
             if execution is not None:
                 text = f"{execution.task_name} could not be deployed: {cause}"
                 ends.append((execution, failure_of(execution, text)))
-                if execution.slot is not None:
-                    # what it was sent may not have come
-                    self._job.outbox.bulk.forget(execution.slot.location.resource_id)
         self._job.failed(ends, now)
 
     def cancel_failed(self, attempt_id: ExecutionAttemptID, cause: str, now: float) -> None:

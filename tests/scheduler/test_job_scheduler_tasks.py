@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import PartitionProducerDisposedError
-from flinkray.core.ids import ExecutionAttemptID
+from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.rpc import codec
 from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.failure import Failure
@@ -43,6 +43,7 @@ from tests.scheduler.graphs import data_set_id, job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 RESTARTS = FixedDelayRestart(5, 1.0)
+TE0 = ResourceID("te0")
 
 
 def stream(restarts: int = 5, **arguments: object) -> TasksUnderTest:
@@ -154,7 +155,17 @@ def test_task_executor_that_may_have_missed_a_message_is_sent_all_parts_again() 
     attempt = tasks.attempt("a1")
     del tasks.tasks[attempt]
     tasks.task_executors.clear()
-    tasks.tell("deployments_failed", (attempt,), "connection refused")
+    tasks.tell("deployments_failed", TE0, (attempt,), "connection refused")
+    assert len(one(tasks.restart(), DeployTasks).deployments.parts) == 2
+
+
+def test_task_executor_that_missed_a_message_of_the_past_is_sent_all_parts_again() -> None:
+    """EX-15."""
+    tasks = TasksUnderTest(job(a=1, restart_strategy=RESTARTS), slots_each=8).run()
+    attempt = tasks.attempt("a1")
+    tasks.fail("a1")
+    tasks.task_executors.clear()
+    assert tasks.tell("deployments_failed", TE0, (attempt,), "connection refused") == []
     assert len(one(tasks.restart(), DeployTasks).deployments.parts) == 2
 
 
@@ -427,7 +438,7 @@ def test_old_attempts_change_nothing() -> None:
     tasks.restart()
     before = tasks.scheduler.details()
     assert tasks.report(old, ExecutionState.FAILED, "late") == []
-    assert tasks.tell("deployments_failed", old, "late") == []
+    assert tasks.tell("deployments_failed", TE0, old, "late") == []
     assert tasks.tell("cancel_failed", old[0], "late") == []
     assert tasks.scheduler.details() == before
 
@@ -489,7 +500,7 @@ def test_failure_before_all_is_deployed_ends_with_exactly_its_cause() -> None:
     tasks = stream(restarts=0, a=1)
     tasks.tell("start")
     tasks.give()
-    ended = one(tasks.tell("deployments_failed", (tasks.attempt("a1"),), "refused"), JobEnded)
+    ended = one(tasks.tell("deployments_failed", TE0, (tasks.attempt("a1"),), "refused"), JobEnded)
     assert ended.result.failure == "a (1/1) could not be deployed: refused"
 
 

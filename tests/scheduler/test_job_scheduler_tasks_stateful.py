@@ -224,7 +224,7 @@ class TasksMachine(RuleBasedStateMachine):
             where = self.tasks.where[attempt_id]
             self.tasks.task_executors.pop(where, None)
             self.tasks.tasks.pop(attempt_id, None)
-            self.act(event, (attempt_id,), "refused")
+            self.act(event, where, (attempt_id,), "refused")
 
     @precondition(lambda self: self.timers)
     @rule(data=st.data())
