@@ -23,6 +23,7 @@ import msgpack
 from flinkray.core.errors import FlinkRayError, RemoteError, RpcSerializationError
 from flinkray.core.ids import AbstractID
 from flinkray.core.message import lookup, type_name
+from flinkray.rpc.packing import pack
 
 _ID_EXT = 1
 _STR_EXT = 2
@@ -34,11 +35,6 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """Types that msgpack packs as they are; what it says of an int is told apart in :func:`encode`."""
 _all_plain = _PLAIN.issuperset
 _all_str = frozenset({str}).issuperset
-
-_packers: list[msgpack.Packer] = []
-"""Idle ones: making a packer costs as much as packing a message.  Any thread takes and returns."""
-_LARGE = 65_536
-"""Bytes; a packer that has written more is not kept, for it keeps its buffer."""
 
 _Lowerer = Callable[[Any], Any]
 _lowerers: dict[type, _Lowerer] = {}
@@ -66,9 +62,8 @@ def encode(value: object) -> bytes:
     Raises:
         RpcSerializationError: a part of it may not travel; the message names its type.
     """
-    packer = _packers.pop() if _packers else msgpack.Packer(use_bin_type=True)
     try:
-        data: bytes = packer.pack(value if type(value) in _PLAIN else _lower(value))
+        return pack(value if type(value) in _PLAIN else _lower(value))
     except _RefusedError as error:
         raise RpcSerializationError(f"cannot send {error}") from None
     except OverflowError:
@@ -77,9 +72,6 @@ def encode(value: object) -> bytes:
         ) from None
     except (ValueError, RecursionError, UnicodeEncodeError) as error:
         raise RpcSerializationError(f"cannot send a {type(value).__name__}: {error}") from error
-    if len(data) <= _LARGE:
-        _packers.append(packer)
-    return data
 
 
 def decode(data: bytes | memoryview) -> Any:

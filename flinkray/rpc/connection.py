@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import msgpack
-
 from flinkray.core.errors import (
     FrameTooLargeError,
     RecipientUnreachableError,
@@ -33,7 +31,7 @@ from flinkray.rpc.envelope import (
     TELL,
     TERMINATED,
     Kind,
-    pack,
+    frame_of,
     unpack_answer,
 )
 from flinkray.rpc.metrics import MethodRecorder
@@ -83,7 +81,6 @@ class ClientConnection:
         self._loop = asyncio.get_running_loop()
         self._time = time_of(self._loop)
         self._sequence = 0
-        self._packer = msgpack.Packer()
         self._pending: dict[int, PendingAnswer] = {}
         self._ended: dict[int, str] = {}
         self._listeners: dict[int, dict[object, Callable[[str], None]]] = {}
@@ -221,7 +218,7 @@ class ClientConnection:
             PROTOCOL_VERSION, kind, sequence, target, method, token, timeout, trace, payload
         )  # fmt: skip
         try:
-            frame = pack(self._packer, parts, self._max_frame_size)
+            frame = frame_of(parts, self._max_frame_size)
         except FrameTooLargeError as error:
             raise FrameTooLargeError(f"{what}: {error}") from None
         self._transport.send(frame, target)

@@ -6,8 +6,6 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-import msgpack
-
 from flinkray.core.errors import (
     EndpointNotStartedError,
     FencingTokenError,
@@ -35,7 +33,7 @@ from flinkray.rpc.envelope import (
     TELL,
     TERMINATED,
     Kind,
-    pack,
+    frame_of,
     unpack_request,
 )
 from flinkray.rpc.exports import exports_of
@@ -101,7 +99,6 @@ class ServerConnection:
         self._pending_calls = 0
         self._pending_bytes = 0
         self._is_paused = False
-        self._packer = msgpack.Packer()
         self._time = time_of(service.loop)
         self._lanes = {CONTROL_LANE: _Lane(None, service.recorder)}
         self._resolved: set[int] = set()
@@ -277,7 +274,7 @@ class ServerConnection:
 
     def _send(self, kind: int, sequence: int, payload: bytes) -> None:
         parts = (PROTOCOL_VERSION, kind, sequence, payload)
-        self._transport.send(pack(self._packer, parts, self._max_frame_size))
+        self._transport.send(frame_of(parts, self._max_frame_size))
 
 
 def _refuse_state(endpoint: RpcEndpoint | None, method: str) -> NoReturn:

@@ -21,6 +21,7 @@ from typing import Any
 import msgpack
 
 from flinkray.core.errors import FrameTooLargeError, RpcSerializationError
+from flinkray.rpc.packing import pack
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_SIZE = 10_485_760
@@ -129,13 +130,13 @@ def _not_an_envelope(parts: Any) -> RpcSerializationError:
     return RpcSerializationError("not an envelope: a field is missing or of the wrong type")
 
 
-def pack(packer: msgpack.Packer, parts: Request | Answer, limit: int) -> bytes:
+def frame_of(parts: Request | Answer, limit: int) -> bytes:
     """The frame of a request or an answer.
 
     Raises:
         FrameTooLargeError: it is larger than *limit* bytes.
     """
-    frame: bytes = packer.pack(parts)
+    frame = pack(parts)
     if len(frame) > limit:
         raise FrameTooLargeError(
             f"a message of {len(frame)} bytes is above the frame limit of {limit} bytes "
