@@ -1,0 +1,123 @@
+"""Spans of time as PyFlink's programs write them; milliseconds inside."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import total_ordering
+from typing import TypeVar
+
+_Span = TypeVar("_Span", bound="_Milliseconds")
+
+
+@total_ordering
+class _Milliseconds:
+    """An immutable number of milliseconds."""
+
+    __slots__ = ("_milliseconds",)
+
+    def __init__(self, milliseconds: int) -> None:
+        self._milliseconds = int(milliseconds)
+
+    def to_milliseconds(self) -> int:
+        return self._milliseconds
+
+    def to_timedelta(self) -> timedelta:
+        return timedelta(milliseconds=self._milliseconds)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, _Milliseconds):
+            return self._milliseconds == other._milliseconds
+        return NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        if isinstance(other, _Milliseconds):
+            return self._milliseconds < other._milliseconds
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._milliseconds)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._milliseconds} ms)"
+
+
+class Time(_Milliseconds):
+    """A span of time for windows, gaps and time to live (PyFlink's ``Time``)."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def milliseconds(milliseconds: int) -> Time:
+        return Time(milliseconds)
+
+    @staticmethod
+    def seconds(seconds: int) -> Time:
+        return Time(seconds * 1000)
+
+    @staticmethod
+    def minutes(minutes: int) -> Time:
+        return Time(minutes * 60_000)
+
+    @staticmethod
+    def hours(hours: int) -> Time:
+        return Time(hours * 3_600_000)
+
+    @staticmethod
+    def days(days: int) -> Time:
+        return Time(days * 86_400_000)
+
+
+class Duration(_Milliseconds):
+    """A span of time for watermarks and time-outs (PyFlink's ``Duration``)."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of_millis(millis: int) -> Duration:
+        return Duration(millis)
+
+    @staticmethod
+    def of_seconds(seconds: int) -> Duration:
+        return Duration(seconds * 1000)
+
+    @staticmethod
+    def of_minutes(minutes: int) -> Duration:
+        return Duration(minutes * 60_000)
+
+    @staticmethod
+    def of_hours(hours: int) -> Duration:
+        return Duration(hours * 3_600_000)
+
+    @staticmethod
+    def of_days(days: int) -> Duration:
+        return Duration(days * 86_400_000)
+
+    @staticmethod
+    def of_nanos(nanos: int) -> Duration:
+        """Rounded down to whole milliseconds, the resolution of stream time."""
+        return Duration(nanos // 1_000_000)
+
+    @staticmethod
+    def of(delta: timedelta) -> Duration:
+        return Duration(delta // timedelta(milliseconds=1))
+
+
+Span = Time | Duration | timedelta | int
+"""What is accepted where a span of time is asked for; an int is milliseconds."""
+
+
+def milliseconds(span: Time | Duration | timedelta | int) -> int:
+    """The span in milliseconds.
+
+    Raises:
+        TypeError: *span* is no span of time (a float has no unit, a bool is a mistake).
+    """
+    if isinstance(span, _Milliseconds):
+        return span.to_milliseconds()
+    if isinstance(span, timedelta):
+        return span // timedelta(milliseconds=1)
+    if isinstance(span, int) and not isinstance(span, bool):
+        return span
+    raise TypeError(
+        f"expected a span of time (Time, Duration, timedelta or milliseconds as int), got {span!r}"
+    )

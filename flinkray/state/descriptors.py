@@ -1,0 +1,113 @@
+"""State descriptors: what a function asks its runtime context for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from flinkray.state.errors import StateError
+from flinkray.state.ttl import StateTtlConfig
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class StateDescriptor:
+    """Name, kind and types of a state.  Two descriptors of one name in one operator mean the same
+    state and must be of one kind."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, type_info: Any = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise StateError(f"a state needs a name, got {name!r}")
+        # One name, one object: tables are looked up by it.
+        self.name = sys.intern(name)
+        self.type_info = type_info
+        self._ttl_config: StateTtlConfig | None = None
+
+    def get_name(self) -> str:
+        return self.name
+
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
+        """Let values of this state expire."""
+        self._ttl_config = ttl_config
+
+    @property
+    def ttl_config(self) -> StateTtlConfig | None:
+        config = self._ttl_config
+        return config if config is not None and config.is_enabled() else None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class ValueStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key; *default_value* is what is read where nothing is stored."""
+
+    kind = "value"
+
+    def __init__(self, name: str, value_type_info: Any = None, default_value: Any = None) -> None:
+        super().__init__(name, value_type_info)
+        self.default_value = default_value
+
+
+class ListStateDescriptor(StateDescriptor, Generic[T]):
+    """A list per key, or a list of an operator's subtask."""
+
+    kind = "list"
+
+    def __init__(self, name: str, elem_type_info: Any = None) -> None:
+        super().__init__(name, elem_type_info)
+
+
+class MapStateDescriptor(StateDescriptor, Generic[K, V]):
+    """A map per key, or a broadcast state."""
+
+    kind = "map"
+
+    def __init__(self, name: str, key_type_info: Any = None, value_type_info: Any = None) -> None:
+        super().__init__(name, (key_type_info, value_type_info))
+
+
+class ReducingStateDescriptor(StateDescriptor, Generic[T]):
+    """A value that *reduce_function* (a function or a ReduceFunction) makes of all added ones."""
+
+    kind = "reducing"
+
+    def __init__(self, name: str, reduce_function: Any, type_info: Any = None) -> None:
+        super().__init__(name, type_info)
+        reduce = getattr(reduce_function, "reduce", reduce_function)
+        if not callable(reduce):
+            raise StateError(
+                f"state {name!r}: a ReduceFunction or a function of two values is needed, "
+                f"got {reduce_function!r}"
+            )
+        self.reduce_function = reduce_function
+
+    @property
+    def reduce(self) -> Callable[[Any, Any], Any]:
+        function = self.reduce_function
+        return getattr(function, "reduce", function)  # type: ignore[no-any-return]
+
+
+class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
+    """The result of an AggregateFunction over all added values."""
+
+    kind = "aggregating"
+
+    def __init__(self, name: str, agg_function: Any, state_type_info: Any = None) -> None:
+        super().__init__(name, state_type_info)
+        missing = [
+            method
+            for method in ("create_accumulator", "add", "get_result")
+            if not callable(getattr(agg_function, method, None))
+        ]
+        if missing:
+            raise StateError(
+                f"state {name!r}: {agg_function!r} is no AggregateFunction: it has no "
+                f"{', '.join(missing)}"
+            )
+        self.agg_function = agg_function

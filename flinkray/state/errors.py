@@ -1,0 +1,9 @@
+"""What can be wrong with the use of state."""
+
+from __future__ import annotations
+
+from flinkray.core.errors import FlinkRayError
+
+
+class StateError(FlinkRayError):
+    """State was used in a way it does not allow; the text names the state and the way out."""

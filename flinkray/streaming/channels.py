@@ -1,0 +1,208 @@
+"""Channels between tasks, the writer in front of them and the gate behind them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+from typing import Protocol
+
+from flinkray.streaming.elements import (
+    ACTIVE,
+    END_OF_INPUT,
+    IDLE,
+    Barrier,
+    Block,
+    Columns,
+    Element,
+    EndOfInput,
+    Watermark,
+)
+from flinkray.streaming.partitioners import StreamPartitioner
+
+COALESCE_BELOW = 512
+"""Blocks smaller than this wait for others to the same channel before they are sent."""
+
+
+class Channel(Protocol):
+    """The way from one subtask to another: ordered, with room for a bounded number of elements."""
+
+    def put(self, element: Element) -> None:
+        """Send; allowed beyond the room there is, but writers ask :meth:`has_room` first."""
+
+    def has_room(self) -> bool:
+        """Whether the receiver keeps up."""
+
+
+class MemoryChannel:
+    """A channel inside one process and thread."""
+
+    __slots__ = ("_capacity", "elements")
+
+    def __init__(self, capacity: int = 16) -> None:
+        self._capacity = capacity
+        self.elements: deque[Element] = deque()
+
+    def put(self, element: Element) -> None:
+        self.elements.append(element)
+
+    def has_room(self) -> bool:
+        return len(self.elements) < self._capacity
+
+
+class RecordWriter:
+    """Divides batches among the channels of one edge.
+
+    Small blocks are put together per channel, so that a wide fan-out does not make tiny batches;
+    whatever must keep its place among the records sends them off first.
+    """
+
+    def __init__(self, channels: Sequence[Channel], partitioner: StreamPartitioner) -> None:
+        self.channels = tuple(channels)
+        self._partitioner = partitioner
+        self._waiting: list[list[Block]] = [[] for _ in channels]
+        self._waiting_records = [0] * len(self.channels)
+        self._any_waiting = False
+
+    def has_room(self) -> bool:
+        return all(channel.has_room() for channel in self.channels)
+
+    def process_block(self, block: Block) -> None:
+        for channel, part in self._partitioner.split_block(block):
+            waiting = self._waiting_records[channel] + len(part)
+            if waiting == len(part) >= COALESCE_BELOW:
+                self.channels[channel].put(part)
+            else:
+                self._waiting[channel].append(part)
+                self._waiting_records[channel] = waiting
+                self._any_waiting = True
+                if waiting >= COALESCE_BELOW:
+                    self._send(channel)
+
+    def process_columns(self, columns: Columns) -> None:
+        for channel, part in self._partitioner.split_columns(columns):
+            self._send(channel)
+            self.channels[channel].put(part)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._to_all(Watermark(timestamp))
+
+    def process_status(self, idle: bool) -> None:
+        self._to_all(IDLE if idle else ACTIVE)
+
+    def barrier(self, barrier: Barrier) -> None:
+        self._to_all(barrier)
+
+    def end_of_input(self) -> None:
+        self._to_all(END_OF_INPUT)
+
+    def _to_all(self, element: Element) -> None:
+        self.flush()
+        for channel in self.channels:
+            channel.put(element)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._any_waiting:
+            for channel in range(len(self.channels)):
+                self._send(channel)
+            self._any_waiting = False
+
+    def _send(self, channel: int) -> None:
+        blocks = self._waiting[channel]
+        if blocks:
+            self.channels[channel].put(_one_block(blocks))
+            self._waiting[channel] = []
+            self._waiting_records[channel] = 0
+
+
+def _one_block(blocks: list[Block]) -> Block:
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    if len({(block.timestamps is None, block.keys is None) for block in blocks}) > 1:
+        # Some have timestamps and some have not: only keys can be left out.
+        if len({block.timestamps is None for block in blocks}) > 1:
+            raise AssertionError("records with and without timestamps come from one operator")
+        blocks = [Block(b.values, b.timestamps, None, b.origin) for b in blocks]
+        first = blocks[0]
+    values = list(chain.from_iterable(block.values for block in blocks))
+    timestamps = keys = None
+    if first.timestamps is not None:
+        timestamps = list(chain.from_iterable(block.timestamps or () for block in blocks))
+    if first.keys is not None:
+        keys = list(chain.from_iterable(block.keys or () for block in blocks))
+    return Block(values, timestamps, keys, first.origin)
+
+
+class InputGate:
+    """The channels of one input, read in turn.
+
+    A barrier blocks its channel until all open channels have brought it (exactly once); the gate
+    gives it out once, when the last one came.
+    """
+
+    def __init__(self, channels: Sequence[MemoryChannel]) -> None:
+        self.channels = list(channels)
+        self._open = [True] * len(self.channels)
+        self._blocked = [False] * len(self.channels)
+        self._barrier: Barrier | None = None
+        self._next = 0
+
+    @property
+    def finished(self) -> bool:
+        return not any(self._open)
+
+    @property
+    def aligning(self) -> bool:
+        return self._barrier is not None
+
+    def poll(self) -> tuple[int, Element] | None:
+        """The next element and its channel; None where there is none at the moment."""
+        count = len(self.channels)
+        for step in range(count):
+            channel = (self._next + step) % count
+            if self._blocked[channel]:
+                continue
+            elements = self.channels[channel].elements
+            if elements:
+                self._next = (channel + 1) % count
+                return channel, elements.popleft()
+        return None
+
+    def end(self, channel: int) -> None:
+        """The channel is closed; barriers are not waited for from it any more."""
+        self._open[channel] = False
+
+    def on_barrier(self, channel: int, barrier: Barrier) -> Barrier | None:
+        """The barrier, if an older one was given up for it; see :meth:`aligned`."""
+        superseded = None
+        if self._barrier is not None and barrier.checkpoint_id != self._barrier.checkpoint_id:
+            if barrier.checkpoint_id < self._barrier.checkpoint_id:
+                return None
+            superseded = self._barrier
+            self.release()
+        self._barrier = barrier
+        self._blocked[channel] = True
+        return superseded
+
+    def aligned(self) -> Barrier | None:
+        """The barrier that every open channel has brought."""
+        if self._barrier is None:
+            return None
+        pairs = zip(self._open, self._blocked, strict=True)
+        return self._barrier if all(blocked or not is_open for is_open, blocked in pairs) else None
+
+    def release(self) -> None:
+        """Read on from all channels."""
+        self._barrier = None
+        self._blocked = [False] * len(self.channels)
+
+    def has_elements(self) -> bool:
+        return any(
+            channel.elements and not blocked
+            for channel, blocked in zip(self.channels, self._blocked, strict=True)
+        )
+
+
+__all__ = ["Channel", "EndOfInput", "InputGate", "MemoryChannel", "RecordWriter"]

@@ -1,0 +1,1 @@
+"""Operators on Arrow columns that never make a Python object per record."""

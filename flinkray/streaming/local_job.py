@@ -1,0 +1,298 @@
+"""Runs a whole stream program in the calling process: all subtasks, one thread, in turn.
+
+One thread is the fastest way in one Python process, and with a manual clock the whole run is
+deterministic: the same program and seed do the same steps in the same order.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.chain_builder import (
+    ChainBuilder,
+    OperatorCopies,
+    channel_targets,
+)
+from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.elements import Barrier
+from flinkray.streaming.errors import OperatorError, StreamError, operator_error
+from flinkray.streaming.graph import Chain, StreamEdge, StreamGraph
+from flinkray.streaming.metrics import MetricGroup
+from flinkray.streaming.operator import OperatorState
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.source_coordinator import SourceCoordinator
+from flinkray.streaming.system_clock import SystemClock
+from flinkray.streaming.task import StreamTask, TaskInput
+from flinkray.streaming.time_service import ProcessingTimeService
+
+POLL_INTERVAL = 0.005
+"""Seconds between two polls of a source that cannot say when it will have records."""
+
+Checkpoint = Mapping[tuple[str, int], OperatorState]
+"""(operator id, subtask) -> state."""
+
+
+class WaitingClock(Clock, Protocol):
+    """A clock that knows how to wait."""
+
+    def wait(self, seconds: float, woken: threading.Event) -> None:
+        """Return after so many of its seconds, or earlier once *woken* is set."""
+
+
+class LocalJob:
+    """One run of a graph.
+
+    Args:
+        clock: processing time; a manual clock makes the run deterministic.
+        seed: decides where rebalancing begins and what shuffling does.
+        restore: a checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        graph: StreamGraph,
+        clock: WaitingClock | None = None,
+        seed: int = 0,
+        restore: Checkpoint | None = None,
+        attempt: int = 0,
+    ) -> None:
+        if not graph.nodes:
+            raise StreamError("the program has no operators: there is nothing to execute")
+        self.graph = graph
+        self.clock: WaitingClock = clock or SystemClock()
+        self.seed = seed
+        self.attempt = attempt
+        self.metrics = MetricGroup()
+        self.tasks: list[StreamTask] = []
+        self._coordinators: list[SourceCoordinator] = []
+        self._copies = OperatorCopies()
+        self._operator_ids = graph.operator_ids()
+        self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
+        self._acknowledged: dict[int, dict[tuple[str, int], OperatorState]] = {}
+        self._awaited: dict[int, set[str]] = {}
+        self._on_checkpoint: dict[int, Callable[[Checkpoint], None]] = {}
+        self._cancelled = False
+        self._woken = threading.Event()
+        self._closed = False
+        chains = graph.chains()
+        self._edges = {
+            id(edge): number
+            for number, edge in enumerate(edge for node in graph.nodes for edge in node.outputs)
+        }
+        for chain in chains:
+            self._make_channels(chain)
+        for chain in chains:
+            self._make_tasks(chain)
+        self._open(restore)
+
+    # --- building -----------------------------------------------------------------------------
+
+    def _make_channels(self, chain: Chain) -> None:
+        for edge in chain.head.inputs:
+            for producer in range(edge.source.parallelism):
+                for consumer in channel_targets(edge, producer):
+                    self._channels[self._edges[id(edge)], producer, consumer] = MemoryChannel()
+
+    def _make_tasks(self, chain: Chain) -> None:
+        tasks = [self._make_task(chain, subtask) for subtask in range(chain.parallelism)]
+        self.tasks += tasks
+        if isinstance(chain.head.operator, SourceOperator):
+            self._coordinators.append(
+                SourceCoordinator(chain.head.operator.source, tasks, self.clock)
+            )
+
+    def _make_task(self, chain: Chain, subtask: int) -> StreamTask:
+        time_service = ProcessingTimeService(self.clock)
+        builder = ChainBuilder(
+            self.graph,
+            self._copies,
+            self._operator_ids,
+            lambda edge: self._make_writer(edge, subtask),
+            subtask,
+            self.attempt,
+            self.clock,
+            time_service,
+            self.seed,
+            self.metrics,
+        )
+        head = builder.build(chain.head)
+        channels: list[MemoryChannel] = []
+        channel_inputs: list[tuple[int, int]] = []
+        counts = [0] * max(1, len(head.inputs()))
+        for edge in chain.head.inputs:
+            for producer in range(edge.source.parallelism):
+                channel = self._channels.get((self._edges[id(edge)], producer, subtask))
+                if channel is not None:
+                    channels.append(channel)
+                    channel_inputs.append((edge.input_index, counts[edge.input_index]))
+                    counts[edge.input_index] += 1
+        inputs = [TaskInput(port, count) for port, count in zip(head.inputs(), counts, strict=True)]
+        name = f"{chain.name} ({subtask + 1}/{chain.parallelism})"
+
+        def acknowledge(barrier: Barrier, states: Mapping[str, OperatorState]) -> None:
+            self._acknowledge(name, subtask, barrier, states)
+
+        return StreamTask(
+            name,
+            builder.operators,
+            InputGate(channels),
+            inputs,
+            channel_inputs,
+            builder.writers,
+            time_service,
+            acknowledge,
+        )
+
+    def _make_writer(self, edge: StreamEdge, producer: int) -> RecordWriter:
+        number = self._edges[id(edge)]
+        channels = [
+            self._channels[number, producer, consumer]
+            for consumer in channel_targets(edge, producer)
+        ]
+        partitioner = copy.copy(edge.partitioner)
+        seed = (self.seed * 1_000_003 + number) * 1_000_003 + producer
+        partitioner.setup(len(channels), edge.target.max_parallelism, seed)
+        return RecordWriter(channels, partitioner)
+
+    def _open(self, restore: Checkpoint | None) -> None:
+        states: dict[str, list[OperatorState]] = {}
+        for (operator_id, _), state in (restore or {}).items():
+            states.setdefault(operator_id, []).append(state)
+        for coordinator in self._coordinators:
+            coordinator.start(restored=bool(restore))
+        with self._closing_on_failure():
+            for task in self.tasks:
+                self._guarded(task, partial(task.open, states))
+        for coordinator in self._coordinators:
+            coordinator.serve()
+
+    # --- running ------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """All tasks have ended."""
+        return self._closed or all(task.finished for task in self.tasks)
+
+    def step(self) -> bool:
+        """One step of every task; False where none had anything to do.
+
+        Raises:
+            OperatorError: user code or an operator failed.  The job is closed then.
+        """
+        progressed = False
+        with self._closing_on_failure():
+            for task in self.tasks:
+                if not task.finished and self._guarded(task, task.step):
+                    progressed = True
+        for coordinator in self._coordinators:
+            if coordinator.serve():
+                progressed = True
+        return progressed
+
+    def _guarded(self, task: StreamTask, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except Exception as error:
+            raise operator_error(error, task.name) from error
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OperatorError as failure:
+            try:
+                self.close()
+            finally:  # what fails while closing is a consequence
+                raise failure
+
+    def run_until_idle(self) -> None:
+        """Go on until nothing more happens without time passing or something coming from
+        outside."""
+        while not self._cancelled and self.step():
+            pass
+        if self.finished:
+            self.close()
+
+    def run(self) -> None:
+        """Go on to the end, or until :meth:`cancel`."""
+        while not self.finished and not self._cancelled:
+            if not self.step() and not self.finished:
+                self._wait()
+        self.close()
+
+    def _wait(self) -> None:
+        now = self.clock.time()
+        waits = [
+            deadline / 1000 - now
+            for task in self.tasks
+            if not task.finished and (deadline := task.time_service.next_deadline()) is not None
+        ]
+        waits += [
+            POLL_INTERVAL if at is None else at - now
+            for coordinator in self._coordinators
+            for at in coordinator.wake_up_times()
+        ]
+        self.clock.wait(max(min(waits, default=POLL_INTERVAL), 0.0), self._woken)
+        self._woken.clear()
+
+    def cancel(self) -> None:
+        """End the run soon; from any thread."""
+        self._cancelled = True
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Something was put into a mailbox; from any thread."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Close all operators."""
+        if not self._closed:
+            self._closed = True
+            _close_each([*self.tasks, *self._coordinators])
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def trigger_checkpoint(
+        self, checkpoint_id: int, on_complete: Callable[[Checkpoint], None]
+    ) -> None:
+        """Send a barrier through the job; *on_complete* is given every operator's state."""
+        barrier = Barrier(checkpoint_id, int(self.clock.time() * 1000))
+        self._acknowledged[checkpoint_id] = {}
+        self._awaited[checkpoint_id] = {task.name for task in self.tasks if not task.finished}
+        self._on_checkpoint[checkpoint_id] = on_complete
+        for task in self.tasks:
+            if not task.gate.channels and not task.finished:
+                task.mailbox.put(partial(task.trigger_checkpoint, barrier))
+        self.wake()
+
+    def _acknowledge(
+        self, name: str, subtask: int, barrier: Barrier, states: Mapping[str, OperatorState]
+    ) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id not in self._awaited:
+            return
+        collected = self._acknowledged[checkpoint_id]
+        for operator_id, state in states.items():
+            collected[operator_id, subtask] = state
+        self._awaited[checkpoint_id].discard(name)
+        if not self._awaited[checkpoint_id]:
+            del self._awaited[checkpoint_id], self._acknowledged[checkpoint_id]
+            for task in self.tasks:
+                if not task.finished:
+                    task.mailbox.put(partial(task.notify_checkpoint_complete, checkpoint_id))
+            self._on_checkpoint.pop(checkpoint_id)(collected)
+
+
+def _close_each(remaining: Sequence[Any]) -> None:
+    """Also when closing one of them fails."""
+    if remaining:
+        try:
+            remaining[0].close()
+        finally:
+            _close_each(remaining[1:])

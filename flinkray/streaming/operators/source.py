@@ -1,0 +1,75 @@
+"""The operator at the head of a chain that reads a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Origin
+from flinkray.streaming.operator import OperatorState, StreamOperator
+from flinkray.streaming.sources.source import (
+    NoRecords,
+    ReaderContext,
+    Source,
+    SourceReader,
+)
+
+BLOCK_RECORDS = 4096
+"""Records in a block: enough to make the work per block small against that per record, few enough
+to stay in the processor's cache."""
+
+_SPLITS: ListStateDescriptor[Any] = ListStateDescriptor("source-splits")
+
+
+class SourceOperator(StreamOperator):
+    """Puts out what its reader reads, and at the end of the input the last watermark."""
+
+    def __init__(self, source: Source[Any], block_records: int = BLOCK_RECORDS) -> None:
+        self.source = source
+        self._block_records = block_records
+
+    def open(self) -> None:
+        context = self.context
+        self.reader_context = ReaderContext(
+            context.subtask_index, context.parallelism, context.clock
+        )
+        self.reader: SourceReader[Any] = self.source.create_reader(self.reader_context)
+        self._position = 0
+        restored = list(self.operator_state.list_state(_SPLITS).get())
+        if restored:
+            self.reader.add_splits(restored)
+        self.reader.start()
+
+    def emit_next(self) -> NoRecords | None:
+        """Put out one batch, or say why there is none."""
+        polled = self.reader.poll(self._block_records)
+        if isinstance(polled, NoRecords):
+            return polled
+        if len(polled):
+            if polled.origin is None:
+                polled.origin = Origin(self.context.task_name, self._position)
+            self._position += len(polled)
+            if isinstance(polled, Block):
+                self.output.emit(polled)
+            else:
+                self.output.emit_columns(polled)
+        return None
+
+    def finish(self) -> None:
+        self.output.emit_watermark(MAX_TIMESTAMP)
+
+    def close(self) -> None:
+        reader = getattr(self, "reader", None)
+        if reader is not None:
+            reader.close()
+
+    def snapshot(self, checkpoint_id: int) -> OperatorState:
+        self.operator_state.list_state(_SPLITS).update(self.reader.snapshot_state(checkpoint_id))
+        return super().snapshot(checkpoint_id)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.reader.notify_checkpoint_complete(checkpoint_id)
+
+    def restore(self, states: Sequence[OperatorState]) -> None:
+        super().restore(states)

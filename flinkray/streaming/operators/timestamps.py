@@ -1,0 +1,174 @@
+"""Assigns timestamps and makes watermarks (Flink's TimestampsAndWatermarksOperator)."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.watermarks import WatermarkOutput, WatermarkStrategy
+
+
+class _Emitter(WatermarkOutput):
+    """Lets watermarks only advance, and says when the status changed."""
+
+    def __init__(self, operator: TimestampsAndWatermarksOperator) -> None:
+        self._operator = operator
+        self._last = MIN_TIMESTAMP
+        self._idle = False
+
+    def emit_watermark(self, timestamp: int) -> None:
+        if timestamp > self._last:
+            self._last = timestamp
+            self.mark_active()
+            self._operator.put_out_watermark(timestamp)
+
+    def mark_idle(self) -> None:
+        if not self._idle:
+            self._idle = True
+            self._operator.output.emit_status(True)
+
+    def mark_active(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._operator.output.emit_status(False)
+
+
+class TimestampsAndWatermarksOperator(StreamOperator):
+    """Watermarks from upstream are swallowed, but for the last one, which ends the stream."""
+
+    def __init__(self, strategy: WatermarkStrategy, progressive: bool = True) -> None:
+        self._strategy = strategy
+        self._progressive = progressive
+        """Batch mode has no watermarks but the last."""
+
+    def open(self) -> None:
+        self._assign = self._strategy.create_assigner()
+        self._column = self._strategy.timestamp_column
+        self._generator = self._strategy.create_generator()
+        self._on_timestamps = getattr(self._generator, "on_timestamps", None)
+        self._emitter = _Emitter(self)
+        self._pending: Block | None = None
+        self._done = 0
+        self._place = 0
+        self._last_activity = self.context.time_service.now()
+        interval = self.context.auto_watermark_interval
+        if interval > 0 and self._progressive:
+            self._schedule(interval)
+
+    def _schedule(self, interval: int) -> None:
+        time_service = self.context.time_service
+
+        def tick(_: int) -> None:
+            self._generator.on_periodic_emit(self._emitter)
+            timeout = self._strategy.idle_timeout
+            if timeout is not None and time_service.now() - self._last_activity >= timeout:
+                self._emitter.mark_idle()
+            self._schedule(interval)
+
+        time_service.schedule(time_service.now() + interval, tick)
+
+    def process_block(self, block: Block) -> None:
+        timestamps = block.timestamps
+        if self._assign is not None:
+            assign = self._assign
+            records = iter(block.values)
+            before = repeat(MIN_TIMESTAMP) if timestamps is None else timestamps
+            timestamps = [assign(value, old) for value, old in zip(records, before, strict=False)]
+        elif timestamps is None:
+            raise StreamError(
+                f"{self.context.name}: the records have no timestamps, and the watermark strategy "
+                "has no timestamp assigner: add with_timestamp_assigner(...)"
+            )
+        stamped = Block(block.values, timestamps, block.keys, block.origin)
+        self._active()
+        if self._on_timestamps is not None:
+            self._on_timestamps(max(timestamps))
+            self.output.emit(stamped)
+        else:
+            self._generate_one_by_one(stamped, timestamps)
+
+    def _active(self) -> None:
+        if self._strategy.idle_timeout is not None:
+            self._last_activity = self.context.time_service.now()
+            self._emitter.mark_active()
+
+    def _generate_one_by_one(self, block: Block, timestamps: Any) -> None:
+        """A watermark that a record causes follows right behind that record."""
+        self._pending, self._done = block, 0
+        generator, emitter = self._generator, self._emitter
+        records = iter(block.values)
+        for place, (value, timestamp) in enumerate(zip(records, timestamps, strict=True), 1):
+            self._place = place
+            generator.on_event(value, timestamp, emitter)
+        self._flush(len(block))
+        self._pending = None
+
+    def put_out_watermark(self, timestamp: int) -> None:
+        if self._pending is not None:
+            self._flush(self._place)
+        if self._progressive:
+            self.output.emit_watermark(timestamp)
+
+    def _flush(self, until: int) -> None:
+        block, done = self._pending, self._done
+        if block is None or until <= done:
+            return
+        assert block.timestamps is not None
+        self._done = until
+        self.output.emit(
+            Block(block.values[done:until], block.timestamps[done:until], None, block.origin)
+        )
+
+    def process_columns(self, columns: Columns) -> None:
+        if self._on_timestamps is None or (self._column is None and self._assign is not None):
+            self.process_block(columns.to_block())
+            return
+        timestamps = columns.timestamps
+        if self._column is not None:
+            timestamps = column_as_timestamps(columns.batch, self._column)
+        if timestamps is None:
+            self.process_block(columns.to_block())
+            return
+        if len(timestamps):
+            self._active()
+            self._on_timestamps(int(timestamps.max()))
+        self.output.emit_columns(Columns(columns.batch, timestamps, columns.origin, columns.scalar))
+
+    def process_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._emitter.mark_active()
+            self.output.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """This operator decides by itself."""
+
+    def finish(self) -> None:
+        if self._progressive:
+            self._generator.on_periodic_emit(self._emitter)
+
+
+def column_as_timestamps(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """A column of milliseconds or Arrow timestamps as int64 milliseconds.
+
+    Raises:
+        StreamError: there is no such column, or it holds no times.
+    """
+    if name not in batch.schema.names:
+        raise StreamError(f"no column {name!r} to read timestamps from: {batch.schema.names}")
+    column = batch.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    elif not pa.types.is_integer(column.type):
+        raise StreamError(
+            f"column {name!r} holds {column.type}, not timestamps or milliseconds as integers"
+        )
+    if column.null_count:
+        raise StreamError(f"column {name!r} has {column.null_count} records without a timestamp")
+    return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)  # type: ignore[no-any-return]

@@ -1,0 +1,39 @@
+"""Tags of side outputs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class OutputTag(Generic[T]):
+    """Names a side output; ``yield tag, value`` sends there.
+
+    Tags with the same id are the same side output of one operator, and may be used on several.
+    """
+
+    in_use: ClassVar[bool] = False
+    """Whether this process has any tag; where it has none, results need not be searched."""
+
+    tag_id: str
+    type_info: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> OutputTag[T]:
+        OutputTag.in_use = True  # here rather than in __init__: unpickling comes this way too
+        return super().__new__(cls)
+
+    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+        if not tag_id:
+            raise ValueError("an OutputTag needs an id that is not empty")
+        self.tag_id = tag_id
+        self.type_info = type_info
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and self.tag_id == other.tag_id
+
+    def __hash__(self) -> int:
+        return hash(self.tag_id)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.tag_id!r})"

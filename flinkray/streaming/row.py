@@ -1,0 +1,178 @@
+"""Rows: values by position, and by name where the row has field names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+
+class RowKind(Enum):
+    """What a row says about a changing table."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    def short_string(self) -> str:
+        return ("+I", "-U", "+U", "-D")[self.value]
+
+
+class Row:
+    """``Row(1, "a")`` has positions, ``Row(id=1, name="a")`` names too (sorted, as PyFlink does).
+
+    >>> row = Row(name="Ada", age=36)
+    >>> row, row.name, row["age"], row[0]
+    (Row(age=36, name='Ada'), 'Ada', 36, 36)
+
+    A row of names makes rows:
+
+    >>> Person = Row("name", "age")
+    >>> Person("Ada", 36)
+    Row(name='Ada', age=36)
+    """
+
+    __slots__ = ("_fields", "_row_kind", "_values")
+    _fields: list[str] | None
+    _row_kind: RowKind
+    _values: list[Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args and kwargs:
+            raise ValueError("a Row takes values by position or by name, not both")
+        if kwargs:
+            fields = sorted(kwargs)
+            _set(self, "_fields", fields)
+            _set(self, "_values", [kwargs[name] for name in fields])
+        else:
+            _set(self, "_fields", None)
+            _set(self, "_values", list(args))
+        _set(self, "_row_kind", RowKind.INSERT)
+
+    @staticmethod
+    def of(fields: list[str] | None, values: list[Any]) -> Row:
+        """A row that takes over the two lists."""
+        row = _new(Row)
+        _set(row, "_fields", fields)
+        _set(row, "_values", values)
+        _set(row, "_row_kind", RowKind.INSERT)
+        return row
+
+    def as_dict(self, recursive: bool = False) -> dict[str, Any]:
+        """Values by name; with *recursive*, rows inside rows, lists and dictionaries too.
+
+        Raises:
+            TypeError: the row has no names.
+        """
+        if self._fields is None:
+            raise TypeError(f"{self!r} has no field names")
+        if not recursive:
+            return dict(zip(self._fields, self._values, strict=False))
+        return {
+            name: _as_plain(value) for name, value in zip(self._fields, self._values, strict=False)
+        }
+
+    def get_row_kind(self) -> RowKind:
+        return self._row_kind
+
+    def set_row_kind(self, row_kind: RowKind) -> None:
+        _set(self, "_row_kind", row_kind)
+
+    def set_field_names(self, field_names: Sequence[str]) -> None:
+        _set(self, "_fields", list(field_names))
+
+    def get_fields_by_names(self, names: Sequence[str]) -> list[Any]:
+        """The values of several fields."""
+        return [self[name] for name in names]
+
+    def copy(self) -> Row:
+        """Another row with the same values."""
+        row = Row.of(self._fields, list(self._values))
+        _set(row, "_row_kind", self._row_kind)
+        return row
+
+    def __call__(self, *args: Any) -> Row:
+        if len(args) > len(self._values):
+            raise ValueError(f"{self!r} makes rows of {len(self._values)} values, got {args!r}")
+        return Row.of(list(self._values), list(args))
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._values
+
+    def __getitem__(self, item: Any) -> Any:
+        if type(item) is int or isinstance(item, (int, slice)):
+            return self._values[item]
+        return self._values[self._index(item)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, (int, slice)):
+            self._values[key] = value
+        else:
+            self._values[self._index(key)] = value
+
+    def _index(self, name: Any) -> int:
+        if self._fields is not None and name in self._fields:
+            return self._fields.index(name)
+        fields = "no field names" if self._fields is None else f"the fields {self._fields}"
+        raise KeyError(f"no field {name!r}: the row has {fields}")
+
+    def __getattr__(self, item: str) -> Any:
+        if item.startswith("_"):
+            raise AttributeError(item)
+        fields = self._fields
+        if fields is None or item not in fields:
+            raise AttributeError(f"{self!r} has no field {item!r}")
+        return self._values[fields.index(item)]
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key in Row.__slots__:
+            _set(self, key, value)
+            return
+        raise AttributeError(f"fields are set by row[{key!r}] = value")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._fields, self._values, self._row_kind)
+
+    def __repr__(self) -> str:
+        if self._fields is None:
+            return f"<Row({', '.join(map(repr, self._values))})>"
+        pairs = zip(self._fields, self._values, strict=False)
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in pairs)})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Row)
+            and self._fields == other._fields
+            and self._row_kind is other._row_kind
+            and self._values == other._values
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+_set = object.__setattr__
+_new = object.__new__
+
+
+def _rebuild(fields: list[str] | None, values: list[Any], kind: RowKind) -> Row:
+    row = Row.of(fields, values)
+    _set(row, "_row_kind", kind)
+    return row
+
+
+def _as_plain(value: Any) -> Any:
+    if isinstance(value, Row):
+        return value.as_dict(True)
+    if isinstance(value, list):
+        return [_as_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_plain(item) for key, item in value.items()}
+    return value

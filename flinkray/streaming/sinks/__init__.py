@@ -1,0 +1,1 @@
+"""Sinks: the two-phase interface, and the ones that come with the package."""

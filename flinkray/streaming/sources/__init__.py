@@ -1,0 +1,1 @@
+"""Sources: the interface, and the ones that come with the package."""

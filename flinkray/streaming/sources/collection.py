@@ -1,0 +1,209 @@
+"""Sources over what is at hand: collections, number sequences, Arrow tables, iterators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+
+class Slice(NamedTuple):
+    """Records from *start* up to but not including *end*."""
+
+    start: int
+    end: int
+
+
+def slices(length: int, parts: int) -> list[Slice]:
+    """*length* records in *parts* slices of nearly the same length, none of them empty."""
+    bounds = [length * part // parts for part in range(parts + 1)]
+    return [Slice(start, end) for start, end in pairwise(bounds) if end > start]
+
+
+class _SliceReader(SequentialReader[Slice]):
+    """Reads slices of something that has positions."""
+
+    def __init__(self, context: ReaderContext, read: Callable[[int, int], Block | Columns]) -> None:
+        super().__init__(context)
+        self._read = read
+        self._position = self._end = 0
+
+    def open_split(self, split: Slice) -> None:
+        self._position, self._end = split
+
+    def read(self, max_records: int) -> Polled:
+        start = self._position
+        if start >= self._end:
+            return END_OF_INPUT
+        self._position = min(start + max_records, self._end)
+        return self._read(start, self._position)
+
+    def remaining(self) -> Slice:
+        return Slice(self._position, self._end)
+
+
+class _SlicedSource(Source[Slice]):
+    """A source of known length, of which each subtask reads a slice."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[Slice], clock: Clock
+    ) -> SplitEnumerator[Slice]:
+        return FixedSplitsEnumerator(context, slices(self._length, context.current_parallelism()))
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
+        return _SliceReader(context, self.records)
+
+    def records(self, start: int, end: int) -> Block | Columns:
+        """The records of those positions."""
+        raise NotImplementedError
+
+
+class CollectionSource(_SlicedSource):
+    """The elements of a sequence."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._values: Sequence[Any] = values if isinstance(values, range) else list(values)
+        super().__init__(len(self._values))
+
+    def records(self, start: int, end: int) -> Block | Columns:
+        return Block(self._values[start:end])
+
+
+class NumberSequenceSource(_SlicedSource):
+    """The integers from *start* to *end*, both included, in order within each subtask."""
+
+    def __init__(self, start: int, end: int) -> None:
+        if end < start:
+            raise ValueError(f"a number sequence runs upwards, got {start} to {end}")
+        super().__init__(end - start + 1)
+        self._start = start
+
+    def records(self, start: int, end: int) -> Block | Columns:
+        return Block(range(self._start + start, self._start + end))
+
+
+class ArrowSource(_SlicedSource):
+    """The rows of an Arrow table, in batches of columns."""
+
+    def __init__(self, table: pa.Table, batch_rows: int = 1 << 16) -> None:
+        super().__init__(table.num_rows)
+        self._table = table.combine_chunks()
+        self._batch_rows = batch_rows
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
+        return _ColumnsReader(context, self.records, self._batch_rows)
+
+    def records(self, start: int, end: int) -> Block | Columns:
+        chunks = self._table.slice(start, end - start).to_batches()
+        return Columns(chunks[0])
+
+
+class _ColumnsReader(_SliceReader):
+    """Batches of columns pay off when they are large, whatever the size of blocks."""
+
+    def __init__(
+        self,
+        context: ReaderContext,
+        read: Callable[[int, int], Block | Columns],
+        batch_rows: int,
+    ) -> None:
+        super().__init__(context, read)
+        self._batch_rows = batch_rows
+
+    def read(self, max_records: int) -> Polled:
+        return super().read(self._batch_rows)
+
+
+class IteratorSplit(NamedTuple):
+    """One iterator of several, read up to *offset*."""
+
+    number: int
+    offset: int
+
+
+class IteratorSource(Source[IteratorSplit]):
+    """Python iterators, which are read on by offset.
+
+    Args:
+        make_iterator: called with a split's number and the offset of the record to begin with.
+            An iterable factory without offsets is given as ``IteratorSource.of``.
+        splits: how many iterators there are.
+        bounded: whether they end.
+    """
+
+    def __init__(
+        self,
+        make_iterator: Callable[[int, int], Iterator[Any]],
+        splits: int = 1,
+        bounded: bool = True,
+    ) -> None:
+        self._make_iterator = make_iterator
+        self._splits = splits
+        self._bounded = bounded
+
+    @staticmethod
+    def of(make_iterable: Callable[[], Iterable[Any]], bounded: bool = True) -> IteratorSource:
+        """One iterable; after a restart the records before the offset are read and skipped."""
+        return IteratorSource(
+            lambda _, offset: islice(iter(make_iterable()), offset, None), 1, bounded
+        )
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self._bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[IteratorSplit], clock: Clock
+    ) -> SplitEnumerator[IteratorSplit]:
+        return FixedSplitsEnumerator(
+            context, [IteratorSplit(index, 0) for index in range(self._splits)]
+        )
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[IteratorSplit]:
+        return _IteratorReader(context, self._make_iterator)
+
+
+class _IteratorReader(SequentialReader[IteratorSplit]):
+    def __init__(
+        self, context: ReaderContext, make_iterator: Callable[[int, int], Iterator[Any]]
+    ) -> None:
+        super().__init__(context)
+        self._make_iterator = make_iterator
+        self._iterator: Iterator[Any] = iter(())
+        self._index = self._offset = 0
+
+    def open_split(self, split: IteratorSplit) -> None:
+        self._index, self._offset = split
+        self._iterator = self._make_iterator(split.number, split.offset)
+
+    def read(self, max_records: int) -> Polled:
+        values = list(islice(self._iterator, max_records))
+        if not values:
+            return END_OF_INPUT
+        self._offset += len(values)
+        return Block(values)
+
+    def remaining(self) -> IteratorSplit:
+        return IteratorSplit(self._index, self._offset)

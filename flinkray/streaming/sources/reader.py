@@ -1,0 +1,69 @@
+"""A reader that goes through its splits one after the other: most sources need no other."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeVar
+
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Polled,
+    ReaderContext,
+    SourceReader,
+)
+
+SplitT = TypeVar("SplitT")
+
+
+class SequentialReader(SourceReader[SplitT]):
+    """Reads one split to its end, then asks for the next."""
+
+    def __init__(self, context: ReaderContext) -> None:
+        super().__init__(context)
+        self._waiting: deque[SplitT] = deque()
+        self._current: SplitT | None = None
+        self._no_more = False
+
+    def start(self) -> None:
+        if not self._waiting:
+            self.context.send_split_request()
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        self._waiting.extend(splits)
+
+    def notify_no_more_splits(self) -> None:
+        self._no_more = True
+
+    def poll(self, max_records: int) -> Polled:
+        while True:
+            if self._current is None:
+                if not self._waiting:
+                    return END_OF_INPUT if self._no_more else NOTHING_NOW
+                self._current = self._waiting.popleft()
+                self.open_split(self._current)
+            polled = self.read(max_records)
+            if polled is not END_OF_INPUT:
+                return polled
+            self._current = None
+            if not self._waiting and not self._no_more:
+                self.context.send_split_request()
+                return NOTHING_NOW
+
+    @abstractmethod
+    def open_split(self, split: SplitT) -> None:
+        """Begin to read this split, where it says."""
+
+    @abstractmethod
+    def read(self, max_records: int) -> Polled:
+        """The next batch of the split; END_OF_INPUT at its end."""
+
+    @abstractmethod
+    def remaining(self) -> SplitT:
+        """The current split as it has to be read on."""
+
+    def snapshot_state(self, checkpoint_id: int) -> list[SplitT]:
+        current = [] if self._current is None else [self.remaining()]
+        return [*current, *self._waiting]

@@ -1,0 +1,192 @@
+"""The interface of sources, in the shape of Flink's FLIP-27.
+
+A *source* makes one *enumerator*, which finds *splits* (a file, a range of offsets, a partition)
+and hands them out, and one *reader* for each subtask, which reads them.  A split describes where
+to read on, so that what a reader gives as its snapshot can be read on by any other reader.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.elements import Block, Columns
+
+SplitT = TypeVar("SplitT")
+
+
+class Boundedness(Enum):
+    """Whether a source has an end."""
+
+    BOUNDED = 0
+    CONTINUOUS_UNBOUNDED = 1
+
+
+class NoRecords(Enum):
+    """What a reader answers when it has no batch to give."""
+
+    NOTHING_NOW = 0
+    """Ask again later."""
+    END_OF_INPUT = 1
+    """Never ask again."""
+
+
+NOTHING_NOW = NoRecords.NOTHING_NOW
+END_OF_INPUT = NoRecords.END_OF_INPUT
+
+Polled = Block | Columns | NoRecords
+
+
+class ReaderContext:
+    """What a reader knows of its surroundings."""
+
+    def __init__(self, subtask_index: int, parallelism: int, clock: Clock) -> None:
+        self.subtask_index = subtask_index
+        self.parallelism = parallelism
+        self.clock = clock
+        self.split_requested = False
+
+    def send_split_request(self) -> None:
+        """Ask the enumerator for one more split."""
+        self.split_requested = True
+
+
+class SourceReader(ABC, Generic[SplitT]):
+    """Reads the splits of one subtask.  Called by the task's thread only; nothing may block."""
+
+    def __init__(self, context: ReaderContext) -> None:
+        self.context = context
+
+    def start(self) -> None:
+        """Before the first poll; the place to ask for a split."""
+
+    @abstractmethod
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """Read these too."""
+
+    @abstractmethod
+    def notify_no_more_splits(self) -> None:
+        """No split follows: after the last record, answer END_OF_INPUT."""
+
+    @abstractmethod
+    def poll(self, max_records: int) -> Polled:
+        """The next batch, of about *max_records*; or why there is none."""
+
+    def next_poll_time(self) -> float | None:
+        """After NOTHING_NOW: at what time of the clock (seconds) to ask again; None: as soon as
+        anything happens, and at least every few milliseconds."""
+        return None
+
+    @abstractmethod
+    def snapshot_state(self, checkpoint_id: int) -> list[SplitT]:
+        """The splits as they would have to be read on from here."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete: what it covers is never read again."""
+
+    def close(self) -> None:
+        """Give resources back."""
+
+
+class EnumeratorContext(ABC, Generic[SplitT]):
+    """What an enumerator can do."""
+
+    @abstractmethod
+    def current_parallelism(self) -> int:
+        """The number of readers."""
+
+    @abstractmethod
+    def assign_split(self, split: SplitT, subtask: int) -> None:
+        """Give a split to a reader."""
+
+    @abstractmethod
+    def signal_no_more_splits(self, subtask: int) -> None:
+        """Tell a reader that it has all its splits."""
+
+
+class SplitEnumerator(ABC, Generic[SplitT]):
+    """Finds splits and hands them out; one for all subtasks of a source."""
+
+    def __init__(self, context: EnumeratorContext[SplitT]) -> None:
+        self.context = context
+
+    def start(self) -> None:
+        """Before any reader asks."""
+
+    @abstractmethod
+    def handle_split_request(self, subtask: int) -> None:
+        """A reader wants a split: assign one, or say that there are no more, or do so later."""
+
+    @abstractmethod
+    def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
+        """A reader failed; these splits are to be handed out again."""
+
+    def add_reader(self, subtask: int) -> None:
+        """A reader is there."""
+
+    def next_discovery_time(self) -> float | None:
+        """When :meth:`discover` wants to be called (the clock's seconds); None: never."""
+        return None
+
+    def discover(self) -> None:
+        """Look for new splits."""
+
+    @abstractmethod
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        """What :meth:`Source.restore_enumerator` needs; splits that were handed out are not in
+        it."""
+
+    def close(self) -> None:
+        """Give resources back."""
+
+
+class Source(ABC, Generic[SplitT]):
+    """Where records come from; to be given to ``env.from_source``."""
+
+    @abstractmethod
+    def get_boundedness(self) -> Boundedness:
+        """Whether there is an end."""
+
+    @abstractmethod
+    def create_enumerator(
+        self, context: EnumeratorContext[SplitT], clock: Clock
+    ) -> SplitEnumerator[SplitT]:
+        """The enumerator of a new run."""
+
+    def restore_enumerator(
+        self, context: EnumeratorContext[SplitT], clock: Clock, checkpoint: Any
+    ) -> SplitEnumerator[SplitT]:
+        """The enumerator of a run that goes on from a checkpoint."""
+        enumerator = self.create_enumerator(context, clock)
+        enumerator.add_splits_back(checkpoint, -1)
+        return enumerator
+
+    @abstractmethod
+    def create_reader(self, context: ReaderContext) -> SourceReader[SplitT]:
+        """The reader of one subtask."""
+
+
+class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
+    """Hands out splits that are known from the start, one for each request."""
+
+    def __init__(self, context: EnumeratorContext[SplitT], splits: Sequence[SplitT]) -> None:
+        super().__init__(context)
+        self._remaining = list(splits)
+
+    def handle_split_request(self, subtask: int) -> None:
+        if self._remaining:
+            self.context.assign_split(self._remaining.pop(0), subtask)
+        else:
+            self.context.signal_no_more_splits(subtask)
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
+        if subtask < 0:  # a restored enumerator: these are all
+            self._remaining = list(splits)
+        else:
+            self._remaining.extend(splits)
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        return list(self._remaining)

@@ -1,0 +1,71 @@
+"""Processing time: the clock of a task, and what is to be done when it reaches a moment."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from flinkray.core.clock import Clock
+
+
+class ScheduledCallback:
+    """One thing to be done; can be taken back."""
+
+    __slots__ = ("callback", "cancelled", "timestamp")
+
+    def __init__(self, timestamp: int, callback: Callable[[int], None]) -> None:
+        self.timestamp = timestamp
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class ProcessingTimeService:
+    """Callbacks at moments of processing time, in order; times are milliseconds since the epoch.
+
+    Nothing runs by itself: whoever drives the task calls :meth:`fire_due` between two elements, so
+    that a callback never interrupts user code.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[int, int, ScheduledCallback]] = []
+        self._order = count()
+        self._quiesced = False
+
+    def now(self) -> int:
+        return int(self._clock.time() * 1000)
+
+    def schedule(self, timestamp: int, callback: Callable[[int], None]) -> ScheduledCallback:
+        """Have *callback* called with *timestamp* once processing time has reached it."""
+        scheduled = ScheduledCallback(timestamp, callback)
+        if not self._quiesced:
+            heapq.heappush(self._heap, (timestamp, next(self._order), scheduled))
+        return scheduled
+
+    def next_deadline(self) -> int | None:
+        """When the next callback is due."""
+        while self._heap and self._heap[0][2].cancelled:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def number_of_timers(self) -> int:
+        """Callbacks that are still to come."""
+        return sum(not entry[2].cancelled for entry in self._heap)
+
+    def fire_due(self) -> bool:
+        """Call all callbacks that are due, those they schedule included.  Whether there was any."""
+        fired = False
+        while (deadline := self.next_deadline()) is not None and deadline <= self.now():
+            scheduled = heapq.heappop(self._heap)[2]
+            scheduled.callback(scheduled.timestamp)
+            fired = True
+        return fired
+
+    def quiesce(self) -> None:
+        """Nothing is called any more: the task ends."""
+        self._quiesced = True
+        self._heap.clear()

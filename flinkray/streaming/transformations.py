@@ -1,0 +1,218 @@
+"""What the API builds, and its translation into a stream graph.
+
+Transformations remember what was called; unions, partitionings and side outputs are no operators
+and become properties of edges.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.graph import (
+    DEFAULT_SLOT_SHARING_GROUP,
+    StreamEdge,
+    StreamGraph,
+    StreamNode,
+    max_parallelism_of,
+)
+from flinkray.streaming.operator import ChainingStrategy, StreamOperator
+from flinkray.streaming.partitioners import (
+    ForwardPartitioner,
+    RebalancePartitioner,
+    StreamPartitioner,
+)
+
+
+@dataclass(eq=False)
+class Transformation:
+    """Base: something that puts out records."""
+
+    name: str
+    type_info: Any = None
+
+
+@dataclass(eq=False)
+class OperatorTransformation(Transformation):
+    """An operator on any number of inputs; several transformations at one input are a union."""
+
+    operator: StreamOperator = field(kw_only=True)
+    inputs: list[Transformation] = field(default_factory=list)
+    kind: str = "Operator"
+    keyed: bool = False
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+    non_parallel: bool = False
+    """The parallelism is 1 and cannot be changed."""
+    chaining: ChainingStrategy | None = None
+    slot_sharing_group: str | None = None
+    uid: str | None = None
+    uid_hash: str | None = None
+    description: str = ""
+    convert: Any = None
+    buffer_timeout: int | None = None
+
+
+@dataclass(eq=False)
+class UnionTransformation(Transformation):
+    """The records of all inputs."""
+
+    inputs: list[Transformation] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class PartitionTransformation(Transformation):
+    """The input's records, going to the consumers that the partitioner says."""
+
+    input: Transformation = field(kw_only=True)
+    partitioner: StreamPartitioner = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class SideOutputTransformation(Transformation):
+    """A side output of the input."""
+
+    input: Transformation = field(kw_only=True)
+    tag_id: str = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class _Upstream:
+    """An operator's output, and how its records travel."""
+
+    node: StreamNode
+    partitioner: StreamPartitioner | None = None
+    tag_id: str | None = None
+
+
+@dataclass
+class GraphSettings:
+    """What holds for the whole program."""
+
+    job_name: str = "Flink Streaming Job"
+    parallelism: int = 1
+    max_parallelism: int | None = None
+    chaining_enabled: bool = True
+    auto_watermark_interval: int = 200
+    buffer_timeout: int | None = 100
+    job_parameters: dict[str, str] = field(default_factory=dict)
+
+
+def build_graph(transformations: Iterable[Transformation], settings: GraphSettings) -> StreamGraph:
+    """The graph of all *transformations* and what they read from.
+
+    Raises:
+        StreamError: parallelisms, partitionings or groups that do not go together.
+    """
+    graph = StreamGraph(
+        settings.job_name,
+        chaining_enabled=settings.chaining_enabled,
+        auto_watermark_interval=settings.auto_watermark_interval,
+        job_parameters=dict(settings.job_parameters),
+    )
+    builder = _Builder(graph, settings)
+    for transformation in transformations:
+        builder.upstreams(transformation)
+    graph.operator_ids()
+    return graph
+
+
+class _Builder:
+    def __init__(self, graph: StreamGraph, settings: GraphSettings) -> None:
+        self._graph = graph
+        self._settings = settings
+        self._done: dict[int, list[_Upstream]] = {}
+        self._keep: list[Transformation] = []
+
+    def upstreams(self, transformation: Transformation) -> list[_Upstream]:
+        known = self._done.get(id(transformation))
+        if known is None:
+            known = self._translate(transformation)
+            self._done[id(transformation)] = known
+            self._keep.append(transformation)
+        return known
+
+    def _translate(self, transformation: Transformation) -> list[_Upstream]:
+        if isinstance(transformation, OperatorTransformation):
+            return [_Upstream(self._operator(transformation))]
+        if isinstance(transformation, UnionTransformation):
+            return [up for part in transformation.inputs for up in self.upstreams(part)]
+        if isinstance(transformation, PartitionTransformation):
+            return [
+                _Upstream(up.node, transformation.partitioner, up.tag_id)
+                for up in self.upstreams(transformation.input)
+            ]
+        if isinstance(transformation, SideOutputTransformation):
+            return [
+                _Upstream(up.node, None, transformation.tag_id)
+                for up in self.upstreams(transformation.input)
+            ]
+        raise TypeError(f"unknown transformation {transformation!r}")
+
+    def _operator(self, transformation: OperatorTransformation) -> StreamNode:
+        inputs = [self.upstreams(part) for part in transformation.inputs]
+        settings = self._settings
+        parallelism = 1 if transformation.non_parallel else transformation.parallelism
+        if parallelism is None:
+            parallelism = settings.parallelism
+        wanted = transformation.max_parallelism or settings.max_parallelism
+        max_parallelism = max_parallelism_of(parallelism, wanted)
+        if parallelism > max_parallelism:
+            raise StreamError(
+                f"{transformation.name}: parallelism {parallelism} is greater than its max "
+                f"parallelism {max_parallelism}"
+            )
+        node = StreamNode(
+            id=len(self._graph.nodes) + 1,
+            name=transformation.name,
+            operator=transformation.operator,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            kind=transformation.kind,
+            keyed=transformation.keyed,
+            chaining=transformation.chaining or type(transformation.operator).chaining,
+            slot_sharing_group=self._slot_sharing_group(transformation, inputs),
+            uid=transformation.uid,
+            uid_hash=transformation.uid_hash,
+            description=transformation.description,
+            convert=transformation.convert,
+            buffer_timeout=(
+                settings.buffer_timeout
+                if transformation.buffer_timeout is None
+                else transformation.buffer_timeout
+            ),
+        )
+        self._graph.nodes.append(node)
+        for index, upstreams in enumerate(inputs):
+            for upstream in upstreams:
+                self._graph.connect(self._edge(upstream, node, index))
+        return node
+
+    @staticmethod
+    def _slot_sharing_group(
+        transformation: OperatorTransformation, inputs: list[list[_Upstream]]
+    ) -> str:
+        """Its own, or that of its inputs if they are of one mind."""
+        if transformation.slot_sharing_group is not None:
+            return transformation.slot_sharing_group
+        groups = {up.node.slot_sharing_group for upstreams in inputs for up in upstreams}
+        return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
+
+    @staticmethod
+    def _edge(upstream: _Upstream, target: StreamNode, index: int) -> StreamEdge:
+        source = upstream.node
+        partitioner = copy.copy(upstream.partitioner)
+        if partitioner is None:
+            same = source.parallelism == target.parallelism
+            partitioner = ForwardPartitioner() if same else RebalancePartitioner()
+        elif isinstance(partitioner, ForwardPartitioner) and (
+            source.parallelism != target.parallelism
+        ):
+            raise StreamError(
+                f"forward from {source.name} (parallelism {source.parallelism}) to {target.name} "
+                f"(parallelism {target.parallelism}) needs equal parallelism: use rebalance()"
+            )
+        return StreamEdge(source, target, index, partitioner, upstream.tag_id)

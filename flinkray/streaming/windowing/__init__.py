@@ -1,0 +1,1 @@
+"""Windows: assigners, triggers, evictors and the operators that use them."""

@@ -1,0 +1,309 @@
+"""Window assigners: which windows a record belongs to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
+
+from flinkray.core.durations import Duration, Time, milliseconds
+from flinkray.state.descriptors import ValueStateDescriptor
+from flinkray.streaming.elements import MIN_TIMESTAMP
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.windowing.triggers import (
+    CountTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+)
+from flinkray.streaming.windowing.window import (
+    GLOBAL_WINDOW,
+    CountWindow,
+    GlobalWindow,
+    TimeWindow,
+    merged_groups,
+)
+
+_Self = TypeVar("_Self")
+
+Span = Time | Duration | int
+
+
+class WindowAssignerContext(ABC):
+    """What an assigner may ask."""
+
+    @abstractmethod
+    def get_current_processing_time(self) -> int: ...
+
+    @abstractmethod
+    def get_runtime_context(self) -> Any:
+        """The runtime context, with state of the record's key."""
+
+
+class _Contexts:
+    """PyFlink's programs write ``WindowAssigner.WindowAssignerContext``."""
+
+    WindowAssignerContext = WindowAssignerContext
+
+
+class WindowAssigner(_Contexts, ABC):
+    """Puts records into windows."""
+
+    @abstractmethod
+    def assign_windows(
+        self, element: Any, timestamp: int, context: WindowAssignerContext
+    ) -> Collection[Any]:
+        """The windows of a record; none leaves it out."""
+
+    @abstractmethod
+    def get_default_trigger(self, env: Any = None) -> Trigger: ...
+
+    @abstractmethod
+    def is_event_time(self) -> bool:
+        """Whether windows end by watermarks."""
+
+
+class MergeCallback(ABC):
+    """Told what is merged."""
+
+    @abstractmethod
+    def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None: ...
+
+
+class MergingWindowAssigner(WindowAssigner):
+    """An assigner whose windows merge (sessions)."""
+
+    @abstractmethod
+    def merge_windows(self, windows: Iterable[Any], callback: MergeCallback) -> None:
+        """Call back for each group of several windows that become one."""
+
+
+def _check_timestamp(timestamp: int) -> None:
+    if timestamp == MIN_TIMESTAMP:
+        raise StreamError(
+            "the record has no timestamp, which windows of event time need: call "
+            "assign_timestamps_and_watermarks before window"
+        )
+
+
+class _TimeWindows(WindowAssigner):
+    """Windows of a fixed size that begin every *slide* milliseconds."""
+
+    event_time: bool
+
+    def __init__(self, size: int, slide: int, offset: int) -> None:
+        if size <= 0 or slide <= 0 or abs(offset) >= slide:
+            name = "size" if size == slide else "slide"
+            raise ValueError(
+                f"{type(self).__name__}: abs(offset) < {name} and size > 0 must hold, got size "
+                f"{size}, slide {slide}, offset {offset} ms"
+            )
+        self.size = size
+        self.slide = slide
+        self.offset = offset
+
+    def windows_of(self, timestamp: int) -> list[TimeWindow]:
+        """The windows of a time, the latest first."""
+        size, slide = self.size, self.slide
+        last = timestamp - (timestamp - self.offset) % slide
+        return [TimeWindow(start, start + size) for start in range(last, timestamp - size, -slide)]
+
+    def assign_windows(
+        self, element: Any, timestamp: int, context: WindowAssignerContext
+    ) -> Collection[TimeWindow]:
+        if not self.event_time:
+            return self.windows_of(context.get_current_processing_time())
+        _check_timestamp(timestamp)
+        return self.windows_of(timestamp)
+
+    def get_default_trigger(self, env: Any = None) -> Trigger:
+        return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
+
+    def is_event_time(self) -> bool:
+        return self.event_time
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size}, {self.slide}, {self.offset})"
+
+
+class TumblingEventTimeWindows(_TimeWindows):
+    """Windows of event time that follow each other."""
+
+    event_time = True
+
+    @staticmethod
+    def of(size: Span, offset: Span | None = None) -> TumblingEventTimeWindows:
+        return TumblingEventTimeWindows(
+            milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
+        )
+
+
+class TumblingProcessingTimeWindows(_TimeWindows):
+    """Windows of processing time that follow each other."""
+
+    event_time = False
+
+    @staticmethod
+    def of(size: Span, offset: Span | None = None) -> TumblingProcessingTimeWindows:
+        return TumblingProcessingTimeWindows(
+            milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
+        )
+
+
+class SlidingEventTimeWindows(_TimeWindows):
+    """Windows of event time, a new one every *slide*."""
+
+    event_time = True
+
+    @staticmethod
+    def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingEventTimeWindows:
+        return SlidingEventTimeWindows(
+            milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
+        )
+
+
+class SlidingProcessingTimeWindows(_TimeWindows):
+    """Windows of processing time, a new one every *slide*."""
+
+    event_time = False
+
+    @staticmethod
+    def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingProcessingTimeWindows:
+        return SlidingProcessingTimeWindows(
+            milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
+        )
+
+
+class SessionWindowTimeGapExtractor(ABC):
+    """The gap that ends a session, by record."""
+
+    @abstractmethod
+    def extract(self, element: Any) -> int:
+        """Milliseconds, more than zero."""
+
+
+class _SessionWindows(MergingWindowAssigner):
+    """Windows that end where nothing comes for a gap of time."""
+
+    event_time: bool
+
+    def __init__(self, gap: int | Callable[[Any], int]) -> None:
+        if isinstance(gap, int) and gap <= 0:
+            raise ValueError(f"a session's gap must be positive, got {gap} ms")
+        self._gap = gap
+
+    @classmethod
+    def with_gap(cls: type[_Self], size: Span) -> _Self:
+        """The same gap always."""
+        return cls(milliseconds(size))  # type: ignore[call-arg]
+
+    @classmethod
+    def with_dynamic_gap(cls: type[_Self], extractor: Any) -> _Self:
+        """A gap by record, from a SessionWindowTimeGapExtractor or a function."""
+        extract = getattr(extractor, "extract", extractor)
+        if not callable(extract):
+            raise TypeError(f"a SessionWindowTimeGapExtractor is needed, got {extractor!r}")
+        return cls(extract)  # type: ignore[call-arg]
+
+    def assign_windows(
+        self, element: Any, timestamp: int, context: WindowAssignerContext
+    ) -> Collection[TimeWindow]:
+        if self.event_time:
+            _check_timestamp(timestamp)
+        else:
+            timestamp = context.get_current_processing_time()
+        gap = self._gap if isinstance(self._gap, int) else self._gap(element)
+        if gap <= 0:
+            raise StreamError(f"a session's gap must be positive, got {gap} ms")
+        return (TimeWindow(timestamp, timestamp + gap),)
+
+    def merge_windows(self, windows: Iterable[TimeWindow], callback: MergeCallback) -> None:
+        for merged, members in merged_groups(windows):
+            if len(members) > 1:
+                callback.merge(members, merged)
+
+    def get_default_trigger(self, env: Any = None) -> Trigger:
+        return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
+
+    def is_event_time(self) -> bool:
+        return self.event_time
+
+
+class EventTimeSessionWindows(_SessionWindows):
+    """Sessions of event time."""
+
+    event_time = True
+
+
+class ProcessingTimeSessionWindows(_SessionWindows):
+    """Sessions of processing time."""
+
+    event_time = False
+
+
+class GlobalWindows(WindowAssigner):
+    """One window for all records of a key; fires when its trigger says so."""
+
+    @staticmethod
+    def create() -> GlobalWindows:
+        return GlobalWindows()
+
+    def assign_windows(
+        self, element: Any, timestamp: int, context: WindowAssignerContext
+    ) -> Collection[GlobalWindow]:
+        return (GLOBAL_WINDOW,)
+
+    def get_default_trigger(self, env: Any = None) -> Trigger:
+        return NeverTrigger()
+
+    def is_event_time(self) -> bool:
+        return False
+
+
+class CountSlidingWindowAssigner(WindowAssigner):
+    """Windows of so many records of a key, a new one every *window_slide* records.
+
+    A window that has fired is full, so its contents go with the firing.
+    """
+
+    def __init__(self, window_size: int, window_slide: int) -> None:
+        if window_size <= 0 or window_slide <= 0:
+            raise ValueError(
+                f"size and slide must be positive, got {window_size} and {window_slide}"
+            )
+        self._size = window_size
+        self._slide = window_slide
+        self._count: ValueStateDescriptor[int] = ValueStateDescriptor("window-count")
+
+    @staticmethod
+    def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
+        return CountSlidingWindowAssigner(window_size, window_slide)
+
+    def assign_windows(
+        self, element: Any, timestamp: int, context: WindowAssignerContext
+    ) -> Collection[CountWindow]:
+        state = context.get_runtime_context().get_state(self._count)
+        count = state.value() or 0
+        state.update(count + 1)
+        last = count // self._slide
+        first = max(0, -((self._size - 1 - count) // self._slide))
+        return [CountWindow(number) for number in range(last, first - 1, -1)]
+
+    def get_default_trigger(self, env: Any = None) -> Trigger:
+        return PurgingTrigger(CountTrigger(self._size))
+
+    def is_event_time(self) -> bool:
+        return False
+
+
+class CountTumblingWindowAssigner(CountSlidingWindowAssigner):
+    """Windows of so many records of a key."""
+
+    def __init__(self, window_size: int) -> None:
+        super().__init__(window_size, window_size)
+
+    @staticmethod
+    def of(window_size: int, window_slide: int | None = None) -> CountTumblingWindowAssigner:
+        return CountTumblingWindowAssigner(window_size)

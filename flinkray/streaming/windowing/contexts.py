@@ -1,0 +1,139 @@
+"""What triggers, assigners and window functions are given as their context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flinkray.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from flinkray.state.heap import HeapKeyedStateBackend
+from flinkray.state.heap_handles import KeyContext
+from flinkray.streaming.functions import KeyedStateStore, WindowContext
+from flinkray.streaming.runtime_context import RuntimeContext, typed_state
+from flinkray.streaming.timers import InternalTimerService
+from flinkray.streaming.windowing.assigners import WindowAssignerContext
+from flinkray.streaming.windowing.triggers import OnMergeContext
+
+
+class AssignerContext(WindowAssignerContext):
+    """For assigners."""
+
+    def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
+        self._timers = timers
+        self._runtime_context = runtime_context
+
+    def get_current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def get_runtime_context(self) -> RuntimeContext:
+        return self._runtime_context
+
+
+class WindowTriggerContext(OnMergeContext):
+    """For triggers: about the key and window that :meth:`at` was called with."""
+
+    def __init__(
+        self, timers: InternalTimerService, backend: HeapKeyedStateBackend, metrics: Any
+    ) -> None:
+        self._timers = timers
+        self._backend = backend
+        self._metrics = metrics
+        self._namespace = KeyContext()
+        self._key: Any = None
+        self._window: Any = None
+        self._merged: Sequence[Any] = ()
+
+    def at(self, key: Any, window: Any, merged: Sequence[Any] = ()) -> WindowTriggerContext:
+        self._key, self._window, self._merged = key, window, merged
+        self._namespace.key = (key, window)
+        return self
+
+    def get_current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def get_current_watermark(self) -> int:
+        return self._timers.current_watermark
+
+    def get_metric_group(self) -> Any:
+        return self._metrics
+
+    def register_processing_time_timer(self, time: int) -> None:
+        self._timers.register_processing_time_timer(self._window, time)
+
+    def register_event_time_timer(self, time: int) -> None:
+        self._timers.register_event_time_timer(self._window, time)
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        self._timers.delete_processing_time_timer(self._window, time)
+
+    def delete_event_time_timer(self, time: int) -> None:
+        self._timers.delete_event_time_timer(self._window, time)
+
+    def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
+        return self._backend.state(state_descriptor, self._namespace)
+
+    def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+        self._backend.merge_namespaces(state_descriptor, self._key, self._window, self._merged)
+
+
+class _Store(KeyedStateStore):
+    """State of a key, or of a key and window, as *context* says."""
+
+    def __init__(self, backend: HeapKeyedStateBackend, context: KeyContext | None) -> None:
+        self._backend = backend
+        self._context = context
+
+    def get_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, ValueStateDescriptor, self._context)
+
+    def get_list_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, ListStateDescriptor, self._context)
+
+    def get_map_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, MapStateDescriptor, self._context)
+
+    def get_reducing_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, ReducingStateDescriptor, self._context)
+
+    def get_aggregating_state(self, state_descriptor: Any) -> Any:
+        return typed_state(
+            self._backend, state_descriptor, AggregatingStateDescriptor, self._context
+        )
+
+
+class FunctionContext(WindowContext[Any]):
+    """For process window functions: about the key and window of the last :meth:`at`."""
+
+    def __init__(self, timers: InternalTimerService, backend: HeapKeyedStateBackend) -> None:
+        self._timers = timers
+        self._namespace = KeyContext()
+        self._window: Any = None
+        self._window_state = _Store(backend, self._namespace)
+        self._global_state = _Store(backend, None)
+
+    def at(self, key: Any, window: Any) -> FunctionContext:
+        self._window = window
+        self._namespace.key = (key, window)
+        return self
+
+    def window(self) -> Any:
+        return self._window
+
+    def current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self._timers.current_watermark
+
+    def window_state(self) -> KeyedStateStore:
+        return self._window_state
+
+    def global_state(self) -> KeyedStateStore:
+        return self._global_state

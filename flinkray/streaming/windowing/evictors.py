@@ -1,0 +1,105 @@
+"""Evictors: which records of a window are left out before or after it is evaluated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flinkray.core.durations import Duration, Time, milliseconds
+
+
+class TimestampedValue(NamedTuple):
+    """A record in a window; the timestamp is None where it has none."""
+
+    value: Any
+    timestamp: int | None
+
+
+class Evictor(ABC):
+    """Takes records out of a window's list."""
+
+    @abstractmethod
+    def evict_before(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
+        """What remains, before the window function is called."""
+
+    @abstractmethod
+    def evict_after(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
+        """What remains, after it was called."""
+
+
+class _OnOneSide(Evictor):
+    def __init__(self, do_evict_after: bool = False) -> None:
+        self._after = do_evict_after
+
+    def evict_before(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
+        return elements if self._after else self.keep(elements)
+
+    def evict_after(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
+        return self.keep(elements) if self._after else elements
+
+    @abstractmethod
+    def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        """What remains."""
+
+
+class CountEvictor(_OnOneSide):
+    """Keeps the last *max_count* records."""
+
+    def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        self._max_count = max_count
+
+    @staticmethod
+    def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
+        return CountEvictor(max_count, do_evict_after)
+
+    def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        return elements[max(0, len(elements) - self._max_count) :]
+
+
+class TimeEvictor(_OnOneSide):
+    """Keeps the records that are no older than *window_size* before the latest one."""
+
+    def __init__(self, window_size: Time | Duration | int, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        self._size = milliseconds(window_size)
+
+    @staticmethod
+    def of(window_size: Time | Duration | int, do_evict_after: bool = False) -> TimeEvictor:
+        return TimeEvictor(window_size, do_evict_after)
+
+    def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        times = [element.timestamp for element in elements if element.timestamp is not None]
+        if not times:
+            return elements
+        cutoff = max(times) - self._size
+        return [e for e in elements if e.timestamp is None or e.timestamp > cutoff]
+
+
+class DeltaEvictor(_OnOneSide):
+    """Keeps the records that differ from the last one by less than *threshold*."""
+
+    def __init__(
+        self,
+        threshold: float,
+        delta_function: Callable[[Any, Any], float],
+        do_evict_after: bool = False,
+    ) -> None:
+        super().__init__(do_evict_after)
+        self._threshold = threshold
+        self._delta = delta_function
+
+    @staticmethod
+    def of(
+        threshold: float,
+        delta_function: Callable[[Any, Any], float],
+        do_evict_after: bool = False,
+    ) -> DeltaEvictor:
+        return DeltaEvictor(threshold, delta_function, do_evict_after)
+
+    def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        if not elements:
+            return elements
+        last = elements[-1].value
+        return [e for e in elements if self._delta(e.value, last) < self._threshold]

@@ -1,0 +1,98 @@
+"""Windows: buckets of records that are evaluated together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from flinkray.streaming.elements import MAX_TIMESTAMP
+
+
+class Window(Protocol):
+    """What every window has.  Windows are values: equal ones are the same, and they are hashed for
+    every record, which is why they are tuples."""
+
+    def max_timestamp(self) -> int:
+        """The latest timestamp that belongs to the window, and that of its results."""
+
+
+class TimeWindow(NamedTuple):
+    """From *start* up to but not including *end*, in milliseconds."""
+
+    start: int
+    end: int
+
+    def max_timestamp(self) -> int:
+        return self.end - 1
+
+    def intersects(self, other: TimeWindow) -> bool:
+        """Whether they overlap or touch."""
+        return self.start <= other.end and self.end >= other.start
+
+    def cover(self, other: TimeWindow) -> TimeWindow:
+        """The smallest window that holds both."""
+        return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+
+    @staticmethod
+    def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
+        """Where the window of that size begins that *timestamp* belongs to."""
+        return timestamp - (timestamp - offset) % window_size
+
+    def __str__(self) -> str:
+        return f"TimeWindow(start={self.start}, end={self.end})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class CountWindow(NamedTuple):
+    """The *id*-th window of a key that is divided by number of records."""
+
+    id: int
+
+    def max_timestamp(self) -> int:
+        return MAX_TIMESTAMP
+
+    def __str__(self) -> str:
+        return f"CountWindow(id={self.id})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class GlobalWindow(NamedTuple):
+    """The one window that everything belongs to."""
+
+    id: int = 0
+
+    @staticmethod
+    def get() -> GlobalWindow:
+        return GLOBAL_WINDOW
+
+    def max_timestamp(self) -> int:
+        return MAX_TIMESTAMP
+
+    def __str__(self) -> str:
+        return "GlobalWindow"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+GLOBAL_WINDOW = GlobalWindow()
+
+
+def merged_groups(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:
+    """Windows that overlap or touch, with what each group becomes; single ones too."""
+    groups: list[tuple[TimeWindow, list[TimeWindow]]] = []
+    for window in sorted(windows):
+        if groups and groups[-1][0].intersects(window):
+            merged, members = groups[-1]
+            groups[-1] = (merged.cover(window), [*members, window])
+        else:
+            groups.append((window, [window]))
+    return groups
+
+
+AnyWindow = Any
+"""TimeWindow, CountWindow, GlobalWindow or a user's own."""
