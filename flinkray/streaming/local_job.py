@@ -164,13 +164,13 @@ class LocalJob:
         states: dict[str, list[OperatorState]] = {}
         for (operator_id, _), state in (restore or {}).items():
             states.setdefault(operator_id, []).append(state)
-        for coordinator in self._coordinators:
-            coordinator.start(restored=bool(restore))
         with self._closing_on_failure():
+            for coordinator in self._coordinators:
+                self._guarded(coordinator, partial(coordinator.start, bool(restore)))
             for task in self.tasks:
                 self._guarded(task, partial(task.open, states))
-        for coordinator in self._coordinators:
-            coordinator.serve()
+            for coordinator in self._coordinators:
+                self._guarded(coordinator, coordinator.serve)
 
     # --- running ------------------------------------------------------------------------------
 
@@ -190,16 +190,16 @@ class LocalJob:
             for task in self.tasks:
                 if not task.finished and self._guarded(task, task.step):
                     progressed = True
-        for coordinator in self._coordinators:
-            if coordinator.serve():
-                progressed = True
+            for coordinator in self._coordinators:
+                if self._guarded(coordinator, coordinator.serve):
+                    progressed = True
         return progressed
 
-    def _guarded(self, task: StreamTask, action: Callable[[], Any]) -> Any:
+    def _guarded(self, acting: StreamTask | SourceCoordinator, action: Callable[[], Any]) -> Any:
         try:
             return action()
         except Exception as error:
-            raise operator_error(error, task.name) from error
+            raise operator_error(error, acting.name) from error
 
     @contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
@@ -222,9 +222,17 @@ class LocalJob:
     def run(self) -> None:
         """Go on to the end, or until :meth:`cancel`."""
         while not self.finished and not self._cancelled:
-            if not self.step() and not self.finished:
-                self._wait()
+            self.advance()
         self.close()
+
+    def advance(self) -> None:
+        """One step of every task, after waiting for something to do if there was nothing."""
+        if not self.step() and not self.finished:
+            self._wait()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
 
     def _wait(self) -> None:
         now = self.clock.time()

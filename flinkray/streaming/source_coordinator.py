@@ -17,6 +17,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def __init__(self, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock) -> None:
         self._tasks = list(tasks)
         self._clock = clock
+        self.name = f"enumerator of {self._tasks[0].name}"
         self._told = [False] * len(self._tasks)
         self._enumerator = source.create_enumerator(self, clock)
 

@@ -54,6 +54,8 @@ class OperatorTransformation(Transformation):
     description: str = ""
     convert: Any = None
     buffer_timeout: int | None = None
+    batch_operator: StreamOperator | None = None
+    """What takes the operator's place in batch mode."""
 
 
 @dataclass(eq=False)
@@ -98,6 +100,7 @@ class GraphSettings:
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
     buffer_timeout: int | None = 100
+    batch: bool = False
     job_parameters: dict[str, str] = field(default_factory=dict)
 
 
@@ -165,10 +168,13 @@ class _Builder:
                 f"{transformation.name}: parallelism {parallelism} is greater than its max "
                 f"parallelism {max_parallelism}"
             )
+        operator = transformation.operator
+        if settings.batch and transformation.batch_operator is not None:
+            operator = transformation.batch_operator
         node = StreamNode(
             id=len(self._graph.nodes) + 1,
             name=transformation.name,
-            operator=transformation.operator,
+            operator=operator,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             kind=transformation.kind,

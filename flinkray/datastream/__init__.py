@@ -1,0 +1,118 @@
+"""The DataStream API: programs of stateful streams, in PyFlink's words.
+
+``pyflink.datastream`` and ``pyflink.common`` become ``flinkray.datastream`` and
+``flinkray.datastream.common``.  Beyond PyFlink there are columns: ``from_arrow``, ``map_batches``,
+``key_by("column")`` with ``sum("column")``, and ``aggregate_columns`` on windows.
+"""
+
+from __future__ import annotations
+
+from flinkray.core.durations import Duration, Time
+from flinkray.datastream.connected_streams import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+)
+from flinkray.datastream.data_stream import DataStream
+from flinkray.datastream.data_stream_sink import DataStreamSink
+from flinkray.datastream.environment import StreamExecutionEnvironment
+from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
+from flinkray.datastream.keyed_stream import KeyedStream
+from flinkray.datastream.settings import (
+    CheckpointConfig,
+    CheckpointingMode,
+    Configuration,
+    ExecutionConfig,
+    ExternalizedCheckpointRetention,
+    FileSystemCheckpointStorage,
+    RuntimeExecutionMode,
+    TimeCharacteristic,
+)
+from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
+from flinkray.datastream.windowed_stream import AllWindowedStream, WindowedStream
+from flinkray.streaming.functions import (
+    AggregateFunction,
+    AllWindowFunction,
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    Partitioner,
+    ProcessAllWindowFunction,
+    ProcessFunction,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    ReduceFunction,
+    SinkFunction,
+    TimerService,
+    WindowFunction,
+)
+from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.row import Row, RowKind
+from flinkray.streaming.runtime_context import RuntimeContext
+from flinkray.streaming.typeinfo import TypeInformation, Types
+from flinkray.streaming.watermarks import TimestampAssigner, WatermarkStrategy
+
+__all__ = [
+    "AggregateFunction",
+    "AllWindowFunction",
+    "AllWindowedStream",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastStream",
+    "CheckpointConfig",
+    "CheckpointingMode",
+    "CloseableIterator",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "Configuration",
+    "ConnectedStreams",
+    "DataStream",
+    "DataStreamSink",
+    "Duration",
+    "ExecutionConfig",
+    "ExternalizedCheckpointRetention",
+    "FileSystemCheckpointStorage",
+    "FilterFunction",
+    "FlatMapFunction",
+    "JobClient",
+    "JobExecutionResult",
+    "KeySelector",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "MapFunction",
+    "MemorySize",
+    "OutputTag",
+    "Partitioner",
+    "ProcessAllWindowFunction",
+    "ProcessFunction",
+    "ProcessJoinFunction",
+    "ProcessWindowFunction",
+    "ReduceFunction",
+    "Row",
+    "RowKind",
+    "RuntimeContext",
+    "RuntimeExecutionMode",
+    "SinkFunction",
+    "SlotSharingGroup",
+    "StreamExecutionEnvironment",
+    "Time",
+    "TimeCharacteristic",
+    "TimerService",
+    "TimestampAssigner",
+    "TypeInformation",
+    "Types",
+    "WatermarkStrategy",
+    "WindowFunction",
+    "WindowedStream",
+]

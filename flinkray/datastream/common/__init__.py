@@ -1,0 +1,34 @@
+"""What PyFlink has in ``pyflink.common``: rows, types, time, watermarks, configuration."""
+
+from __future__ import annotations
+
+from flinkray.core.durations import Duration, Time
+from flinkray.core.ids import JobID
+from flinkray.datastream.job_client import JobClient, JobExecutionResult
+from flinkray.datastream.settings import Configuration, ExecutionConfig
+from flinkray.streaming.row import Row, RowKind
+from flinkray.streaming.typeinfo import TypeInformation, Types
+from flinkray.streaming.watermarks import (
+    TimestampAssigner,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+)
+
+__all__ = [
+    "Configuration",
+    "Duration",
+    "ExecutionConfig",
+    "JobClient",
+    "JobExecutionResult",
+    "JobID",
+    "Row",
+    "RowKind",
+    "Time",
+    "TimestampAssigner",
+    "TypeInformation",
+    "Types",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkStrategy",
+]

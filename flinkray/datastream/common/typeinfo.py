@@ -1,0 +1,7 @@
+"""PyFlink's ``pyflink.common.typeinfo``."""
+
+from __future__ import annotations
+
+from flinkray.streaming.typeinfo import TypeInformation, Types
+
+__all__ = ["TypeInformation", "Types"]

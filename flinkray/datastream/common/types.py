@@ -1,0 +1,7 @@
+"""PyFlink's ``pyflink.common.types``."""
+
+from __future__ import annotations
+
+from flinkray.streaming.row import Row, RowKind
+
+__all__ = ["Row", "RowKind"]

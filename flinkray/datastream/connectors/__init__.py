@@ -1,0 +1,67 @@
+"""Sources and sinks, and the interfaces to write one's own."""
+
+from __future__ import annotations
+
+from flinkray.streaming.sinks.files import (
+    CsvFormat,
+    FileFormat,
+    FileSink,
+    JsonFormat,
+    ParquetFormat,
+    TextFormat,
+)
+from flinkray.streaming.sinks.simple import CallbackSink, CollectSink, DiscardingSink
+from flinkray.streaming.sinks.sink import Committer, Sink, SinkWriter, WriterContext
+from flinkray.streaming.sources.collection import (
+    ArrowSource,
+    CollectionSource,
+    IteratorSource,
+    NumberSequenceSource,
+)
+from flinkray.streaming.sources.files import FileSource
+from flinkray.streaming.sources.generated import DataGeneratorSource, SocketSource
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+__all__ = [
+    "END_OF_INPUT",
+    "NOTHING_NOW",
+    "ArrowSource",
+    "Boundedness",
+    "CallbackSink",
+    "CollectSink",
+    "CollectionSource",
+    "Committer",
+    "CsvFormat",
+    "DataGeneratorSource",
+    "DiscardingSink",
+    "EnumeratorContext",
+    "FileFormat",
+    "FileSink",
+    "FileSource",
+    "FixedSplitsEnumerator",
+    "IteratorSource",
+    "JsonFormat",
+    "NumberSequenceSource",
+    "ParquetFormat",
+    "ReaderContext",
+    "SequentialReader",
+    "Sink",
+    "SinkWriter",
+    "SocketSource",
+    "Source",
+    "SourceReader",
+    "SplitEnumerator",
+    "TextFormat",
+    "WriterContext",
+]

@@ -1,0 +1,91 @@
+"""sum, min, max, min_by and max_by as reduce functions on rows, tuples and bare values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions import ReduceFunction
+from flinkray.streaming.row import Row
+
+Position = int | str
+
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda left, right: left + right,
+    "min": lambda left, right: right if right < left else left,
+    "max": lambda left, right: right if right > left else left,
+}
+
+
+def check_position(position: Any) -> None:
+    if not isinstance(position, int | str) or isinstance(position, bool):
+        raise TypeError(f"a field is given by its position or its name, got {position!r}")
+
+
+class FieldReduce(ReduceFunction[Any]):
+    """The first value with one field replaced by the sum, minimum or maximum so far."""
+
+    def __init__(self, how: str, position: Position) -> None:
+        check_position(position)
+        self._combine = _COMBINE[how]
+        self._position = position
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        position = self._position
+        if isinstance(value1, Row):
+            row = value1.copy()
+            row[position] = self._combine(value1[position], value2[position])
+            return row
+        if isinstance(value1, tuple | list):
+            fields = list(value1)
+            place = _place(value1, position)
+            fields[place] = self._combine(value1[place], value2[place])
+            return _like(value1, fields)
+        _check_bare(position)
+        return self._combine(value1, value2)
+
+
+class PickBy(ReduceFunction[Any]):
+    """The value whose field is least or greatest; of equals the first."""
+
+    def __init__(self, how: str, position: Position) -> None:
+        check_position(position)
+        self._least = how == "min"
+        self._position = position
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        first, second = (_field(value, self._position) for value in (value1, value2))
+        better = second < first if self._least else second > first
+        return value2 if better else value1
+
+
+def _field(value: Any, position: Position) -> Any:
+    if isinstance(value, Row):
+        return value[position]
+    if isinstance(value, tuple | list):
+        return value[_place(value, position)]
+    _check_bare(position)
+    return value
+
+
+def _place(value: Any, position: Position) -> int:
+    if isinstance(position, int):
+        return position
+    names = getattr(value, "_fields", None)
+    if names is None or position not in names:
+        raise StreamError(f"{value!r} has no field {position!r}; give its position")
+    return int(names.index(position))
+
+
+def _like(value: Any, fields: list[Any]) -> Any:
+    make = getattr(type(value), "_make", None)
+    return make(fields) if make is not None else type(value)(fields)
+
+
+def _check_bare(position: Position) -> None:
+    if position != 0:
+        raise TypeError(
+            f"field {position!r} of a value without fields: only position 0, the value itself, "
+            "can be chosen"
+        )

@@ -1,0 +1,63 @@
+"""The functions that users implement (PyFlink's ``pyflink.datastream.functions``)."""
+
+from __future__ import annotations
+
+from flinkray.streaming.functions import (
+    AggregateFunction,
+    AllWindowFunction,
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    KeyedStateStore,
+    KeySelector,
+    MapFunction,
+    NullByteKeySelector,
+    Partitioner,
+    ProcessAllWindowFunction,
+    ProcessFunction,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    ReduceFunction,
+    SinkFunction,
+    TimerService,
+    WindowFunction,
+)
+from flinkray.streaming.functions import TimeDomain as TimeDomain
+from flinkray.streaming.runtime_context import RuntimeContext
+
+__all__ = [
+    "AggregateFunction",
+    "AllWindowFunction",
+    "BroadcastProcessFunction",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "FilterFunction",
+    "FlatMapFunction",
+    "Function",
+    "KeySelector",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "KeyedStateStore",
+    "MapFunction",
+    "NullByteKeySelector",
+    "Partitioner",
+    "ProcessAllWindowFunction",
+    "ProcessFunction",
+    "ProcessJoinFunction",
+    "ProcessWindowFunction",
+    "ReduceFunction",
+    "RuntimeContext",
+    "SinkFunction",
+    "TimeDomain",
+    "TimerService",
+    "WindowFunction",
+]

@@ -1,0 +1,169 @@
+"""Slot-sharing groups, and what a slot of one holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import total_ordering
+
+
+@total_ordering
+class MemorySize:
+    """A number of bytes.
+
+    >>> MemorySize.of_mebi_bytes(3).get_bytes()
+    3145728
+    """
+
+    def __init__(self, bytes_size: int) -> None:
+        if bytes_size < 0:
+            raise ValueError(f"a memory size must not be negative, got {bytes_size}")
+        self._bytes = bytes_size
+
+    @staticmethod
+    def of_mebi_bytes(mebi_bytes: int) -> MemorySize:
+        return MemorySize(mebi_bytes << 20)
+
+    def get_bytes(self) -> int:
+        return self._bytes
+
+    def get_kibi_bytes(self) -> int:
+        return self._bytes >> 10
+
+    def get_mebi_bytes(self) -> int:
+        return self._bytes >> 20
+
+    def get_gibi_bytes(self) -> int:
+        return self._bytes >> 30
+
+    def get_tebi_bytes(self) -> int:
+        return self._bytes >> 40
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemorySize) and self._bytes == other._bytes
+
+    def __lt__(self, other: MemorySize) -> bool:
+        if not isinstance(other, MemorySize):
+            return NotImplemented
+        return self._bytes < other._bytes
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
+
+    def __str__(self) -> str:
+        return f"{self._bytes} bytes"
+
+    def __repr__(self) -> str:
+        return f"MemorySize({self._bytes})"
+
+
+@dataclass(frozen=True)
+class SlotSharingGroup:
+    """Operators of one group may share slots; with resources, every slot of it holds those.
+
+    >>> group = SlotSharingGroup.builder("heavy").set_cpu_cores(1.0) \\
+    ...     .set_task_heap_memory_mb(512).build()
+    >>> group.get_name(), group.get_task_heap_memory().get_mebi_bytes()
+    ('heavy', 512)
+    """
+
+    name: str
+    cpu_cores: float | None = None
+    task_heap_memory: MemorySize | None = None
+    task_off_heap_memory: MemorySize | None = None
+    managed_memory: MemorySize | None = None
+    external_resources: tuple[tuple[str, float], ...] = ()
+
+    @staticmethod
+    def builder(name: str) -> Builder:
+        return Builder(name)
+
+    def get_name(self) -> str:
+        return self.name
+
+    def get_cpu_cores(self) -> float | None:
+        return self.cpu_cores
+
+    def get_task_heap_memory(self) -> MemorySize | None:
+        return self.task_heap_memory
+
+    def get_task_off_heap_memory(self) -> MemorySize | None:
+        return self.task_off_heap_memory
+
+    def get_managed_memory(self) -> MemorySize | None:
+        return self.managed_memory
+
+    def get_external_resources(self) -> dict[str, float]:
+        return dict(self.external_resources)
+
+
+@dataclass
+class Builder:
+    """Builds a :class:`SlotSharingGroup`; each call returns the builder."""
+
+    _name: str
+    _cpu_cores: float | None = None
+    _task_heap: MemorySize | None = None
+    _task_off_heap: MemorySize | None = None
+    _managed: MemorySize | None = None
+    _external: dict[str, float] = field(default_factory=dict)
+
+    def set_cpu_cores(self, cpu_cores: float) -> Builder:
+        if cpu_cores <= 0:
+            raise ValueError(f"CPU cores must be positive, got {cpu_cores}")
+        self._cpu_cores = cpu_cores
+        return self
+
+    def set_task_heap_memory(self, task_heap_memory: MemorySize) -> Builder:
+        if task_heap_memory.get_bytes() <= 0:
+            raise ValueError("task heap memory must be positive")
+        self._task_heap = task_heap_memory
+        return self
+
+    def set_task_heap_memory_mb(self, task_heap_memory_mb: int) -> Builder:
+        return self.set_task_heap_memory(MemorySize.of_mebi_bytes(task_heap_memory_mb))
+
+    def set_task_off_heap_memory(self, task_off_heap_memory: MemorySize) -> Builder:
+        self._task_off_heap = task_off_heap_memory
+        return self
+
+    def set_task_off_heap_memory_mb(self, task_off_heap_memory_mb: int) -> Builder:
+        return self.set_task_off_heap_memory(MemorySize.of_mebi_bytes(task_off_heap_memory_mb))
+
+    def set_managed_memory(self, managed_memory: MemorySize) -> Builder:
+        self._managed = managed_memory
+        return self
+
+    def set_managed_memory_mb(self, managed_memory_mb: int) -> Builder:
+        return self.set_managed_memory(MemorySize.of_mebi_bytes(managed_memory_mb))
+
+    def set_external_resource(self, name: str, value: float) -> Builder:
+        self._external[name] = value
+        return self
+
+    def build(self) -> SlotSharingGroup:
+        """The group.
+
+        Raises:
+            ValueError: other resources without both CPU cores and task heap memory.
+        """
+        if self._cpu_cores is not None and self._task_heap is not None:
+            return SlotSharingGroup(
+                self._name,
+                self._cpu_cores,
+                self._task_heap,
+                self._task_off_heap or MemorySize(0),
+                self._managed or MemorySize(0),
+                tuple(self._external.items()),
+            )
+        if (
+            self._cpu_cores is not None
+            or self._task_heap is not None
+            or self._task_off_heap is not None
+            or self._managed is not None
+            or self._external
+        ):
+            raise ValueError(
+                f"slot-sharing group {self._name!r}: resources need both CPU cores and task heap "
+                "memory; set both, or none"
+            )
+        return SlotSharingGroup(self._name)

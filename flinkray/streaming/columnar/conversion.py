@@ -1,0 +1,67 @@
+"""From Python values to Arrow, where an operator or a sink wants columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.row import Row
+from flinkray.streaming.typeinfo import TypeInformation
+
+SCALAR_COLUMN = "value"
+"""The column's name where values are bare."""
+
+
+def block_to_batch(block: Block, type_info: TypeInformation | None = None) -> pa.RecordBatch:
+    """The values as a record batch.
+
+    Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values one
+    column, ``value``.  Types are those of *type_info*, or else found from the values.
+
+    Raises:
+        StreamError: values that no column can hold, or that differ in type.
+    """
+    values = block.values
+    wanted = None if type_info is None else type_info.to_arrow()
+    names, columns = _columns(values)
+    try:
+        if wanted is not None and pa.types.is_struct(wanted):
+            fields = [wanted.field(place) for place in range(wanted.num_fields)]
+            arrays = [
+                pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)
+            ]
+            return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
+        if wanted is not None and len(columns) == 1:
+            return pa.RecordBatch.from_arrays([pa.array(columns[0], wanted)], names=names)
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=names)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
+        raise StreamError(
+            f"values cannot be turned into columns: {error}; declare an output type, or use "
+            "values of one type for each field"
+        ) from error
+
+
+def _columns(values: Any) -> tuple[list[str], list[list[Any]]]:
+    first = values[0]
+    if isinstance(first, Row):
+        names = first._fields or [f"f{place}" for place in range(len(first))]
+        return list(names), [list(column) for column in zip(*values, strict=True)]
+    if isinstance(first, dict):
+        return list(first), [[value.get(name) for value in values] for name in first]
+    if isinstance(first, tuple):
+        names = list(getattr(first, "_fields", ())) or [f"f{n}" for n in range(len(first))]
+        return names, [list(column) for column in zip(*values, strict=True)]
+    return [SCALAR_COLUMN], [list(values)]
+
+
+def block_to_columns(block: Block, type_info: TypeInformation | None = None) -> Columns:
+    """The same with timestamps and origin."""
+    scalar = not isinstance(block.values[0], Row | dict | tuple)
+    timestamps = None
+    if block.timestamps is not None:
+        timestamps = np.asarray(block.timestamps, np.int64)
+    return Columns(block_to_batch(block, type_info), timestamps, block.origin, scalar)

@@ -1,0 +1,127 @@
+"""Arithmetic by group on NumPy arrays: sums, extremes and running values, without a Python object
+for each record."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from flinkray.streaming.columnar.slots import Slots
+
+Values = npt.NDArray[Any]
+
+_EXACT = 1 << 53
+"""Up to here every integer is a double."""
+
+_LONG_GROUP = 256
+"""Groups with more records in a batch are gone through by themselves, the others side by side."""
+
+
+class Groups(NamedTuple):
+    """A batch sorted by group, records of a group in their old order."""
+
+    order: npt.NDArray[np.intp]
+    """Where each sorted record was."""
+    starts: npt.NDArray[np.intp]
+    counts: npt.NDArray[np.intp]
+    slots: Slots
+    """The group of each run."""
+
+
+def group(slots: Slots) -> Groups:
+    """Sort by group, in linear time."""
+    order = stable_order(slots)
+    ordered = slots[order]
+    starts = np.concatenate((np.zeros(1, np.intp), np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+    counts = np.diff(starts, append=len(slots))
+    return Groups(order, starts, counts, ordered[starts])
+
+
+def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
+    """NumPy sorts 16-bit integers by radix; wider ones are sorted in two passes."""
+    low = slots.astype(np.uint16)
+    order = np.argsort(low, kind="stable")
+    if len(slots) and int(slots.max()) > 0xFFFF:
+        high = (slots >> 16).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order
+
+
+def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Values:
+    """The sum of each of *number* groups; exact for integers (modulo 2**64)."""
+    if values.dtype.kind == "f":
+        return np.bincount(slots, values, number)
+    if len(values) == 0:
+        return np.zeros(number, np.int64)
+    largest = max(abs(int(values.max())), abs(int(values.min())))
+    if largest * len(values) < _EXACT:
+        return np.bincount(slots, values, number).astype(np.int64)
+    wide = values.astype(np.int64, copy=False)
+    low = np.bincount(slots, (wide & 0xFFFFFFFF).astype(np.float64), number).astype(np.int64)
+    high = np.bincount(slots, (wide >> 32).astype(np.float64), number).astype(np.int64)
+    with np.errstate(over="ignore"):
+        total: Values = (high << 32) + low
+    return total
+
+
+def extremes_by_group(
+    slots: npt.NDArray[Any], values: Values, into: Values, ufunc: np.ufunc
+) -> None:
+    """Bring ``into[slot]`` up to date by minimum or maximum."""
+    groups = group(slots.astype(np.int32, copy=False))
+    reduced = ufunc.reduceat(values[groups.order], groups.starts)
+    into[groups.slots] = ufunc(into[groups.slots], reduced)
+
+
+def running_sums(slots: Slots, values: Values, state: Values) -> Values:
+    """The sum of each record's group after that record; *state* has the sums so far, and is brought
+    up to date."""
+    groups = group(slots)
+    ordered = values[groups.order]
+    if ordered.dtype.kind == "f":
+        running = _accumulate(np.add, groups, ordered, state)
+    else:
+        running = np.cumsum(ordered, dtype=np.int64)
+        before = running[groups.starts] - ordered[groups.starts]
+        running += np.repeat(state[groups.slots] - before, groups.counts)
+    state[groups.slots] = running[groups.starts + groups.counts - 1]
+    result = np.empty_like(running)
+    result[groups.order] = running
+    return result
+
+
+def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufunc) -> Values:
+    """The same for minimum and maximum."""
+    groups = group(slots)
+    running = _accumulate(ufunc, groups, values[groups.order], state)
+    state[groups.slots] = running[groups.starts + groups.counts - 1]
+    result = np.empty_like(running)
+    result[groups.order] = running
+    return result
+
+
+def _accumulate(ufunc: np.ufunc, groups: Groups, ordered: Values, state: Values) -> Values:
+    """Accumulate each run from its group's state on.
+
+    One cumulative sum over everything would let a large group's rounding spoil the others'.
+    """
+    running = ordered.astype(np.result_type(ordered, state), copy=True)
+    running[groups.starts] = ufunc(running[groups.starts], state[groups.slots])
+    long = np.flatnonzero(groups.counts > _LONG_GROUP)
+    for place in long.tolist():
+        start = groups.starts[place]
+        part = running[start : start + groups.counts[place]]
+        ufunc.accumulate(part, out=part)
+    short = groups.counts <= _LONG_GROUP
+    starts, counts = groups.starts[short], groups.counts[short]
+    rank = 1
+    while True:
+        reaching = counts > rank
+        if not reaching.any():
+            return running
+        starts, counts = starts[reaching], counts[reaching]
+        places = starts + rank
+        running[places] = ufunc(running[places - 1], running[places])
+        rank += 1

@@ -1,0 +1,123 @@
+"""Gives every key of a stream a small number, so that state can be arrays.
+
+Numbers ("slots") are given in the order in which keys first come.  Integer keys within a dense
+range are looked up in an array; others are encoded by Arrow batch by batch, and only the distinct
+keys of a batch are looked up in a dictionary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Slots = npt.NDArray[np.int32]
+
+DENSE_RANGE = 1 << 22
+"""Integer keys within a range of so many values are looked up in an array (16 MB)."""
+
+
+class SlotTable:
+    """Keys and their slots."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+        """Key by slot."""
+        self._slot_of: dict[Any, int] = {}
+        self._dense: Slots | None = None
+        self._dense_base = 0
+        self._encoded = False
+        """Whether a key came by another way than the array, which then is not complete."""
+        self.key_type: pa.DataType | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def slots_of(self, column: pa.Array) -> Slots:
+        """The slot of every row, new keys included."""
+        self.key_type = column.type
+        if pa.types.is_integer(column.type) and column.null_count == 0 and len(column):
+            values = column.to_numpy(zero_copy_only=False)
+            dense = self._dense_slots(values)
+            if dense is not None:
+                return dense
+        return self._encoded_slots(column)
+
+    def slot_of(self, key: Any) -> int:
+        """The slot of one key."""
+        slot = self._slot_of.get(key)
+        if slot is None:
+            slot = len(self.keys)
+            self._slot_of[key] = slot
+            self.keys.append(key)
+            if self._dense is not None:
+                self._note(np.array([key]), np.array([slot], np.int32))
+        return slot
+
+    def _dense_slots(self, values: npt.NDArray[Any]) -> Slots | None:
+        low, high = int(values.min()), int(values.max())
+        if not self._make_room(low, high):
+            return None
+        dense = self._dense
+        assert dense is not None
+        places = values - self._dense_base if self._dense_base else values
+        slots: Slots = dense[places]
+        if slots.min() < 0:
+            missing = slots < 0
+            _, first = np.unique(values[missing], return_index=True)
+            fresh = values[missing][np.sort(first)]
+            start = len(self.keys)
+            for offset, key in enumerate(fresh.tolist()):
+                self._slot_of[key] = start + offset
+                self.keys.append(key)
+            dense[fresh - self._dense_base] = np.arange(start, start + len(fresh), dtype=np.int32)
+            slots = dense[places]
+        return slots
+
+    def _make_room(self, low: int, high: int) -> bool:
+        """Whether the array covers that range, after it has grown if it may."""
+        dense = self._dense
+        if dense is None:
+            if self._encoded or high - low >= DENSE_RANGE:
+                return False
+            base, end = min(low, 0) if low > -DENSE_RANGE // 2 else low, high + 1
+            if end - base > DENSE_RANGE:
+                base = low
+            self._dense_base = base
+            self._dense = np.full(max(1024, (end - base) * 2), -1, np.int32)
+            return True
+        base, end = self._dense_base, self._dense_base + len(dense)
+        if base <= low and high < end:
+            return True
+        new_base, new_end = min(base, low), max(end, high + 1)
+        if new_end - new_base > DENSE_RANGE:
+            return False
+        grown = np.full(min(DENSE_RANGE, (new_end - new_base) * 2), -1, np.int32)
+        grown[base - new_base : base - new_base + len(dense)] = dense
+        self._dense, self._dense_base = grown, new_base
+        return True
+
+    def _note(self, keys: npt.NDArray[Any], slots: Slots) -> None:
+        """Keys that came by the dictionary are put into the array too."""
+        dense = self._dense
+        assert dense is not None
+        if keys.dtype.kind not in "iu":
+            return
+        places = keys - self._dense_base
+        inside = (places >= 0) & (places < len(dense))
+        dense[places[inside]] = slots[inside]
+
+    def _encoded_slots(self, column: pa.Array) -> Slots:
+        encoded = column
+        if not pa.types.is_dictionary(column.type) or column.null_count:
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            encoded = pc.dictionary_encode(column, null_encoding="encode")
+        distinct = encoded.dictionary.to_pylist()
+        self._encoded = True
+        slots = np.fromiter(map(self.slot_of, distinct), np.int32, len(distinct))
+        of_rows: Slots = slots[encoded.indices.to_numpy(zero_copy_only=False)]
+        return of_rows

@@ -1,0 +1,313 @@
+"""Count, sum, minimum, maximum and mean by key and window, on columns.
+
+Time is cut into *panes*, the largest pieces of which all windows are made; a pane has one number
+per key and aggregate.  Sliding windows therefore cost no more per record than tumbling ones; panes
+are put together when a window ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flinkray.state.descriptors import ValueStateDescriptor
+from flinkray.streaming.columnar.conversion import block_to_columns
+from flinkray.streaming.columnar.grouping import Values, extremes_by_group, sums_by_group
+from flinkray.streaming.columnar.slots import SlotTable
+from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operator import OperatorState, StreamOperator
+
+KINDS = ("count", "sum", "min", "max", "mean")
+
+_PANES: ValueStateDescriptor[Any] = ValueStateDescriptor("panes")
+
+
+@dataclass(frozen=True)
+class ColumnAggregate:
+    """One aggregate: what its result is called, how it is made, and of which column."""
+
+    name: str
+    how: str
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.how not in KINDS:
+            raise StreamError(f"unknown aggregate {self.how!r}; there are {', '.join(KINDS)}")
+        if self.column is None and self.how != "count":
+            raise StreamError(f"{self.how} needs a column: {self.name}=(column, {self.how!r})")
+
+
+class _Measure(NamedTuple):
+    """A number kept per key and pane."""
+
+    how: str
+    column: str | None
+
+
+class _Pane:
+    """The numbers of one pane, by slot."""
+
+    def __init__(self, size: int) -> None:
+        self.counts: npt.NDArray[np.int64] = np.zeros(size, np.int64)
+        self.measures: dict[_Measure, Values] = {}
+
+    def grown(self, array: Values, size: int, start: Any) -> Values:
+        if len(array) >= size:
+            return array
+        grown: Values = np.full(max(size, 2 * len(array)), start, array.dtype)
+        grown[: len(array)] = array
+        return grown
+
+
+def _start_of(how: str, kind: np.dtype[Any]) -> Any:
+    if how == "sum":
+        return 0
+    if kind.kind == "f":
+        return np.inf if how == "min" else -np.inf
+    return np.iinfo(kind).max if how == "min" else np.iinfo(kind).min
+
+
+class WindowAggregateOperator(StreamOperator):
+    """See the module.  Records that come after their last window ended are dropped and counted.
+
+    Args:
+        size, slide, offset: the windows, in milliseconds; equal size and slide tumble.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        slide: int,
+        offset: int,
+        aggregates: Sequence[ColumnAggregate],
+        keys: Keys,
+    ) -> None:
+        if keys.field is None:
+            raise StreamError("aggregates of columns need key_by with the name of a column")
+        self._size, self._slide, self._offset = size, slide, offset
+        self._pane_size = math.gcd(size, slide)
+        self._aggregates = tuple(aggregates)
+        self.keys = keys
+        self._key = keys.field
+
+    def open(self) -> None:
+        self._slots = SlotTable()
+        self._panes: dict[int, _Pane] = {}
+        self._watermark = MIN_TIMESTAMP
+        self._key_type: pa.DataType | None = None
+        self._late = self.context.metrics.counter("numLateRecordsDropped")
+        measures = {
+            _Measure("sum" if a.how == "mean" else a.how, a.column)
+            for a in self._aggregates
+            if a.how != "count"
+        }
+        self._measures = sorted(measures, key=str)
+        assert self.keyed_state is not None
+        self._stored = self.keyed_state.entries(_PANES)
+        for key, panes in self._stored.items():
+            self._import(key, panes)
+        self._stored.clear()
+
+    # --- records ------------------------------------------------------------------------------
+
+    def process_block(self, block: Block) -> None:
+        if len(block):
+            self.process_columns(block_to_columns(block))
+
+    def process_columns(self, columns: Columns) -> None:
+        times = columns.timestamps
+        if times is None:
+            raise StreamError(
+                "the records have no timestamps, which windows of event time need: call "
+                "assign_timestamps_and_watermarks before window"
+            )
+        if self._watermark > MIN_TIMESTAMP and len(times):
+            columns, times = self._without_late(columns, times)
+        if not len(times):
+            return
+        keys = self.keys.of_columns(columns)
+        if keys is None:
+            raise StreamError(
+                f"there is no column {self._key!r} to key by: {columns.batch.schema.names}"
+            )
+        self._key_type = keys.type
+        slots = self._slots.slots_of(keys)
+        batch = columns.batch
+        values = {m: _numbers(batch, m.column) for m in self._measures if m.column is not None}
+        first = (int(times.min()) - self._offset) // self._pane_size
+        last = (int(times.max()) - self._offset) // self._pane_size
+        if first == last:
+            self._add(first, slots, values)
+            return
+        panes = (times - self._offset) // self._pane_size
+        for pane in np.unique(panes).tolist() if last - first > 64 else range(first, last + 1):
+            mask = panes == pane
+            mine = slots[mask]
+            if len(mine):
+                self._add(pane, mine, {m: column[mask] for m, column in values.items()})
+
+    def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
+        """A record is late when the last window it belongs to has ended."""
+        starts = times - (times - self._offset) % self._slide
+        late = starts + (self._size - 1) <= self._watermark
+        number = int(late.sum())
+        if not number:
+            return columns, times
+        self._late.inc(number)
+        kept = columns.take(np.flatnonzero(~late))
+        return kept, kept.timestamps
+
+    def _add(self, number: int, slots: Any, values: dict[_Measure, Values]) -> None:
+        size = len(self._slots)
+        pane = self._panes.get(number)
+        if pane is None:
+            pane = self._panes[number] = _Pane(size)
+        pane.counts = pane.grown(pane.counts, size, 0)
+        pane.counts[:size] += np.bincount(slots, minlength=size)
+        for measure, column in values.items():
+            kind = column.dtype
+            if measure.how == "sum":
+                kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
+            start = _start_of(measure.how, kind)
+            array = pane.measures.get(measure)
+            array = np.full(size, start, kind) if array is None else array
+            array = pane.grown(array, size, start)
+            pane.measures[measure] = array
+            if measure.how == "sum":
+                array[:size] += sums_by_group(slots, column, size)
+            else:
+                ufunc = np.minimum if measure.how == "min" else np.maximum
+                extremes_by_group(slots, column, array, ufunc)
+
+    # --- windows ------------------------------------------------------------------------------
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+        for start in self._ended_windows(timestamp):
+            self._emit(start)
+        self._drop_panes(timestamp)
+        self.output.emit_watermark(timestamp)
+
+    def _ended_windows(self, watermark: int) -> list[int]:
+        """Starts of the windows that have panes and have ended, in order."""
+        starts: set[int] = set()
+        for number in self._panes:
+            begin = number * self._pane_size + self._offset
+            last = begin - (begin - self._offset) % self._slide
+            starts.update(range(last, begin + self._pane_size - 1 - self._size, -self._slide))
+        return sorted(s for s in starts if s + self._size - 1 <= watermark and s > self._emitted)
+
+    _emitted = MIN_TIMESTAMP
+    """Start of the last window that was put out."""
+
+    def _emit(self, start: int) -> None:
+        self._emitted = start
+        first = (start - self._offset) // self._pane_size
+        numbers = range(first, first + self._size // self._pane_size)
+        panes = [self._panes[number] for number in numbers if number in self._panes]
+        size = len(self._slots)
+        counts = np.zeros(size, np.int64)
+        for pane in panes:
+            counts[: len(pane.counts)] += pane.counts[:size]
+        present = np.flatnonzero(counts)
+        if not len(present):
+            return
+        columns = [
+            self._key_array(present),
+            pa.array(np.full(len(present), start, np.int64)),
+            pa.array(np.full(len(present), start + self._size, np.int64)),
+        ]
+        names = [self._key, "window_start", "window_end"]
+        for aggregate in self._aggregates:
+            columns.append(pa.array(self._result(aggregate, panes, counts, present)))
+            names.append(aggregate.name)
+        timestamps = np.full(len(present), start + self._size - 1, np.int64)
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        self.output.emit_columns(Columns(batch, timestamps))
+
+    def _key_array(self, present: Any) -> pa.Array:
+        kind = self._key_type
+        if kind is not None and pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        keys = self._slots.keys
+        return pa.array([keys[slot] for slot in present.tolist()], kind)
+
+    def _result(
+        self, aggregate: ColumnAggregate, panes: list[_Pane], counts: Any, present: Any
+    ) -> Values:
+        if aggregate.how == "count":
+            number: Values = counts[present]
+            return number
+        how = "sum" if aggregate.how == "mean" else aggregate.how
+        measure = _Measure(how, aggregate.column)
+        parts = [pane.measures[measure] for pane in panes]
+        start = _start_of(how, parts[0].dtype)
+        combined: Values = np.full(len(counts), start, parts[0].dtype)
+        ufunc = {"sum": np.add, "min": np.minimum, "max": np.maximum}[how]
+        for part in parts:
+            size = min(len(part), len(counts))
+            ufunc(combined[:size], part[:size], out=combined[:size])
+        result: Values = combined[present]
+        return result / counts[present] if aggregate.how == "mean" else result
+
+    def _drop_panes(self, watermark: int) -> None:
+        """A pane goes when the last window it belongs to has ended."""
+        if watermark == MAX_TIMESTAMP:
+            self._panes.clear()
+            return
+        for number in list(self._panes):
+            begin = number * self._pane_size + self._offset
+            last = begin - (begin - self._offset) % self._slide
+            if last + self._size - 1 <= watermark:
+                del self._panes[number]
+
+    # --- snapshots ----------------------------------------------------------------------------
+
+    def snapshot(self, checkpoint_id: int) -> OperatorState:
+        """By key, so that it can be divided: pane -> (count, numbers)."""
+        for number, pane in self._panes.items():
+            counts = pane.counts.tolist()
+            measures = {measure: array.tolist() for measure, array in pane.measures.items()}
+            for slot, key in enumerate(self._slots.keys[: len(counts)]):
+                if counts[slot]:
+                    numbers = {tuple(m): (a[slot], type(a[slot])) for m, a in measures.items()}
+                    self._stored.setdefault(key, {})[number] = (counts[slot], numbers)
+        try:
+            return super().snapshot(checkpoint_id)
+        finally:
+            self._stored.clear()
+
+    def _import(self, key: Any, panes: Any) -> None:
+        slot = self._slots.slot_of(key)
+        for number, (count, numbers) in panes.items():
+            pane = self._panes.setdefault(number, _Pane(slot + 1))
+            pane.counts = pane.grown(pane.counts, slot + 1, 0)
+            pane.counts[slot] = count
+            for (how, column), (value, python_type) in numbers.items():
+                measure = _Measure(how, column)
+                kind = np.dtype(np.float64 if python_type is float else np.int64)
+                start = _start_of(how, kind)
+                array = pane.measures.get(measure)
+                array = np.full(slot + 1, start, kind) if array is None else array
+                pane.measures[measure] = pane.grown(array, slot + 1, start)
+                pane.measures[measure][slot] = value
+
+
+def _numbers(batch: pa.RecordBatch, name: str | None) -> Values:
+    if name not in batch.schema.names:
+        raise StreamError(f"there is no column {name!r} to aggregate: {batch.schema.names}")
+    column = batch.column(name)
+    if column.null_count:
+        raise StreamError(f"column {name!r} has {column.null_count} nulls, which cannot be added")
+    values: Values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind not in "iuf":
+        raise StreamError(f"column {name!r} holds {column.type}, not numbers")
+    return values

@@ -1,0 +1,135 @@
+"""Pairs of records of two streams whose times are close (Flink's IntervalJoinOperator)."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+from flinkray.state.descriptors import MapStateDescriptor
+from flinkray.streaming.elements import Block
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operators.process import KeyedTimersOperator
+from flinkray.streaming.operators.two_inputs import TwoInputs
+from flinkray.streaming.output_tag import OutputTag
+
+_LEFT: MapStateDescriptor[int, Any] = MapStateDescriptor("left-buffer")
+_RIGHT: MapStateDescriptor[int, Any] = MapStateDescriptor("right-buffer")
+
+Buffer = dict[int, list[Any]]
+"""The records of a key by timestamp."""
+
+
+class JoinContext:
+    """What a join function may ask about its pair."""
+
+    def __init__(self) -> None:
+        self.left = self.right = 0
+
+    def get_left_timestamp(self) -> int:
+        return self.left
+
+    def get_right_timestamp(self) -> int:
+        return self.right
+
+    def get_timestamp(self) -> int:
+        return max(self.left, self.right)
+
+
+class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
+    """Each record is kept as long as a partner can still come, by the watermark.
+
+    Args:
+        lower, upper: bounds, inclusive, of the right time less the left one.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        lower: int,
+        upper: int,
+        keys1: Keys,
+        keys2: Keys,
+        late_left: OutputTag[Any] | None = None,
+        late_right: OutputTag[Any] | None = None,
+    ) -> None:
+        if lower > upper:
+            raise StreamError(f"the lower bound {lower} ms is above the upper bound {upper} ms")
+        super().__init__(function, keys1)
+        self._lower, self._upper = lower, upper
+        self._keys2 = keys2
+        self._late = (late_left, late_right)
+
+    def open(self) -> None:
+        super().open()
+        assert self.keyed_state is not None
+        self.left: dict[Any, Buffer] = self.keyed_state.entries(_LEFT)
+        self.right: dict[Any, Buffer] = self.keyed_state.entries(_RIGHT)
+        self._join_context = JoinContext()
+
+    def process_first(self, block: Block) -> None:
+        self._join(block, self.keys, True)
+
+    def process_second(self, block: Block) -> None:
+        self._join(block, self._keys2, False)
+
+    def _join(self, block: Block, of: Keys, is_left: bool) -> None:
+        if block.timestamps is None:
+            raise StreamError(
+                "the records have no timestamps, which an interval join needs: call "
+                "assign_timestamps_and_watermarks on both streams"
+            )
+        mine, others = (self.left, self.right) if is_left else (self.right, self.left)
+        low, high = (self._lower, self._upper) if is_left else (-self._upper, -self._lower)
+        watermark = self.timers.current_watermark
+        join, context, key_context = (
+            self.function.process_element,
+            self._join_context,
+            self.key_context,
+        )
+        out: list[Any] = []
+        out_times: list[int] = []
+        late: list[int] = []
+        keys = of.of_block(block)
+        records = iter(block.values)
+        for place, (value, key, time) in enumerate(
+            zip(records, keys, block.timestamps, strict=True)
+        ):
+            if time < watermark:
+                late.append(place)
+                continue
+            key_context.key = key
+            mine.setdefault(key, {}).setdefault(time, []).append(value)
+            for other_time, partners in others.get(key, {}).items():
+                if not time + low <= other_time <= time + high:
+                    continue
+                context.left, context.right = (time, other_time) if is_left else (other_time, time)
+                for partner in partners:
+                    pair = (value, partner) if is_left else (partner, value)
+                    results = join(*pair, context)
+                    if results is not None:
+                        before = len(out)
+                        out.extend(results)
+                        out_times.extend(repeat(max(time, other_time), len(out) - before))
+            # The last time at which a partner can come.
+            until = time + high if high > 0 else time
+            self.timers.register_event_time_timer("left" if is_left else "right", until)
+        if late:
+            self._put_aside(block, late, self._late[0 if is_left else 1])
+        self.output.emit_results(out, out_times, block.origin)
+
+    def _put_aside(self, block: Block, late: list[int], tag: OutputTag[Any] | None) -> None:
+        if tag is not None and block.timestamps is not None:
+            values = [block.values[place] for place in late]
+            times = [block.timestamps[place] for place in late]
+            self.output.emit_side(tag, Block(values, times, None, block.origin))
+
+    def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
+        buffers, high = (
+            (self.left, self._upper) if namespace == "left" else (self.right, -self._lower)
+        )
+        buffer = buffers.get(key)
+        if buffer is not None:
+            buffer.pop(timestamp - high if high > 0 else timestamp, None)
+            if not buffer:
+                del buffers[key]

@@ -1,0 +1,167 @@
+"""Sinks without commits: print, discard, callbacks, collected results, sink functions."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.operator import FunctionOperator, StreamOperator
+from flinkray.streaming.sinks.sink import Sink, SinkWriter, WriterContext
+from flinkray.streaming.typeinfo import TypeInformation, java_string
+
+
+class PrintOperator(StreamOperator):
+    """Writes each value on a line of standard output, as Flink does: ``name:2> value`` where
+    there are several subtasks."""
+
+    def __init__(
+        self, identifier: str | None = None, type_info: TypeInformation | None = None
+    ) -> None:
+        self._identifier = identifier
+        self._type_info = type_info
+
+    def open(self) -> None:
+        prefix = self._identifier or ""
+        if self.context.parallelism > 1:
+            prefix += f"{':' if prefix else ''}{self.context.subtask_index + 1}"
+        self._prefix = f"{prefix}> " if prefix else ""
+        typed = self._type_info
+        self._text: Callable[[Any], str] = java_string if typed is None else typed.stringify
+
+    def process_block(self, block: Block) -> None:
+        text, prefix = self._text, self._prefix
+        records = iter(block.values)
+        sys.stdout.write("".join([f"{prefix}{text(value)}\n" for value in records]))
+        sys.stdout.flush()
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Nothing follows a sink."""
+
+
+class SinkFunctionOperator(FunctionOperator):
+    """A SinkFunction, or a plain function that is called for each value."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self.shared = bool(getattr(function, "shared", False))
+
+    def open(self) -> None:
+        super().open()
+        self._invoke = self.method("invoke")
+
+    def process_block(self, block: Block) -> None:
+        invoke = self._invoke
+        records = iter(block.values)
+        for value in records:
+            invoke(value)
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Nothing follows a sink."""
+
+
+class DiscardWriter(SinkWriter[Any]):
+    """Takes everything and keeps nothing."""
+
+    def write(self, block: Block) -> None:
+        return None
+
+    def write_columns(self, columns: Columns) -> None:
+        return None
+
+
+class DiscardingSink(Sink[Any]):
+    """Keeps nothing; for measurements and for side effects further up."""
+
+    def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+        return DiscardWriter()
+
+
+class CallbackWriter(SinkWriter[Any]):
+    """Hands values, or whole batches, to a function."""
+
+    def __init__(
+        self,
+        on_value: Callable[[Any], None] | None,
+        on_batch: Callable[[Any], None] | None,
+    ) -> None:
+        self._on_value = on_value
+        self._on_batch = on_batch
+
+    def write(self, block: Block) -> None:
+        on_value = self._on_value
+        if on_value is not None:
+            records = iter(block.values)
+            for value in records:
+                on_value(value)
+        if self._on_batch is not None:
+            self._on_batch(list(block.values))
+
+    def write_columns(self, columns: Columns) -> None:
+        if self._on_batch is not None:
+            self._on_batch(columns.batch)
+        if self._on_value is not None:
+            self.write(columns.to_block())
+
+
+class CallbackSink(Sink[Any]):
+    """Calls a function in the client's process.
+
+    Args:
+        on_value: called with each value.
+        on_batch: called with each batch: a list of values, or an Arrow record batch.
+    """
+
+    shared = True
+
+    def __init__(
+        self,
+        on_value: Callable[[Any], None] | None = None,
+        on_batch: Callable[[Any], None] | None = None,
+    ) -> None:
+        if (on_value is None) == (on_batch is None):
+            raise ValueError("give either on_value or on_batch")
+        self._on_value = on_value
+        self._on_batch = on_batch
+
+    def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+        return CallbackWriter(self._on_value, self._on_batch)
+
+
+class CollectSink(Sink[Any]):
+    """Keeps results for whoever takes them, from the client's process."""
+
+    shared = True
+
+    def __init__(self) -> None:
+        self._results: deque[Any] = deque()
+        self._lock = threading.Lock()
+
+    def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+        return CallbackWriter(None, self._take)
+
+    def _take(self, batch: Any) -> None:
+        values = batch if isinstance(batch, list) else Columns(batch).to_block().values
+        with self._lock:
+            self._results.extend(values)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def pop(self) -> Any:
+        """The next result.
+
+        Raises:
+            IndexError: there is none at the moment.
+        """
+        return self._results.popleft()
+
+    def take_all(self) -> list[Any]:
+        """All results that are there."""
+        with self._lock:
+            results = list(self._results)
+            self._results.clear()
+            return results

@@ -1,0 +1,216 @@
+"""Files and directories: text, CSV, JSON lines, Parquet; read once, or watched for new files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from flinkray.core.clock import Clock
+from flinkray.core.durations import Duration, Time, milliseconds
+from flinkray.streaming.elements import Block, Columns, Origin
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    Boundedness,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+
+class FileSplit(NamedTuple):
+    """A file, from which *offset* is the next to be read: lines of text and JSON, batches of CSV
+    and Parquet."""
+
+    path: str
+    offset: int
+
+
+FORMATS = ("text", "csv", "json", "parquet")
+
+
+class FileSource(Source[FileSplit]):
+    """Reads files.
+
+    Text gives strings without the line's end, JSON lines the parsed value, CSV and Parquet batches
+    of columns.  Hidden files (``.`` and ``_`` in front) are left out.
+
+    Args:
+        paths: files and directories; directories are searched to any depth.
+        file_format: ``text``, ``csv``, ``json`` or ``parquet``.
+        discovery_interval: look for new files that often, without end; None reads what is there.
+    """
+
+    def __init__(
+        self,
+        *paths: str | Path,
+        file_format: str = "text",
+        discovery_interval: Duration | Time | int | None = None,
+    ) -> None:
+        if file_format not in FORMATS:
+            raise StreamError(
+                f"unknown file format {file_format!r}; there are {', '.join(FORMATS)}"
+            )
+        if not paths:
+            raise StreamError("a file source needs at least one path")
+        self._paths = [str(path) for path in paths]
+        self._format = file_format
+        self._interval = None if discovery_interval is None else milliseconds(discovery_interval)
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self._interval is None else Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[FileSplit], clock: Clock
+    ) -> SplitEnumerator[FileSplit]:
+        return FileEnumerator(context, self._paths, self._interval, clock)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
+        return _FileReader(context, self._format)
+
+
+def find_files(paths: Sequence[str]) -> list[str]:
+    """All files below *paths*, in the order of their names.
+
+    Raises:
+        StreamError: a path that does not exist.
+    """
+    found: list[str] = []
+    for text in paths:
+        path = Path(text)
+        if path.is_dir():
+            found += [
+                str(file)
+                for file in sorted(path.rglob("*"))
+                if file.is_file()
+                and not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)
+            ]
+        elif path.exists():
+            found.append(str(path))
+        else:
+            raise StreamError(f"there is no file or directory {text}")
+    return found
+
+
+class FileEnumerator(SplitEnumerator[FileSplit]):
+    """A split for each file; a watched directory is looked through again and again."""
+
+    def __init__(
+        self,
+        context: EnumeratorContext[FileSplit],
+        paths: Sequence[str],
+        interval: int | None,
+        clock: Clock,
+    ) -> None:
+        super().__init__(context)
+        self._paths = paths
+        self._interval = interval
+        self._clock = clock
+        self._seen: dict[str, None] = {}
+        self._remaining: list[FileSplit] = []
+        self._waiting: dict[int, None] = {}
+        self._next = 0.0
+
+    def start(self) -> None:
+        self._search()
+
+    def _search(self) -> None:
+        for path in find_files(self._paths):
+            if path not in self._seen:
+                self._seen[path] = None
+                self._remaining.append(FileSplit(path, 0))
+        if self._interval is not None:
+            self._next = self._clock.time() + self._interval / 1000
+
+    def next_discovery_time(self) -> float | None:
+        return None if self._interval is None else self._next
+
+    def discover(self) -> None:
+        self._search()
+        while self._waiting and self._remaining:
+            subtask = next(iter(self._waiting))
+            del self._waiting[subtask]
+            self.handle_split_request(subtask)
+
+    def handle_split_request(self, subtask: int) -> None:
+        if self._remaining:
+            self.context.assign_split(self._remaining.pop(0), subtask)
+        elif self._interval is None:
+            self.context.signal_no_more_splits(subtask)
+        else:
+            self._waiting[subtask] = None
+
+    def add_splits_back(self, splits: Sequence[FileSplit], subtask: int) -> None:
+        self._remaining = [*splits, *self._remaining]
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        return list(self._seen), list(self._remaining)
+
+
+class _FileReader(SequentialReader[FileSplit]):
+    def __init__(self, context: ReaderContext, file_format: str) -> None:
+        super().__init__(context)
+        self._format = file_format
+        self._batches: Iterator[Block | Columns] = iter(())
+        self._path = ""
+        self._offset = self._read_on = 0
+
+    def open_split(self, split: FileSplit) -> None:
+        self._path, self._offset = split
+        if self._format in ("text", "json"):
+            self._batches = self._read_lines(split)
+        else:
+            batches = _parquet(split.path) if self._format == "parquet" else _csv(split.path)
+            self._batches = (Columns(batch) for n, batch in enumerate(batches) if n >= split.offset)
+
+    def _read_lines(self, split: FileSplit) -> Iterator[Block | Columns]:
+        parse = json.loads if self._format == "json" else None
+        with open(split.path, encoding="utf-8", newline="") as file:
+            lines: list[Any] = []
+            for number, line in enumerate(file):
+                if number < split.offset:
+                    continue
+                self._read_on = number + 1
+                text = line.rstrip("\r\n")
+                if parse is None:
+                    lines.append(text)
+                elif text:
+                    lines.append(parse(text))
+                if len(lines) >= self._lines_per_block:
+                    yield Block(lines)
+                    lines = []
+            if lines:
+                yield Block(lines)
+
+    _lines_per_block = 4096
+
+    def read(self, max_records: int) -> Polled:
+        batch = next(self._batches, None)
+        if batch is None:
+            return END_OF_INPUT
+        batch.origin = Origin(self._path, self._offset)
+        self._offset = self._read_on if isinstance(batch, Block) else self._offset + 1
+        return batch
+
+    def remaining(self) -> FileSplit:
+        return FileSplit(self._path, self._offset)
+
+
+def _parquet(path: str) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(1 << 16)
+
+
+def _csv(path: str) -> Iterator[pa.RecordBatch]:
+    with pa_csv.open_csv(path) as reader:
+        yield from reader

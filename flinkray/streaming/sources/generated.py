@@ -1,0 +1,165 @@
+"""Generated records at a chosen rate, and lines from a socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.elements import Block
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.collection import Slice, slices
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+
+class DataGeneratorSource(Source[Slice]):
+    """Calls a function with 0, 1, 2, …
+
+    Args:
+        generate: makes the record of a number.
+        count: how many records.
+        records_per_second: of all subtasks together; None is as fast as it goes.
+    """
+
+    def __init__(
+        self,
+        generate: Callable[[int], Any],
+        count: int,
+        records_per_second: float | None = None,
+    ) -> None:
+        if count < 0 or (records_per_second is not None and records_per_second <= 0):
+            raise StreamError("count must not be negative, and records_per_second be positive")
+        self._generate = generate
+        self._count = count
+        self._rate = records_per_second
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[Slice], clock: Clock
+    ) -> SplitEnumerator[Slice]:
+        return FixedSplitsEnumerator(context, slices(self._count, context.current_parallelism()))
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
+        rate = None if self._rate is None else self._rate / context.parallelism
+        return _GeneratorReader(context, self._generate, rate)
+
+
+class _GeneratorReader(SequentialReader[Slice]):
+    def __init__(
+        self, context: ReaderContext, generate: Callable[[int], Any], rate: float | None
+    ) -> None:
+        super().__init__(context)
+        self._generate = generate
+        self._rate = rate
+        self._position = self._end = 0
+        self._begun = context.clock.monotonic()
+        self._emitted = 0
+
+    def open_split(self, split: Slice) -> None:
+        self._position, self._end = split
+
+    def read(self, max_records: int) -> Polled:
+        if self._position >= self._end:
+            return END_OF_INPUT
+        count = min(max_records, self._end - self._position)
+        if self._rate is not None:
+            elapsed = self.context.clock.monotonic() - self._begun
+            count = min(count, int(elapsed * self._rate) - self._emitted)
+            if count <= 0:
+                return NOTHING_NOW
+        generate = self._generate
+        numbers = range(self._position, self._position + count)
+        self._position += count
+        self._emitted += count
+        return Block([generate(number) for number in numbers])
+
+    def next_poll_time(self) -> float | None:
+        if self._rate is None:
+            return None
+        clock = self.context.clock
+        due = self._begun + (self._emitted + 1) / self._rate
+        return clock.time() + max(due - clock.monotonic(), 0.0)
+
+    def remaining(self) -> Slice:
+        return Slice(self._position, self._end)
+
+
+class SocketSource(Source[str]):
+    """Lines of text from a TCP server; not replayed after a failure, so at most once.
+
+    Reads with one subtask: the split is the server's address.
+    """
+
+    def __init__(self, host: str, port: int, delimiter: str = "\n") -> None:
+        self._address = (host, port)
+        self._delimiter = delimiter
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[str], clock: Clock
+    ) -> SplitEnumerator[str]:
+        return FixedSplitsEnumerator(context, ["connection"])
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[str]:
+        return _SocketReader(context, self._address, self._delimiter.encode())
+
+
+class _SocketReader(SourceReader[str]):
+    def __init__(self, context: ReaderContext, address: tuple[str, int], delimiter: bytes) -> None:
+        super().__init__(context)
+        self._address = address
+        self._delimiter = delimiter
+        self._socket: socket.socket | None = None
+        self._rest = b""
+        self._ended = False
+
+    def start(self) -> None:
+        self.context.send_split_request()
+
+    def add_splits(self, splits: Sequence[str]) -> None:
+        connection = socket.create_connection(self._address, timeout=10)
+        connection.setblocking(False)
+        self._socket = connection
+
+    def notify_no_more_splits(self) -> None:
+        self._ended = self._socket is None
+
+    def poll(self, max_records: int) -> Polled:
+        if self._socket is None:
+            return END_OF_INPUT if self._ended else NOTHING_NOW
+        try:
+            received = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return NOTHING_NOW
+        *lines, self._rest = (self._rest + received).split(self._delimiter)
+        if not received:
+            self.close()
+            self._ended = True
+            lines = [self._rest] if self._rest else []
+            self._rest = b""
+        return Block([line.decode() for line in lines]) if lines else NOTHING_NOW
+
+    def snapshot_state(self, checkpoint_id: int) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
