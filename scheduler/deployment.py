@@ -33,13 +33,14 @@ class Deployments:
     Keys of shared parts: 0 is the job's, then one per vertex, then one per group of partitions.
     """
 
-    def __init__(self, graph: ExecutionGraph) -> None:
+    def __init__(self, graph: ExecutionGraph, first_version: int = 0) -> None:
+        """*first_version*: above all versions of parts of an earlier graph of the job."""
         self._graph = graph
-        self._job = SharedPart(
-            _JOB_KEY, 0, JobInformation(graph.job_graph.job_id, graph.job_graph.name)
-        )
+        self._first_version = first_version
+        information = JobInformation(graph.job_graph.job_id, graph.job_graph.name)
+        self._job = SharedPart(_JOB_KEY, first_version, information)
         self._vertices = [
-            SharedPart(1 + vertex.index, 0, _vertex_information(vertex))
+            SharedPart(1 + vertex.index, first_version, _vertex_information(vertex))
             for vertex in graph.vertices
         ]
         key = 1 + len(graph.vertices)
@@ -49,11 +50,17 @@ class Deployments:
             self._first_key.append(key)
             key += len(edge.groups)
         self._groups: dict[int, SharedPart] = {}
+        self._newest = first_version
         self._known: dict[ResourceID, tuple[WorkerLocation, dict[int, int]]] = {}
         """TaskExecutor -> keys and versions of the parts that it was sent."""
         self._deploy: dict[ResourceID, list[Execution]] = {}
         self._cancel: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
         self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
+
+    @property
+    def next_version(self) -> int:
+        """Above all versions so far."""
+        return self._newest + 1
 
     def deploy(self, execution: Execution) -> None:
         """The attempt has its slot."""
@@ -126,11 +133,13 @@ class Deployments:
 
     def _group(self, group: PartitionGroup, known: dict[int, int], parts: list[SharedPart]) -> int:
         key = self._first_key[group.edge.index] + group.index
-        if known.get(key) != group.version:
+        version = self._first_version + group.version
+        if known.get(key) != version:
             part = self._groups.get(key)
-            if part is None or part.version != group.version:
-                part = SharedPart(key, group.version, self._locations(group))
+            if part is None or part.version != version:
+                part = SharedPart(key, version, self._locations(group))
                 self._groups[key] = part
+                self._newest = max(self._newest, version)
             self._send((part,), known, parts)
         return key
 

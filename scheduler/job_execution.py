@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from flinkray.scheduler.deployment import Deployments
 from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.execution_graph import ExecutionGraph, ExecutionVertex
 from flinkray.scheduler.failover_strategy import (
@@ -72,9 +71,11 @@ class JobExecution:
         self,
         graph: ExecutionGraph,
         record: JobRecord,
+        outbox: Outbox,
         restart_strategy: RestartBackoffTimeStrategy,
         state: StateRestorer,
         *,
+        first_generation: int = 0,
         on_finished: Callable[[float], None],
         on_ended: Callable[[JobStatus, float], None],
         on_reset: Callable[[Sequence[ExecutionVertex], bool], None],
@@ -85,11 +86,15 @@ class JobExecution:
         self.graph = graph
         self.record = record
         self.regions = PipelinedRegions(graph)
-        self.outbox = Outbox(Deployments(graph))
+        self.outbox = outbox
+        outbox.open(graph)
         self.placement: Placement
         """To be set before anything is scheduled."""
         self.stop_coordinators: Callable[[int, float], None] = lambda region, now: None
         """Called when a region is cancelled."""
+        self.instead_of_restart: Callable[[float], None] | None = None
+        """For elastic jobs, which are not restarted as they were: called when nothing runs any more
+        and the delay is over."""
         self.tracker = PartitionTracker(graph, self.regions, self.outbox.bulk.release)
         self._restart_strategy = restart_strategy
         self._state = state
@@ -106,7 +111,7 @@ class JobExecution:
         self._runs = [_RegionRun() for _ in self.regions.regions]
         self._active = 0
         self._restarts = PendingRestarts()
-        self._generation = 0
+        self._generation = first_generation
         self._lost_producers: list[int] = []
 
     # --- scheduling -------------------------------------------------------------------------------
@@ -114,11 +119,6 @@ class JobExecution:
     def next_generation(self) -> int:
         """For a timer: old ones are known as such by it."""
         self._generation += 1
-        return self._generation
-
-    @property
-    def generation(self) -> int:
-        """The newest."""
         return self._generation
 
     def begin(self, now: float) -> None:
@@ -277,6 +277,18 @@ class JobExecution:
         self._cancel(indices, now, but=ExecutionState.CREATED)
         self.outbox.add(ScheduleRestart(delay, generation))
 
+    def restart_everything(self, now: float, cause: str) -> None:
+        """Stop all and restart as soon as nothing runs any more, though nothing has failed."""
+        if self.record.status is JobStatus.RUNNING:
+            self.enter(JobStatus.RESTARTING, now, cause)
+        indices = self._regions_to_restart((), is_global=True)
+        unended = {index for index in indices if self._runs[index].active}
+        restart = self._restarts.add(self.next_generation(), indices, unended, is_global=True)
+        self._take_back_results(indices)
+        self._state.abort_pending(cause)
+        self._cancel(indices, now, but=ExecutionState.CREATED)
+        self.delay_is_over(restart.generation, now)
+
     def _take_back_results(self, indices: list[int]) -> None:
         """From now on nobody may begin to read them; at the restart would be too late."""
         unfinished = []
@@ -326,6 +338,9 @@ class JobExecution:
         if not restart.is_due or self.record.is_ending:
             return
         indices = self._restarts.take(restart)
+        if self.instead_of_restart is not None:
+            self.instead_of_restart(now)
+            return
         vertices = []
         for index in indices:
             for execution in self.executions_of(index):

@@ -13,6 +13,7 @@ from flinkray.scheduler.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
+    SchedulerMode,
 )
 from flinkray.scheduler.max_parallelism import LOWER_BOUND, UPPER_BOUND
 
@@ -104,6 +105,7 @@ def _problem_of(job_graph: JobGraph) -> str | None:
         _problem_of_spark_stages(job_graph)
         or _problem_of_groups(job_graph)
         or _problem_of_streaming(job_graph)
+        or _problem_of_adaptive(job_graph)
     )
 
 
@@ -198,4 +200,15 @@ def _problem_of_streaming(job_graph: JobGraph) -> str | None:
                     "be read only when it is finished: make the result pipelined or the job a "
                     "batch job"
                 )
+    return None
+
+
+def _problem_of_adaptive(job_graph: JobGraph) -> str | None:
+    if job_graph.scheduler_mode is SchedulerMode.DEFAULT:
+        return None
+    if job_graph.job_type is JobType.BATCH or job_graph.needs_dedicated_workers:
+        return (
+            f"{job_graph.name!r} is to be scheduled adaptively, which is for streaming jobs "
+            "without Spark stages: leave its scheduler mode at DEFAULT"
+        )
     return None

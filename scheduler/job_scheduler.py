@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flinkray.core.errors import PartitionProducerDisposedError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
-from flinkray.scheduler.execution_graph import ExecutionGraph, ExecutionVertex
+from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.job_archive import vertex_info
@@ -18,6 +18,7 @@ from flinkray.scheduler.job_info import JobDetails
 from flinkray.scheduler.job_record import JobRecord
 from flinkray.scheduler.job_scheduler_actions import JobEnded, JobSchedulerAction
 from flinkray.scheduler.master_formats import MasterFormats
+from flinkray.scheduler.outbox import Outbox
 from flinkray.scheduler.placement import SharedPlacement
 from flinkray.scheduler.restart_strategy import new_restart_strategy
 from flinkray.scheduler.slot_requests import SlotEvent
@@ -61,34 +62,49 @@ class JobScheduler:
         validate(job_graph)
         self._job = JobRecord(job_graph, epoch_offset, now)
         self._job.enter(JobStatus.CREATED, now)
-        self._graph = ExecutionGraph(job_graph, now)
-        self._execution = JobExecution(
-            self._graph,
-            self._job,
-            new_restart_strategy(job_graph.restart_strategy or default_restart_strategy, random),
-            state or NoState(),
-            on_finished=self._all_finished,
-            on_ended=self._end,
-            on_reset=self._reset,
+        self._job_graph = job_graph
+        self._restart_strategy = new_restart_strategy(
+            job_graph.restart_strategy or default_restart_strategy, random
         )
-        self._outbox = self._execution.outbox
-        self._formats = MasterFormats(self._graph, self._outbox)
-        self._reports = TaskReports(self._execution)
+        self._state = state or NoState()
+        self._outbox = Outbox()
         self._now = now
         self._shortages: tuple[ResourceShortage, ...] = ()
         self._spark: SparkStages | None = None
         self._shared: SharedPlacement | None = None
+        self._build(ExecutionGraph(job_graph, now))
+        self._formats = MasterFormats(self._graph, self._outbox)
         if job_graph.needs_dedicated_workers:
             self._spark = SparkStages(self._execution, job_master_address, slot_request_timeout)
         else:
-            self._shared = SharedPlacement(
-                self._graph,
-                self._execution.regions,
-                self._outbox,
-                on_ready=lambda index, slots: self._execution.deploy(index, slots, self._now),
-                on_failed=lambda ends: self._execution.failed(ends, self._now),
-            )
-            self._execution.placement = self._shared
+            self._place()
+
+    def _build(self, graph: ExecutionGraph, first_generation: int = 0) -> None:
+        """What works on an execution graph."""
+        self._graph = graph
+        self._execution = JobExecution(
+            graph,
+            self._job,
+            self._outbox,
+            self._restart_strategy,
+            self._state,
+            first_generation=first_generation,
+            on_finished=self._all_finished,
+            on_ended=self._end,
+            on_reset=lambda vertices, is_global: self._formats.reset(vertices, is_global),
+        )
+        self._reports = TaskReports(self._execution)
+
+    def _place(self, requests_made: int = 0) -> None:
+        execution = self._execution
+        self._shared = execution.placement = SharedPlacement(
+            self._graph,
+            execution.regions,
+            self._outbox,
+            requests_made=requests_made,
+            on_ready=lambda index, slots: execution.deploy(index, slots, self._now),
+            on_failed=lambda ends: execution.failed(ends, self._now),
+        )
 
     # orders
 
@@ -419,9 +435,6 @@ class JobScheduler:
         return self._job.story
 
     # --- ends -------------------------------------------------------------------------------------
-
-    def _reset(self, vertices: Sequence[ExecutionVertex], is_global: bool) -> None:
-        self._formats.reset(vertices, is_global)
 
     def _all_finished(self, now: float) -> None:
         if not self._formats.finalize():

@@ -133,6 +133,14 @@ class ScheduleRestart:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleScalingTimer:
+    """Call ``scaling_timer(generation)`` after *delay* seconds."""
+
+    delay: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseSlots:
     """Give slots back through the SlotPool."""
 
@@ -165,6 +173,7 @@ JobSchedulerAction = (
     | StartCoordinator
     | StopCoordinator
     | ScheduleRestart
+    | ScheduleScalingTimer
     | ReleaseSlots
     | JobEnded
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flinkray.scheduler.deployment import Deployments
+from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.job_scheduler_actions import JobEnded, JobSchedulerAction
 
 
@@ -12,9 +13,24 @@ class Outbox:
     """Actions in the order of the decisions; those that go to TaskExecutors in bulk are put
     together per TaskExecutor and come after the others, the job's end last of all."""
 
-    def __init__(self, deployments: Deployments) -> None:
-        self.bulk = deployments
+    def __init__(self) -> None:
+        self._bulk: Deployments | None = None
         self._actions: list[JobSchedulerAction] = []
+
+    @property
+    def bulk(self) -> Deployments:
+        """Of the present execution graph."""
+        assert self._bulk is not None
+        return self._bulk
+
+    def open(self, graph: ExecutionGraph) -> None:
+        """From now on deployments are of this graph; what was collected of the one before goes
+        first."""
+        version = 0
+        if self._bulk is not None:
+            self._actions += self._bulk.take()
+            version = self._bulk.next_version
+        self._bulk = Deployments(graph, version)
 
     def add(self, action: JobSchedulerAction) -> None:
         self._actions.append(action)

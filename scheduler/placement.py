@@ -64,6 +64,7 @@ class SharedPlacement(Placement):
         regions: PipelinedRegions,
         outbox: Outbox,
         *,
+        requests_made: int = 0,
         on_ready: Callable[[int, list[AllocatedSlot]], None],
         on_failed: Callable[[list[tuple[Execution, Failure]]], None],
     ) -> None:
@@ -75,9 +76,12 @@ class SharedPlacement(Placement):
         self._on_ready = on_ready
         self._on_failed = on_failed
         vertices = tuple(_sharing_vertex(vertex) for vertex in graph.vertices)
+        self.groups = slot_sharing_groups(vertices)
+        """The slots that the whole graph needs."""
         self._allocator = ExecutionSlotAllocator(
-            slot_sharing_groups(vertices),
+            self.groups,
             is_batch=graph.job_graph.job_type is JobType.BATCH,
+            requests_made=requests_made,
         )
         self._missing: dict[int, int] = {}
         """Regions that wait -> how many of their subtasks have no slot yet."""
@@ -116,6 +120,11 @@ class SharedPlacement(Placement):
         if not self._missing:
             return None
         return f"{self._allocator.number_waiting} slots have not come yet."
+
+    @property
+    def requests_made(self) -> int:
+        """So far: the next placement of the job must not use their ids again."""
+        return self._allocator.requests_made
 
     # what the SlotPool and TaskExecutors say
 

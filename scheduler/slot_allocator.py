@@ -78,9 +78,14 @@ class ExecutionSlotAllocator:
     """
 
     def __init__(
-        self, groups: Iterable[ExecutionSlotSharingGroup], *, is_batch: bool = False
+        self,
+        groups: Iterable[ExecutionSlotSharingGroup],
+        *,
+        is_batch: bool = False,
+        requests_made: int = 0,
     ) -> None:
-        """*groups* as :func:`~flinkray.scheduler.slot_sharing.slot_sharing_groups` makes them."""
+        """*groups* as :func:`~flinkray.scheduler.slot_sharing.slot_sharing_groups` makes them.
+        *requests_made*: by an earlier allocator of the same pool, whose ids are not used again."""
         self._is_batch = is_batch
         self._shared: dict[ExecutionVertexID, _SharedSlot] = {}
         for group in groups:
@@ -88,7 +93,7 @@ class ExecutionSlotAllocator:
             self._shared.update(dict.fromkeys(group.vertices, shared))
         self._by_request: dict[SlotRequestId, _SharedSlot] = {}
         self._by_allocation: dict[AllocationID, _SharedSlot] = {}
-        self._requests_made = 0
+        self._requests_made = requests_made
 
     def allocate(
         self,
@@ -191,6 +196,11 @@ class ExecutionSlotAllocator:
     def logical_slot(self, vertex: ExecutionVertexID) -> LogicalSlot | None:
         """The share that a subtask has now."""
         return self._shared[vertex].logical.get(vertex)
+
+    @property
+    def requests_made(self) -> int:
+        """So far, answered or not."""
+        return self._requests_made
 
     @property
     def number_waiting(self) -> int:

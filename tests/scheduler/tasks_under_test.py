@@ -78,6 +78,7 @@ class TasksUnderTest:
         slots_each: int = 1,
         state: StateRestorer | None = None,
         random: Callable[[], float] = lambda: 0.5,
+        kind: Callable[..., JobScheduler] = JobScheduler,
     ) -> None:
         self.now = 0.0
         self.log: list[JobSchedulerAction] = []
@@ -90,7 +91,7 @@ class TasksUnderTest:
         self.tasks: dict[ExecutionAttemptID, TaskDeployment] = {}
         """Deployed and not reported as ended."""
         self.where: dict[ExecutionAttemptID, ResourceID] = {}
-        self.scheduler = JobScheduler(
+        self.scheduler = kind(
             graph,
             "JobMaster/jobmaster",
             default_restart_strategy=FixedDelayRestart(3, 1.0),

@@ -17,6 +17,7 @@ from flinkray.scheduler.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
+    SchedulerMode,
 )
 from flinkray.scheduler.job_graph_validation import validate
 from flinkray.scheduler.json_plan import json_plan
@@ -101,6 +102,14 @@ def test_unknown_kind_of_vertex_is_refused() -> None:
             "give them the same slot-sharing group and the same parallelism",
         ),
         (spark_job(spark_vertex(1), python_vertex("a", 2)), "make them two jobs"),
+        (
+            replace(spark_job(), scheduler_mode=SchedulerMode.ADAPTIVE),
+            "leave its scheduler mode at DEFAULT",
+        ),
+        (
+            replace(job(a=1, b=1, edges=["a => b"]), scheduler_mode=SchedulerMode.ADAPTIVE),
+            "leave its scheduler mode at DEFAULT",
+        ),
     ],
 )
 def test_graph_that_cannot_run_is_refused_with_the_way_out(graph: JobGraph, problem: str) -> None:

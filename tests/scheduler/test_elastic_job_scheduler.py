@@ -1,0 +1,213 @@
+"""Elastic jobs: executed with the slots that there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flinkray.core.ids import ResourceID
+from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.job_graph import FixedDelayRestart, SchedulerMode
+from flinkray.scheduler.job_scheduler import JobScheduler
+from flinkray.scheduler.job_scheduler_actions import (
+    DeclareRequirements,
+    DeployTasks,
+    JobEnded,
+    JobSchedulerAction,
+    ScheduleRestart,
+    ScheduleScalingTimer,
+)
+from flinkray.scheduler.slot_requests import SlotAllocated, SlotsLost
+from flinkray.scheduler.slots import AllocatedSlot
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from tests.scheduler.builders import one, only
+from tests.scheduler.graphs import job, python_vertex
+from tests.scheduler.tasks_under_test import TasksUnderTest
+from tests.scheduler.test_job_scheduler_tasks import ScriptedState
+
+
+class ElasticUnderTest(TasksUnderTest):
+    """``a -> b``, ``a`` from 1 to 2 and ``b`` from 2 to 4; requests are answered by what the pool
+    holds."""
+
+    def __init__(self, state: ScriptedState | None = None, restarts: int = 5) -> None:
+        vertices = (python_vertex("a", 2), python_vertex("b", 4, min_parallelism=2))
+        graph = job(
+            vertices=vertices, edges=["a -> b"], restart_strategy=FixedDelayRestart(restarts)
+        )
+        super().__init__(graph, state=state, kind=ElasticJobScheduler)
+        self.held: dict[str, AllocatedSlot] = {}
+
+    def has(self, number: int) -> list[JobSchedulerAction]:
+        """The pool holds so many slots; those that were lost take their tasks with them."""
+        while len(self.held) < number:
+            slot = self.new_slot()
+            self.held[str(slot.location.resource_id)] = slot
+        actions = []
+        for name in list(self.held)[number:]:
+            lost = self.held.pop(name)
+            if self.reserved.pop(lost.allocation_id, None) is not None:
+                on_it = ResourceID(name)
+                self.tasks = {a: t for a, t in self.tasks.items() if self.where[a] != on_it}
+                event = SlotsLost((lost.allocation_id,), "killed")
+                actions += self.tell("slot_events", (event,))
+        return actions + self.tell("slots_changed", tuple(self.held.values())) + self.answer()
+
+    def answer(self) -> list[JobSchedulerAction]:
+        free = [s for s in self.held.values() if s.allocation_id not in self.reserved]
+        events = []
+        for request_id, slot in zip(list(self.wanted), free, strict=False):
+            del self.wanted[request_id]
+            self.reserved[slot.allocation_id] = slot
+            events.append(SlotAllocated(request_id, slot))
+        return self.tell("slot_events", events) if events else []
+
+    def timer(self, actions: list[JobSchedulerAction]) -> list[JobSchedulerAction]:
+        timer = only(actions, ScheduleScalingTimer)[-1]
+        self.now += timer.delay
+        return self.tell("scaling_timer", timer.generation) + self.answer()
+
+    def stopped(self) -> list[JobSchedulerAction]:
+        return self.confirm_cancellations() + self.answer()
+
+    def restarted(self) -> list[JobSchedulerAction]:
+        actions = self.stopped()
+        timer = only(self.log, ScheduleRestart)[-1]
+        return actions + self.tell("restart_delay_over", timer.generation) + self.answer()
+
+    def tasks_of(self, actions: list[JobSchedulerAction]) -> str:
+        return " ".join(sorted(self.deployed(actions).split()))
+
+
+def running(number: int, **arguments: object) -> ElasticUnderTest:
+    elastic = ElasticUnderTest(**arguments)  # type: ignore[arg-type]
+    elastic.tell("start")
+    actions = elastic.has(number)
+    if number < 4:
+        actions = elastic.timer(actions)
+    assert only(actions, DeployTasks)
+    elastic.report(list(elastic.tasks), ExecutionState.RUNNING)
+    return elastic
+
+
+def declared(actions: list[JobSchedulerAction]) -> int:
+    requirements = only(actions, DeclareRequirements)[-1].requirements.requirements
+    return sum(requirement.count for requirement in requirements)
+
+
+def test_mode_of_the_job_decides_which_scheduler_runs_it() -> None:
+    for mode, kind in (
+        (SchedulerMode.DEFAULT, JobScheduler),
+        (SchedulerMode.ADAPTIVE, ElasticJobScheduler),
+    ):
+        scheduler = new_job_scheduler(
+            replace(job(a=1), scheduler_mode=mode),
+            "JobMaster/jobmaster",
+            default_restart_strategy=FixedDelayRestart(0),
+            epoch_offset=0.0,
+            now=0.0,
+        )
+        assert type(scheduler) is kind
+
+
+def test_job_declares_what_it_wants_and_runs_with_all_of_it() -> None:
+    elastic = ElasticUnderTest()
+    assert declared(elastic.tell("start")) == 4
+    assert elastic.scheduler.details().pending_reason == "too few slots have come yet."
+    actions = elastic.has(4)
+    assert only(actions, DeclareRequirements)[-1].requirements.requirements == ()
+    assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1 b4#1"
+    one(elastic.finish("a1 a2 b1 b2 b3 b4"), JobEnded)
+
+
+def test_job_runs_with_less_when_no_more_comes() -> None:
+    elastic = ElasticUnderTest()
+    elastic.tell("start")
+    actions = elastic.timer(elastic.has(3))
+    assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1"
+    assert declared(actions) == 1
+    assert [v.parallelism for v in elastic.scheduler.details().vertices] == [2, 3]
+    assert {v.max_parallelism for v in elastic.scheduler.details().vertices} == {128}
+
+
+def test_job_gives_up_when_it_does_not_get_what_it_must_have() -> None:
+    elastic = ElasticUnderTest()
+    started = elastic.tell("start")
+    elastic.has(1)
+    ended = one(elastic.timer(started), JobEnded)
+    assert (ended.result.failure or "").startswith("NoResourceAvailableError: the 1 slots that")
+
+
+def test_job_is_stopped_and_goes_on_larger_when_more_has_come() -> None:
+    state = ScriptedState()
+    elastic = running(2, state=state)
+    elastic.now += 100.0
+    actions = elastic.has(4)
+    assert len(elastic.cancelled(actions).split()) == 4
+    assert elastic.status is JobStatus.RESTARTING
+    assert state.calls[-1] == "abort"
+    actions = elastic.stopped()
+    assert elastic.tasks_of(actions) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
+    assert state.calls[-1] == "restore 6 {'CREATED'} global=True"
+    assert elastic.status is JobStatus.RUNNING
+    details = elastic.scheduler.details()
+    assert (details.restarts, details.exceptions) == (0, ())
+
+
+def test_job_goes_on_smaller_after_a_loss() -> None:
+    elastic = running(4)
+    actions = elastic.has(3)
+    assert elastic.status is JobStatus.RESTARTING
+    assert elastic.scheduler.details().restarts == 1
+    actions = elastic.restarted()
+    assert only(actions, DeployTasks) == []
+    assert declared(actions) == 4
+    assert elastic.tasks_of(elastic.timer(actions)) == "a1#2 a2#2 b1#2 b2#2 b3#2"
+    assert elastic.status is JobStatus.RUNNING
+
+
+def test_job_whose_slots_are_still_there_is_restarted_as_it_was() -> None:
+    elastic = running(3)
+    elastic.fail("b1")
+    assert elastic.tasks_of(elastic.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2"
+
+
+def test_reports_of_an_earlier_parallelism_change_nothing() -> None:
+    elastic = running(4)
+    old = elastic.attempt("b4")
+    elastic.has(2)
+    elastic.timer(elastic.restarted())
+    assert elastic.report([old], ExecutionState.FAILED, "late") == []
+    assert elastic.status is JobStatus.RUNNING
+
+
+def test_failing_restore_is_tried_again_by_the_restart_strategy() -> None:
+    """EX-16."""
+    elastic = ElasticUnderTest(ScriptedState(Failure("cannot read")))
+    elastic.tell("start")
+    assert only(elastic.has(4), DeployTasks) == []
+    assert elastic.tasks_of(elastic.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
+
+
+def test_cancel_ends_the_job_whatever_it_does() -> None:
+    """EX-03, EX-10."""
+    waiting = ElasticUnderTest()
+    waiting.tell("start")
+    one(waiting.tell("cancel"), JobEnded)
+    assert waiting.has(4) == []
+    scaled = running(2)
+    scaled.now += 100.0
+    scaled.has(4)
+    scaled.tell("cancel")
+    one(scaled.confirm_cancellations(), JobEnded)
+    assert scaled.status is JobStatus.CANCELED
+
+
+def test_lost_slot_pool_is_asked_for_everything_again() -> None:
+    elastic = running(4)
+    for collection in (elastic.held, elastic.reserved, elastic.tasks, elastic.wanted):
+        collection.clear()
+    assert declared(elastic.tell("slot_pool_lost", "killed")) == 4
+    elastic.tell("slots_changed", ())
+    elastic.restarted()
+    assert elastic.tasks_of(elastic.has(4)) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
