@@ -134,6 +134,56 @@ async def test_a_client_that_cannot_prove_the_secret_is_refused(server: Server) 
     stream.close()
 
 
+class Tapped:
+    """A connection of which an eavesdropper has everything."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self.stream = stream
+        self.sent: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+        self.stream.send(frame)
+
+    async def receive(self) -> bytes:
+        return await self.stream.receive()
+
+
+async def test_a_recorded_proof_opens_no_other_connection(server: Server) -> None:
+    """Each challenge has a nonce of its own."""
+    tapped = Tapped(await connect(server))
+    await handshake.introduce(tapped, SECRET, "client#1", "server", "1")
+    assert await server.outcomes.get() == "client#1"
+    hello, proof = tapped.sent
+    stream = await connect(server)
+    stream.send(hello)
+    assert msgpack.unpackb(await stream.receive())[0] == "challenge"
+    stream.send(proof)
+    assert msgpack.unpackb(await stream.receive())[:2] == ["refused", "secret"]
+    assert isinstance(await server.outcomes.get(), HandshakeError)
+    tapped.stream.close()
+    stream.close()
+
+
+async def test_a_recorded_challenge_makes_no_server(server: Server) -> None:
+    """Who listens in the place of a process cannot answer with what that process once said."""
+    recorded: list[bytes] = []
+
+    class Impostor:
+        def send(self, frame: bytes) -> None:
+            return
+
+        async def receive(self) -> bytes:
+            return recorded[0]
+
+    stream = await connect(server)
+    stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
+    recorded.append(await stream.receive())
+    with pytest.raises(HandshakeError, match="server does not know the cluster's secret"):
+        await handshake.introduce(Impostor(), SECRET, "client#1", "server", "1")
+    stream.close()
+
+
 async def test_another_protocol_version_is_refused_by_its_number(
     server: Server,
 ) -> None:
