@@ -7,6 +7,7 @@ actor's methods only for peers that cannot connect directly.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,9 @@ class RayProcess:
             self._answer = codec.encode((False, error))
             self._end_task = asyncio.create_task(self._end(FAILED_START_LINGER))
             return
+        # What was imported stays: with Ray's and our modules in it, each full collection takes tens
+        # of milliseconds, in which no call is answered, and 1,000 calls under way bring them about.
+        gc.freeze()
         self._answer = codec.encode((True, endpoint.address))
         restarts = spec.max_restarts != 0
         endpoint.terminated.add_done_callback(lambda _: self._main_ended(endpoint, restarts))
