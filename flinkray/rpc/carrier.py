@@ -144,7 +144,7 @@ class Carrier:
             stream = AnsweringStream(lambda: self._forget(connection_id), self._frame_limit())
             self._streams[connection_id] = stream
             self._welcome(stream)
-        return await asyncio.shield(stream.answer(parts))
+        return await stream.answer(parts)
 
     def _forget(self, connection_id: bytes) -> None:
         self._streams.pop(connection_id, None)

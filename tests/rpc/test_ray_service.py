@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
 
+import msgpack
 import pytest
 import ray
 from ray._private.state import actors as ray_actors
@@ -19,7 +21,10 @@ from flinkray.rpc import (
     EndpointSpec,
     Placement,
     RayRpcService,
+    handshake,
 )
+from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, WhereGateway, echo_spec
 
 pytestmark = pytest.mark.ray
@@ -104,6 +109,73 @@ async def test_a_process_with_another_secret_is_refused(service: RayRpcService) 
         await stranger.connect(endpoint.address, EchoGateway)
     await stranger.close()
     await host.close()
+
+
+async def record_of(service: RayRpcService) -> ProcessRecord:
+    record = await service.run_blocking(RayDirectory(service.namespace).get, service.process_name)
+    assert record is not None
+    return record
+
+
+async def connected_to(record: ProcessRecord) -> FrameStream:
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_connection(FrameStream, record.host, record.port)
+    return stream
+
+
+async def test_an_entry_that_outlived_its_process_does_no_harm(service: RayRpcService) -> None:
+    """RPC-07: another process listens at the port, or the same one in another incarnation."""
+    host = await RayRpcService.open(service.namespace, "host")
+    EchoEndpoint(host).start()
+    record = await record_of(host)
+    directory = RayDirectory(service.namespace)
+    for name, incarnation in (("host", "of-the-past"), ("gone", record.incarnation)):
+        stale = dataclasses.replace(record, incarnation=incarnation)
+        await service.run_blocking(directory.put, name, stale)
+        with pytest.raises(RpcConnectionError, match=f"{name} is not there any more: this is host"):
+            await service.connect(f"{name}/echo", EchoGateway)
+    await service.run_blocking(directory.put, "host", record)
+    assert await (await service.connect("host/echo", EchoGateway)).echo(1) == 1
+    assert host.refused_frames == 2
+    await host.close()
+
+
+async def test_another_version_and_a_replayed_proof_are_refused_and_counted(
+    service: RayRpcService,
+) -> None:
+    """RPC-33"""
+    record = await record_of(service)
+    stream = await connected_to(record)
+    target = (service.process_name, service.incarnation)
+    stream.send(msgpack.packb(("flinkray", 99, bytes(32), "client#1", *target)))
+    kind, what, reason = msgpack.unpackb(await stream.receive())
+    assert (kind, what) == ("refused", "protocol")
+    assert "99" in reason
+    stream.close()
+
+    sent: list[bytes] = []
+    stream = await connected_to(record)
+
+    class Tapped:
+        def send(self, frame: bytes) -> None:
+            sent.append(frame)
+            stream.send(frame)
+
+        async def receive(self) -> bytes:
+            return await stream.receive()
+
+    secret = await service.run_blocking(RayDirectory(service.namespace).secret)
+    await handshake.introduce(Tapped(), secret, "client#1", *target)
+    stream.close()
+    assert service.refused_frames == 1
+    hello, proof = sent
+    replay = await connected_to(record)
+    replay.send(hello)
+    await replay.receive()
+    replay.send(proof)
+    assert msgpack.unpackb(await replay.receive())[:2] == ["refused", "secret"]
+    assert service.refused_frames == 2
+    replay.close()
 
 
 def test_without_ray_the_service_says_what_to_call() -> None:
