@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flinkray.scheduler.execution import Execution
@@ -18,21 +19,22 @@ def vertex_info(
 ) -> VertexInfo:
     """A vertex now; *epoch_offset* turns monotonic seconds into seconds since the epoch."""
     vertex = job_vertex.vertex
-    executions = tuple(_execution_info(e, epoch_offset) for e in job_vertex.executions)
-    if progress is None:
-        return VertexInfo(
-            vertex.vertex_id,
-            vertex.name,
-            job_vertex.parallelism,
-            executions,
-            max_parallelism=job_vertex.max_parallelism,
-        )
-    return VertexInfo(
+    info = VertexInfo(
         vertex.vertex_id,
         vertex.name,
         job_vertex.parallelism,
-        executions,
+        tuple(_execution_info(e, epoch_offset) for e in job_vertex.executions),
         max_parallelism=job_vertex.max_parallelism,
+        prior_executions=tuple(
+            _execution_info(prior, epoch_offset)
+            for subtask in job_vertex.subtasks
+            for prior in subtask.prior
+        ),
+    )
+    if progress is None:
+        return info
+    return replace(
+        info,
         active_stages=_active_stages(progress),
         completed_stages=progress.completed_stages,
         completed_tasks=progress.completed_tasks,
@@ -55,8 +57,7 @@ def _active_stages(progress: SparkProgress) -> tuple[StageProgressInfo, ...]:
 
 
 def _execution_info(execution: Execution, epoch_offset: float) -> ExecutionInfo:
-    started = execution.entered_at(ExecutionState.DEPLOYING)
-    ended = execution.entered_at(execution.state) if execution.state.is_terminal else None
+    times = {state.name: at + epoch_offset for state, at in execution.entered.items()}
     return ExecutionInfo(
         subtask_index=execution.vertex.subtask_index,
         attempt_number=execution.attempt_number,
@@ -64,6 +65,8 @@ def _execution_info(execution: Execution, epoch_offset: float) -> ExecutionInfo:
         location=execution.location,
         executor_actor_id=execution.executor_actor_id,
         executor_pid=execution.executor_pid,
-        start_time=None if started is None else started + epoch_offset,
-        end_time=None if ended is None else ended + epoch_offset,
+        start_time=times.get(ExecutionState.DEPLOYING.name),
+        end_time=times[execution.state.name] if execution.state.is_terminal else None,
+        state_timestamps=times,
+        failure=None if execution.failure is None else execution.failure.text,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -36,6 +38,9 @@ class ExecutionInfo:
     executor_pid: int | None = None
     start_time: float | None = None
     end_time: float | None = None
+    state_timestamps: dict[str, float] = field(default_factory=dict)
+    """ExecutionState name -> seconds since the epoch when it was entered."""
+    failure: str | None = None
 
 
 @message
@@ -63,6 +68,8 @@ class VertexInfo:
     completed_tasks: int = 0
     failed_tasks: int = 0
     max_parallelism: int | None = None
+    prior_executions: tuple[ExecutionInfo, ...] = ()
+    """Earlier attempts of its subtasks, oldest first of each; the newest few."""
 
 
 @message
@@ -82,6 +89,8 @@ class JobDetails:
     """Why the job waits for slots, when it does."""
     exceptions: tuple[ExceptionEntry, ...] = ()
     worker_group: WorkerGroupId | None = None
+    plan: str = ""
+    """JSON, in the shape of Flink's."""
 
 
 @message

@@ -10,6 +10,7 @@ from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import JobDetails, JobResult, VertexInfo
 from flinkray.scheduler.job_status_machine import JobStatusMachine
+from flinkray.scheduler.json_plan import json_plan
 from flinkray.scheduler.states import JobStatus
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class JobRecord:
 
     def __init__(self, job_graph: JobGraph, epoch_offset: float, now: float) -> None:
         self._job_graph = job_graph
+        self._plan = json_plan(job_graph)
         self.epoch_offset = epoch_offset
         self._started_at = now
         self._machine = JobStatusMachine(f"job {job_graph.job_id} ({job_graph.name})", now)
@@ -88,6 +90,7 @@ class JobRecord:
             pending_reason=pending_reason,
             exceptions=self._history.entries,
             worker_group=worker_group,
+            plan=self._plan,
         )
 
     def job_result(self, now: float) -> JobResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from flinkray.core.errors import PartitionProducerDisposedError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
@@ -23,16 +22,14 @@ from flinkray.scheduler.placement import SharedPlacement
 from flinkray.scheduler.restart_strategy import new_restart_strategy
 from flinkray.scheduler.slot_requests import SlotEvent
 from flinkray.scheduler.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.spark_driver_events import SparkDriverEvents
 from flinkray.scheduler.spark_stages import SparkStages
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.scheduler.task_reports import TaskReports
 from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
 
-if TYPE_CHECKING:
-    from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
 
-
-class JobScheduler:
+class JobScheduler(SparkDriverEvents):
     """Runs a job: its tasks in slots of the SlotPool, or its Spark stages in workers of their own.
 
     Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
@@ -150,12 +147,6 @@ class JobScheduler:
         else:
             self._at(now).fail(cause, (), now, is_global=True)
         return self._outbox.take()
-
-    def _at(self, now: float) -> JobExecution:
-        self._now = now
-        if self._spark is not None:
-            self._spark.at(now)
-        return self._execution
 
     # work outside the tasks
 
@@ -324,66 +315,6 @@ class JobScheduler:
     def restart_delay_over(self, generation: int, now: float) -> list[JobSchedulerAction]:
         """The delay of a ScheduleRestart is over."""
         self._at(now).delay_is_over(generation, now)
-        return self._outbox.take()
-
-    # Spark drivers
-
-    def coordinator_started(
-        self, vertex_id: JobVertexID, attempt_number: int, now: float
-    ) -> list[JobSchedulerAction]:
-        """The Spark driver's process is there."""
-        return self._spark_event(now, lambda s: s.coordinator_started(vertex_id, attempt_number))
-
-    def coordinator_stopped(
-        self, vertex_id: JobVertexID, attempt_number: int, now: float
-    ) -> list[JobSchedulerAction]:
-        """A StopCoordinator is carried out."""
-        return self.coordinator_lost(vertex_id, attempt_number, "it ended", now)
-
-    def coordinator_lost(
-        self, vertex_id: JobVertexID, attempt_number: int, cause: str, now: float
-    ) -> list[JobSchedulerAction]:
-        """The Spark driver died, or could not be started."""
-        return self._spark_event(
-            now, lambda s: s.coordinator_lost(vertex_id, attempt_number, cause)
-        )
-
-    def executors_changed(
-        self,
-        vertex_id: JobVertexID,
-        attempt_number: int,
-        registered: tuple[SparkExecutorInfo, ...],
-        now: float,
-    ) -> list[JobSchedulerAction]:
-        """The Spark executors that are registered now (all of them)."""
-        return self._spark_event(
-            now, lambda s: s.executors_changed(vertex_id, attempt_number, registered)
-        )
-
-    def stage_progress(
-        self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress, now: float
-    ) -> list[JobSchedulerAction]:
-        """Shown in :meth:`details`; never an action."""
-        return self._spark_event(now, lambda s: s.progress(vertex_id, attempt_number, progress))
-
-    def stage_finished(
-        self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult, now: float
-    ) -> list[JobSchedulerAction]:
-        """The user's function is done."""
-        return self._spark_event(now, lambda s: s.finished(vertex_id, attempt_number, result))
-
-    def stage_failed(
-        self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure, now: float
-    ) -> list[JobSchedulerAction]:
-        """The attempt failed."""
-        return self._spark_event(now, lambda s: s.failed(vertex_id, attempt_number, failure))
-
-    def _spark_event(
-        self, now: float, event: Callable[[SparkStages], None]
-    ) -> list[JobSchedulerAction]:
-        self._at(now)
-        if self._spark is not None:
-            event(self._spark)
         return self._outbox.take()
 
     # questions

@@ -29,8 +29,7 @@ class PartitionTracker:
         self._tracked: dict[ResourceID, dict[int, None]] = {}
         """TaskExecutor -> ordinals of the finished subtasks whose partitions are there."""
         for group in blocking_groups(graph):
-            # what is read where it was produced is kept to the end
-            group.readers = len(regions.consumers(group)) or 1
+            group.readers = len(regions.readers(group))
 
     def finished(self, vertex: ExecutionVertex) -> None:
         """A subtask has finished; its blocking partitions stay where it ran."""
@@ -41,7 +40,7 @@ class PartitionTracker:
 
     def region_finished(self, index: int) -> None:
         """All of a region is finished: what only it still had to read is released."""
-        for group in self._regions.regions[index].inputs:
+        for group in self._regions.regions[index].reads:
             group.readers -= 1
             if group.readers:
                 continue
@@ -52,7 +51,7 @@ class PartitionTracker:
 
     def region_unfinished(self, index: int) -> None:
         """A finished region is going to run again."""
-        for group in self._regions.regions[index].inputs:
+        for group in self._regions.regions[index].reads:
             group.readers += 1
 
     def reset(self, vertex: ExecutionVertex) -> None:

@@ -15,7 +15,7 @@ from flinkray.scheduler.intermediate_result import PartitionGroup
 class PipelinedRegion:
     """Execution vertices by ordinal, and the groups of blocking partitions at its rim."""
 
-    __slots__ = ("index", "inputs", "outputs", "vertices")
+    __slots__ = ("index", "inputs", "outputs", "reads", "vertices")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -26,45 +26,82 @@ class PipelinedRegion:
         """What it reads of other regions."""
         self.outputs: list[PartitionGroup] = []
         """What other regions read of it."""
+        self.reads: list[PartitionGroup] = []
+        """The inputs, and what it reads of its own."""
 
 
 class PipelinedRegions:
-    """All regions of a graph.  Takes time and space in proportion to vertices and groups."""
+    """All regions of a graph.  Takes time and space in proportion to vertices and groups.
+
+    A region that reads a group produces all of the group's partitions or none of them: it need
+    never wait for a part of a group.
+    """
 
     def __init__(self, graph: ExecutionGraph) -> None:
-        joined = _join_pipelined(graph)
-        components = _components_in_order(graph, joined)
-        self.regions = [PipelinedRegion(index) for index in range(max(components, default=-1) + 1)]
-        """In topological order."""
-        self.of: list[int] = components
+        self.of = _regions_of(graph)
         """Ordinal -> index of its region."""
-        for ordinal, index in enumerate(components):
+        self.regions = [PipelinedRegion(index) for index in range(max(self.of, default=-1) + 1)]
+        """In topological order."""
+        for ordinal, index in enumerate(self.of):
             self.regions[index].vertices.append(ordinal)
         for group in blocking_groups(graph):
-            if self._is_inner(group):
-                continue
-            for index in self.consumers(group):
+            for index in self.readers(group):
+                self.regions[index].reads.append(group)
+            consumers = self.consumers(group)
+            for index in consumers:
                 self.regions[index].inputs.append(group)
-            for index in self.producers(group):
-                self.regions[index].outputs.append(group)
+            if consumers:
+                for index in self.producers(group):
+                    self.regions[index].outputs.append(group)
 
     def producers(self, group: PartitionGroup) -> list[int]:
         """The regions that produce a group's partitions, each once."""
-        ordinals = group.producer_ordinals
-        return list(dict.fromkeys(self.of[ordinals.start : ordinals.stop]))
+        return _distinct(self.of, group.producer_ordinals)
+
+    def readers(self, group: PartitionGroup) -> list[int]:
+        """The regions that read a group, each once."""
+        return _distinct(self.of, group.consumer_ordinals)
 
     def consumers(self, group: PartitionGroup) -> list[int]:
-        """The regions that read a group, each once; none when it is produced and read inside one
-        region."""
-        if self._is_inner(group):
-            return []
-        ordinals = group.consumer_ordinals
-        return list(dict.fromkeys(self.of[ordinals.start : ordinals.stop]))
+        """Those of the readers that do not produce it themselves."""
+        producers = set(self.producers(group))
+        return [index for index in self.readers(group) if index not in producers]
 
-    def _is_inner(self, group: PartitionGroup) -> bool:
-        # Whatever joins one producer of a group with one of its consumers joins all of them: a
-        # pattern leaves no producer and no consumer out.
-        return self.of[group.producer_ordinals.start] == self.of[group.consumer_ordinals.start]
+
+def _distinct(regions: list[int], ordinals: range) -> list[int]:
+    return list(dict.fromkeys(regions[ordinals.start : ordinals.stop]))
+
+
+def _regions_of(graph: ExecutionGraph) -> list[int]:
+    """Ordinal -> region, in topological order."""
+    joined = _join_pipelined(graph)
+    while True:
+        regions = _components_in_order(graph, joined)
+        joined = _join_torn_groups(graph, regions)
+        if joined == regions:
+            return regions
+
+
+def _join_torn_groups(graph: ExecutionGraph, regions: list[int]) -> list[int]:
+    """A region that produces a part of a group that it reads would wait for itself: it is joined
+    with those that produce the rest.  (Pointwise edges of odd ratios can do that.)"""
+    parent = list(range(max(regions, default=-1) + 1))
+
+    def find(node: int) -> int:
+        while parent[node] != node:
+            node = parent[node]
+        return node
+
+    for group in blocking_groups(graph):
+        if len(group.partitions) == 1:
+            continue
+        producers = set(_distinct(regions, group.producer_ordinals))
+        readers = _distinct(regions, group.consumer_ordinals)
+        if len(producers) > 1 and not producers.isdisjoint(readers):
+            first, *others = sorted(find(index) for index in producers)
+            for other in others:
+                parent[other] = first
+    return [find(region) for region in regions]
 
 
 def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:

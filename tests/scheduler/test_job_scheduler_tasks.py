@@ -44,6 +44,7 @@ from tests.scheduler.tasks_under_test import TasksUnderTest
 
 RESTARTS = FixedDelayRestart(5, 1.0)
 TE0 = ResourceID("te0")
+STATES_OF_A_FAILURE = ["CREATED", "SCHEDULED", "DEPLOYING", "RUNNING", "FAILED"]
 
 
 def stream(restarts: int = 5, **arguments: object) -> TasksUnderTest:
@@ -502,6 +503,28 @@ def test_failure_before_all_is_deployed_ends_with_exactly_its_cause() -> None:
     tasks.give()
     ended = one(tasks.tell("deployments_failed", TE0, (tasks.attempt("a1"),), "refused"), JobEnded)
     assert ended.result.failure == "a (1/1) could not be deployed: refused"
+
+
+def test_archived_job_tells_of_every_attempt_its_states_and_its_failure() -> None:
+    """EX-01, DI-08."""
+    tasks = stream(a=1).run()
+    tasks.fail("a1", "first")
+    tasks.restart()
+    ended = one(tasks.finish("a1"), JobEnded)
+    assert codec.decode(codec.encode(ended.details)) == ended.details
+    (vertex,) = ended.details.vertices
+    (execution,), (prior,) = vertex.executions, vertex.prior_executions
+    assert (execution.attempt_number, execution.failure) == (1, None)
+    assert (prior.attempt_number, prior.failure, prior.state.name) == (0, "first", "FAILED")
+    assert list(prior.state_timestamps) == [
+        "CREATED",
+        "SCHEDULED",
+        "DEPLOYING",
+        "RUNNING",
+        "FAILED",
+    ]
+    assert list(execution.state_timestamps)[-1] == "FINISHED"
+    assert '"description":"a"' in ended.details.plan
 
 
 # --- state ----------------------------------------------------------------------------------------

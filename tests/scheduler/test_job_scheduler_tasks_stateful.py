@@ -100,10 +100,13 @@ class TasksMachine(RuleBasedStateMachine):
             state, number = current[subtask]
             assert number == task.attempt_number, "no outdated attempt is deployed"
             assert state is ExecutionState.DEPLOYING
+            reader = self.graph.vertex(vertex.vertex_id)
+            assert reader is not None
+            region = self.regions.of[reader.first + task.subtask_index]
             for key in task.inputs:
-                self.check_locations(side.parts[key].content, current)
+                self.check_locations(side.parts[key].content, current, region)
 
-    def check_locations(self, locations: Any, current: dict[Any, Any]) -> None:
+    def check_locations(self, locations: Any, current: dict[Any, Any], region: int) -> None:
         """What a task is told of its producers is true."""
         result = self.graph.result(locations.data_set_id)
         assert result is not None
@@ -117,7 +120,7 @@ class TasksMachine(RuleBasedStateMachine):
             attempt_id = self.attempt(name, partition, number)
             assert locations.location_of(partition).resource_id == self.tasks.where[attempt_id]
             group = result.edges[0].group_of_partition(partition)
-            if not result.is_pipelined and self.regions.consumers(group):
+            if not result.is_pipelined and region in self.regions.consumers(group):
                 assert state is ExecutionState.FINISHED, "blocking inputs are finished"
 
     def attempt(self, name: str, subtask: int, number: int) -> ExecutionAttemptID:

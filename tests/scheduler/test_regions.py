@@ -71,6 +71,25 @@ def test_regions_that_wait_for_each_other_are_one() -> None:
     assert regions_of(a=2, b=2, edges=["a --> b", "a => b"]) == ["a1 a2 b1 b2"]
 
 
+def test_partition_that_is_read_inside_its_region_and_outside_is_an_input_outside() -> None:
+    """FO-01."""
+    graph = execution_graph(a=2, b=3, c=2, edges=["a ==> b", "a --> c", "b --> c"])
+    regions = PipelinedRegions(graph)
+    assert [names(graph, r.vertices) for r in regions.regions] == ["a1 b1 c1", "a2 b2 b3 c2"]
+    first, second = regions.regions
+    (of_a1, of_a2) = graph.edges[0].groups
+    assert (first.inputs, first.outputs, first.reads) == ([], [of_a1], [of_a1])
+    assert (second.inputs, second.outputs, second.reads) == ([of_a1], [], [of_a1, of_a2])
+
+
+def test_region_that_would_wait_for_a_part_of_its_own_results_is_joined_with_the_rest() -> None:
+    """FO-02."""
+    # b2 reads a2 and a3; with a3 it is joined by pipelines, with a2 it is not
+    assert regions_of(a=3, b=2, c=3, edges=["a ==> b", "a --> c", "b --> c"]) == [
+        "a1 a2 a3 b1 b2 c1 c2 c3"
+    ]
+
+
 def test_spark_stage_is_a_region_and_the_next_stage_comes_after_it() -> None:
     graph = ExecutionGraph(spark_job(spark_vertex(1), spark_vertex(2)), 0.0)
     regions = PipelinedRegions(graph).regions
@@ -247,7 +266,23 @@ def test_regions_of_any_graph_are_closed_ordered_and_as_small_as_can_be(
             arcs[consumer].add(producer)
     for producer, consumers in pairs_of(graph, pipelined=False).items():
         arcs[producer] |= consumers
-    reached = {o: _reach(arcs, o) for o in range(len(graph.subtasks))}
+    # and those that produce a group of which the reader's region produces a part
+    while True:
+        reached = {o: _reach(arcs, o) for o in range(len(graph.subtasks))}
+        torn = [
+            (group, consumer)
+            for edge in graph.edges
+            if not edge.result.is_pipelined
+            for group in edge.groups
+            for consumer in group.consumer_ordinals
+            if 0
+            < sum(p in reached[consumer] for p in group.producer_ordinals)
+            < len(group.producer_ordinals)
+        ]
+        if not torn:
+            break
+        for group, consumer in torn:
+            arcs[consumer] |= set(group.producer_ordinals)
     for one in reached:
         for other in reached:
             together = other in reached[one] and one in reached[other]
