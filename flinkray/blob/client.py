@@ -87,7 +87,7 @@ class BlobClient:
         async def receive(offset: int) -> bytes:
             return await self._ask(progress, lambda server: server.get(owner, key, offset, size))
 
-        data = bytearray()
+        data = bytearray(await receive(0))  # also whether there is a blob, if it has no bytes
         while len(data) < key.size:
             data += await receive(len(data))
             progress.reached(len(data))

@@ -55,6 +55,8 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         self._blobs = blobs
         self._upload_timeout = upload_timeout
         self._uploads: dict[tuple[BlobOwner, BlobKey], _Upload] = {}
+        self._left_behind: dict[tuple[BlobOwner, BlobKey], dict[int, None]] = {}
+        """Parts, by offset, of uploads that were thrown away while the storage failed."""
         self._retained: dict[BlobOwner, None] = {}
         now = self.clock.monotonic()
         self._touched: dict[BlobOwner, float] = dict.fromkeys(blobs, now)
@@ -116,10 +118,10 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
                 raise BlobCorruptError(f"{owner}: more bytes came than blob {key} has")
             try:
                 if new:
+                    upload.offsets.append(upload.received)  # a write that fails may leave it
                     await self.rpc_service.run_blocking(
                         self._store.write_part, owner, key, upload.received, new
                     )
-                    upload.offsets.append(upload.received)
                     upload.received += len(new)
                     await self.rpc_service.run_blocking(upload.hash.update, new)
                 if upload.received == key.size:
@@ -143,15 +145,20 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         log.info("%s: blob %s is stored", owner, key)
 
     async def _throw_away(self, owner: BlobOwner, key: BlobKey, upload: _Upload) -> None:
-        """The upload's lock is held.  What cannot be deleted now, a restart deletes."""
+        """The upload's lock is held.  What cannot be deleted now is deleted later."""
+        try:
+            await self._delete_stored(owner, {key: tuple(upload.offsets)})
+        except BlobStoreError as error:
+            log.warning("%s: parts of an unfinished blob cannot be deleted yet: %s", owner, error)
+            self._left_behind.setdefault((owner, key), {}).update(dict.fromkeys(upload.offsets))
+            self._sweep_later(self._upload_timeout)
+        # not before: a new upload writes to the same places
         upload.over = True
         del self._uploads[owner, key]
-        try:
-            await self.rpc_service.run_blocking(
-                self._store.delete_parts, owner, key, tuple(upload.offsets)
-            )
-        except BlobStoreError as error:
-            log.warning("%s: parts of an unfinished blob are left behind: %s", owner, error)
+
+    async def _delete_stored(self, owner: BlobOwner, blobs: dict[BlobKey, Offsets]) -> None:
+        """Also their markers: the writing of one may have failed and left it."""
+        await self.rpc_service.run_blocking(self._store.delete, owner, blobs)
 
     async def _abandon(self, owner: BlobOwner, key: BlobKey, reason: str) -> None:
         upload = self._uploads[owner, key]
@@ -208,7 +215,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
             if uploading == owner:
                 await self._abandon(owner, key, reason)
         blobs = dict(self._blobs.get(owner, {}))
-        await self.rpc_service.run_blocking(self._store.delete, owner, blobs)
+        await self._delete_stored(owner, blobs)
         remaining = self._blobs.get(owner, {})
         for key in blobs:
             remaining.pop(key, None)
@@ -225,7 +232,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
     def _sweep_later(self, delay: float) -> None:
         """At most one sweep is ahead, and none when there is nothing to sweep."""
-        if not self._sweeping and (self._uploads or self._touched):
+        if not self._sweeping and (self._uploads or self._touched or self._left_behind):
             self._sweeping = True
             self.schedule_run_async(delay, self._sweep)
 
@@ -237,12 +244,30 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         for owner, touched in tuple(self._touched.items()):
             if touched <= limit:
                 await self._sweep_owner(owner, limit)
+        for owner, key in tuple(self._left_behind):
+            await self._sweep_left_behind(owner, key)
         self._sweeping = False
         now = self.clock.monotonic()
         times = [upload.touched for upload in self._uploads.values()] + [*self._touched.values()]
         next_limit = min(times, default=now) + self._upload_timeout
         # what could not be deleted now is due already: not at once again
         self._sweep_later(max(next_limit - now, self._upload_timeout / 10))
+
+    async def _sweep_left_behind(self, owner: BlobOwner, key: BlobKey) -> None:
+        if (owner, key) in self._uploads:
+            return  # which writes to the same places
+        offsets = self._left_behind.pop((owner, key))
+        there = self._blobs.get(owner, {}).get(key)
+        if there is None:
+            self._uploads[owner, key] = _Upload(self.clock.monotonic(), list(offsets))
+            await self._abandon(owner, key, "it was given up before")
+            return
+        stray = tuple(offset for offset in offsets if offset not in there)
+        try:
+            await self.rpc_service.run_blocking(self._store.delete_parts, owner, key, stray)
+        except BlobStoreError as error:
+            log.warning("%s: parts of an earlier upload stay: %s", owner, error)
+            self._left_behind[owner, key] = offsets
 
     async def _sweep_owner(self, owner: BlobOwner, limit: float) -> None:
         async with self._deletions:
@@ -254,13 +279,22 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
                 log.warning("%s: its blobs cannot be deleted yet: %s", owner, error)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await *work*, which goes on when whoever awaits it is cancelled."""
-        task = asyncio.ensure_future(work)
+        """Await *work*, which goes on when whoever awaits it is cancelled; not when this process
+        dies."""
+        task = self.create_task(_outcome(work))
         self._work[task] = None
-        task.add_done_callback(self._done)
-        return await asyncio.shield(task)
+        task.add_done_callback(lambda _: self._work.pop(task))
+        done = await asyncio.shield(task)
+        return done.result()
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        del self._work[task]
-        if not task.cancelled():
-            task.exception()  # whoever asked for it got it, or does not want it any more
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """*work*, done: its error, if any, is for who wants it."""
+    done = asyncio.ensure_future(work)
+    done.add_done_callback(lambda _: done.cancelled() or done.exception())
+    try:
+        await asyncio.wait([done])
+    except asyncio.CancelledError:
+        done.cancel()
+        raise
+    return done

@@ -35,6 +35,8 @@ def test_blobs_of_any_size_come_back(data: bytes) -> None:
         key = await host.client.put(OWNER, data)
         assert key == BlobKey.of(data)
         assert await host.client.get(OWNER, key) == data
+        with pytest.raises(BlobNotFoundError):
+            await host.client.get(OTHER, key)
 
     there_and_back()
 
