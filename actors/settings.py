@@ -16,6 +16,10 @@ def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) ->
         rpc_service.ask_timeout = configuration.get(options.RPC_ASK_TIMEOUT)
     if configuration.is_set(options.RPC_FRAME_SIZE):
         rpc_service.max_frame_size = configuration.get(options.RPC_FRAME_SIZE)
+    if configuration.is_set(options.RPC_MAX_PENDING_CALLS):
+        rpc_service.max_pending_calls = configuration.get(options.RPC_MAX_PENDING_CALLS)
+    if configuration.is_set(options.RPC_MAX_PENDING_BYTES):
+        rpc_service.max_pending_bytes = configuration.get(options.RPC_MAX_PENDING_BYTES)
     if configuration.is_set(options.RPC_METRICS_EXPORT_INTERVAL):
         rpc_service.metrics_export_interval = configuration.get(options.RPC_METRICS_EXPORT_INTERVAL)
     if isinstance(rpc_service, RayRpcService) and configuration.is_set(options.RPC_TRANSPORT):

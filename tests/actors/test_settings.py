@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flinkray.actors.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
-from flinkray.rpc import LocalRpcService
+from flinkray.rpc import LocalRpcService, RayRpcService
 
 
 async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> None:
@@ -17,4 +19,16 @@ async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> Non
     pending = {"rpc.max-pending-calls": "7", "rpc.max-pending-bytes": "2m"}
     apply_rpc_settings(service, Configuration(pending))
     assert (service.max_pending_calls, service.max_pending_bytes) == (7, 2**21)
+    apply_rpc_settings(service, Configuration({"rpc.metrics.export-interval": "0 s"}))
+    assert service.metrics_export_interval == 0
+    await service.close()
+
+
+@pytest.mark.ray
+async def test_the_transport_can_be_chosen_on_ray(ray_cluster: None) -> None:
+    service = await RayRpcService.open("settings")
+    apply_rpc_settings(service, Configuration())
+    assert service.transport == "auto"
+    apply_rpc_settings(service, Configuration({"rpc.transport": "ray"}))
+    assert service.transport == "ray"
     await service.close()
