@@ -12,28 +12,35 @@ from flinkray.testing.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
     from flinkray.testing.mini_cluster import MiniCluster, scripted_job
+    from flinkray.testing.simulation import Faults, Simulation, simulate
 
 __all__ = [
     "Call",
+    "Faults",
     "ManualClock",
     "MiniCluster",
+    "Simulation",
     "TestingGateway",
     "UnexpectedCallError",
     "eventually",
     "on_virtual_time",
     "run_on_virtual_time",
     "scripted_job",
+    "simulate",
     "wait_until",
 ]
 
 _MODULES = {
+    "Faults": "flinkray.testing.simulation",
     "MiniCluster": "flinkray.testing.mini_cluster",
+    "Simulation": "flinkray.testing.simulation",
     "scripted_job": "flinkray.testing.mini_cluster",
+    "simulate": "flinkray.testing.simulation",
 }
 
 
 def __getattr__(name: str) -> object:
-    """A whole cluster is loaded when it is used (PEP 562)."""
+    """Whole clusters and the simulation are loaded when they are used (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module 'flinkray.testing' has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_MODULES[name]), name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -31,7 +30,7 @@ from flinkray.scheduler.job_graph import SPARK
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor
 from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.mini_cluster import MiniCluster
-from flinkray.testing.virtual_time import VirtualTimeLoop
+from flinkray.testing.simulation import SimulatedExecutor, SimulatedProcess
 
 T = TypeVar("T")
 
@@ -41,44 +40,27 @@ LONGEST_MESSAGE = 0.003
 """Seconds that a message takes at most."""
 
 
-class SeededLoop(VirtualTimeLoop):
-    """Virtual time in which blocking calls take their time too, and no thread runs."""
+class SlowStorage(SimulatedExecutor):
+    """Does the blocking calls, which are those of the stores; each takes a while."""
 
     def __init__(self, random: Random) -> None:
-        super().__init__()
-        self._random = random
-        self.storage_works_from = 0.0
-        """Until that time blocking calls, which are those of the stores, fail."""
+        def duration() -> tuple[float, float]:
+            before, after = sorted(random.uniform(0, LONGEST_STEP) for _ in range(2))
+            return before, after - before
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Executor | None, func: Callable[..., T], *args: Any
+        super().__init__(duration)
+        self.works_from = 0.0
+        """Until that time all of them fail."""
+
+    def run(
+        self, process: SimulatedProcess, function: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self.create_future()
-        outcome: list[T | Exception] = []
+        def work() -> T:
+            if process.time() < self.works_from:
+                raise StoreError("the storage fails")
+            return function(*args)
 
-        def work() -> None:
-            if future.cancelled():
-                return  # its process died before
-            try:
-                if self.time() < self.storage_works_from:
-                    raise StoreError("the storage fails")
-                outcome.append(func(*args))
-            except Exception as error:  # noqa: BLE001 - it is the caller's
-                outcome.append(error)
-
-        def tell() -> None:
-            if future.cancelled():
-                return
-            (result,) = outcome
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        duration = self._random.uniform(0, LONGEST_STEP)
-        self.call_later(duration * self._random.random(), work)
-        self.call_later(duration, tell)
-        return future
+        return super().run(process, work)
 
 
 class Processes(dict[str, LocalRpcService]):
@@ -117,6 +99,7 @@ class ChaosCluster(MiniCluster):
         if not nodes:
             self.workers.nodes.clear()
         self.random = random
+        self.storage = SlowStorage(random)
         self.story: list[str] = []
         self.problems: list[str] = []
         self.on_change: Callable[[], None] = lambda: None
@@ -218,11 +201,10 @@ class _Log(logging.Handler):
             self._cluster.tell(text)
 
     def _is_expected(self, text: str) -> bool:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SeededLoop)
-        if "SlotPool" in text and "died at its start" in text:
+        if "jobmaster failed" in text and "SlotPool" in text and "died" in text:
             return True  # so often in a row that the JobMaster gives up
-        is_recent = loop.time() < loop.storage_works_from + 10 * LONGEST_STEP
+        now = asyncio.get_running_loop().time()
+        is_recent = now < self._cluster.storage.works_from + 10 * LONGEST_STEP
         return is_recent and "restarting Dispatcher failed" in text
 
 

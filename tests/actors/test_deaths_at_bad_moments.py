@@ -29,7 +29,7 @@ from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import scripted_job
 from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
 from flinkray.testing.waiting import eventually
-from tests.actors.chaos_cluster import ChaosCluster, SeededLoop
+from tests.actors.chaos_cluster import ChaosCluster
 from tests.actors.resource_cluster import ONE_CPU, ResourceCluster, number
 
 NODE = ResourceProfile(4, 2**33)
@@ -58,7 +58,7 @@ def on_cluster(
                 async with cluster:
                     await test(cluster)
 
-            run_on_virtual_time(main(), loop=SeededLoop(random))
+            run_on_virtual_time(main(), executor=cluster.storage)
             if expected_error is not None:
                 assert expected_error in cluster.problems.pop(0)
             assert cluster.problems == []
@@ -100,10 +100,8 @@ async def dispatcher_is_back(cluster: ChaosCluster) -> None:
     await eventually(answers, 30, "the Dispatcher's answer")
 
 
-def fail_storage(seconds: float) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SeededLoop)
-    loop.storage_works_from = loop.time() + seconds
+def fail_storage(cluster: ChaosCluster, seconds: float) -> None:
+    cluster.storage.works_from = asyncio.get_running_loop().time() + seconds
 
 
 # --- the end of a job -----------------------------------------------------------------------------
@@ -128,7 +126,7 @@ async def test_result_is_stored_as_soon_as_the_storage_works_again(cluster: Chao
     """DI-13.  The JobMaster's second report was taken for stored, and the result was lost."""
     job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
     await until_executing(cluster, job_id)
-    fail_storage(60)
+    fail_storage(cluster, 60)
 
     result = await cluster.result(job_id)
 
@@ -147,7 +145,7 @@ async def test_storage_that_fails_while_a_job_is_cleaned_up_kills_nobody(
 
     def changed() -> None:
         if starts_of(cluster, "SparkDriver") and not cluster.processes("JobMaster"):
-            fail_storage(60)
+            fail_storage(cluster, 60)
             cluster.on_change = lambda: None
 
     cluster.on_change = changed
@@ -227,7 +225,7 @@ def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_outlive
 async def test_who_waits_for_a_job_that_is_refused_is_told(cluster: ChaosCluster) -> None:
     job = scripted_job(RUNS)
     gateway = await cluster.dispatcher()
-    fail_storage(1)
+    fail_storage(cluster, 1)
 
     answers = await asyncio.gather(
         gateway.submit_job(job),

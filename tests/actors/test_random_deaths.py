@@ -33,8 +33,9 @@ from flinkray.scheduler.job_graph import (
 from flinkray.scheduler.job_info import JobResult
 from flinkray.scheduler.states import JobStatus
 from flinkray.testing.scripted_spark_driver import script
-from flinkray.testing.virtual_time import NothingWillHappenError, run_on_virtual_time
-from tests.actors.chaos_cluster import LONGEST_STEP, ChaosCluster, SeededLoop
+from flinkray.testing.simulation import NothingWillHappenError
+from flinkray.testing.virtual_time import run_on_virtual_time
+from tests.actors.chaos_cluster import LONGEST_STEP, ChaosCluster
 
 BOUND = 120.0
 """Virtual seconds after the last fault within which every job must have ended."""
@@ -220,12 +221,10 @@ class Story:
         self.cluster.workers.refusal = None
 
     async def _storage_failure(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SeededLoop)
         await asyncio.sleep(self.random.uniform(0, self.horizon))
         duration = self.random.uniform(0, 2)
         self.cluster.tell(f"*** the storage fails for {duration:g} s")
-        loop.storage_works_from = loop.time() + duration
+        self.cluster.storage.works_from = asyncio.get_running_loop().time() + duration
         await asyncio.sleep(duration + 0.2)  # who failed at its start is started again
 
     async def _late_nodes(self) -> None:
@@ -328,7 +327,7 @@ def test_every_job_ends_once_and_leaves_nothing_whoever_dies(seed: int, tmp_path
     try:
         with random_bytes_from(random.randbytes):
             story = Story(seed, tmp_path, random)
-            run_on_virtual_time(story.happens(), loop=SeededLoop(random))
+            run_on_virtual_time(story.happens(), executor=story.cluster.storage)
     except (NothingWillHappenError, AssertionError, RpcError) as error:
         story.cluster.problems.append(repr(error))
     if story.cluster.problems:

@@ -67,21 +67,26 @@ Runner = Callable[[pytest.FixtureRequest, Body], None]
 
 
 def _on_local_service(request: pytest.FixtureRequest, body: Body) -> None:
-    async def run() -> None:
-        network = LocalNetwork()
+    run_on_virtual_time(_local(body, is_virtual=True))
 
-        async def crash(address: str) -> None:
-            network.crash(address.split("/")[0])
 
-        host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
-        services = Services(host, caller, crash, is_virtual=True)
-        try:
-            await body(services)
-            await services.close()
-        finally:
-            await network.close()
+def _on_local_service_with_threads(request: pytest.FixtureRequest, body: Body) -> None:
+    asyncio.run(_local(body, is_virtual=False))
 
-    run_on_virtual_time(run())
+
+async def _local(body: Body, *, is_virtual: bool) -> None:
+    network = LocalNetwork()
+
+    async def crash(address: str) -> None:
+        network.crash(address.split("/")[0])
+
+    host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
+    services = Services(host, caller, crash, is_virtual=is_virtual)
+    try:
+        await body(services)
+        await services.close()
+    finally:
+        await network.close()
 
 
 def _on_ray(request: pytest.FixtureRequest, body: Body) -> None:
@@ -123,6 +128,7 @@ def _on_simulated_service(request: pytest.FixtureRequest, body: Body) -> None:
 
 _RUNNERS: dict[str, Runner] = {
     "local": _on_local_service,
+    "local, with threads": _on_local_service_with_threads,
     "simulated": _on_simulated_service,
     "ray": _on_ray,
 }
@@ -152,4 +158,4 @@ def _on(*kinds: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Cal
 
 on_every_service = _on("local", "simulated", "ray")
 on_virtual_services = _on("local", "simulated")
-on_services_with_threads = _on("local", "ray")
+on_services_with_threads = _on("local, with threads", "ray")

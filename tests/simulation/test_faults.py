@@ -147,6 +147,24 @@ async def test_who_is_to_be_spared_is_spared(simulation: Simulation) -> None:
     assert "echo-1" not in simulation.story.text()
 
 
+@simulate(seeds=5, faults=Faults(clock_error=60, vary=False))
+async def test_wall_clocks_of_processes_differ_and_virtual_time_does_not(
+    simulation: Simulation,
+) -> None:
+    seen: list[tuple[float, float]] = []
+
+    async def look(name: str) -> None:
+        clock = simulation.service(name).clock
+        seen.append((clock.time() - simulation.epoch, clock.monotonic()))
+
+    for name in ("a", "b", "c"):
+        simulation.start(name, look, name)
+    await asyncio.sleep(1)
+    assert len({wrong for wrong, _ in seen}) == 3
+    assert all(-60 <= wrong <= 60 for wrong, _ in seen)
+    assert {monotonic for _, monotonic in seen} == {0.0}
+
+
 def test_seeds_leave_out_kinds_and_change_how_much_there_is_of_the_others() -> None:
     def of(seed: int, field: Callable[[Faults], float]) -> float:
         return field(Simulation(seed, faults=_ALL).faults)

@@ -1,5 +1,6 @@
 """Whole clusters on virtual time, under faults, as a seed says."""
 
+from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.decorator import simulate
 from flinkray.testing.simulation.errors import (
@@ -22,6 +23,7 @@ __all__ = [
     "LivelockError",
     "NothingWillHappenError",
     "Partition",
+    "SimulatedExecutor",
     "SimulatedNetwork",
     "SimulatedProcess",
     "SimulatedRpcService",

@@ -56,6 +56,9 @@ class Faults:
     lost_disks: float = 0.0
     """Share of the crashes that take the disk of the process or node with them."""
 
+    clock_error: float = 0.0
+    """Seconds by which the wall clock of a process is wrong at most, as long as it lives."""
+
     longest: float = 30.0
     """That a hang, a slowness, a partition or the absence of a node lasts; most are shorter."""
     since: float = 0.0
@@ -73,7 +76,7 @@ class Faults:
         changes: dict[str, float] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in (*_SHARES, "torn_writes"):
+            if field.name in (*_SHARES, "torn_writes", "clock_error"):
                 changes[field.name] = value * random.choice((0.0, 0.1, 0.5, 1.0))
             elif field.name.endswith("_every"):
                 factor = random.choice((0.0, 1.0, 1.0, 3.0, 10.0))

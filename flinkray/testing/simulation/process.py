@@ -106,6 +106,8 @@ class SimulatedProcess(UnrealLoop):
         self.context = Context()
         """What is started in the process from outside runs in copies of it."""
         self.simulation: Simulation | None = None
+        self.executor: SimulatedExecutor | None = None
+        """What does the work for any executor; None: only its own kind is allowed."""
         self.clock_error = 0.0
         """Seconds by which its wall clock is wrong."""
         self.blocking_cost = 0.0
@@ -213,7 +215,7 @@ class SimulatedProcess(UnrealLoop):
             self.scheduler.runnable.append(self)
 
     def enqueue(self, handle: Handle | Timer) -> None:
-        """For the scheduler: the time of a timer has come."""
+        """Run when its turn comes; of a timer the time has come."""
         self.ready.append(handle)
         if not self.is_listed:
             self._list()
@@ -228,10 +230,8 @@ class SimulatedProcess(UnrealLoop):
         context: Context | None = None,
     ) -> None:
         """Run in this process, *delay* seconds from now; dropped if it is dead by then."""
-        scheduler = self.scheduler
-        when = scheduler.now + delay
-        timer = Timer(when, callback, args, context or self.context.copy(), self)
-        heappush(scheduler.heap, (when, scheduler.next_number(), timer))
+        when = self.scheduler.now + delay
+        self.post_at(when, context or self.context.copy(), callback, *args)
 
     def post_at(
         self, when: float, context: Context, callback: Callable[..., object], *args: Any
@@ -239,7 +239,10 @@ class SimulatedProcess(UnrealLoop):
         """:meth:`post` at a time of the scheduler's clock."""
         scheduler = self.scheduler
         timer = Timer(when, callback, args, context, self)
-        heappush(scheduler.heap, (when, scheduler.next_number(), timer))
+        if when > scheduler.now:
+            heappush(scheduler.heap, (when, scheduler.next_number(), timer))
+        else:
+            self.enqueue(timer)
 
     # --- the event loop that runs in it ---------------------------------------------------------
 
@@ -276,7 +279,10 @@ class SimulatedProcess(UnrealLoop):
     ) -> Timer:
         timer = Timer(when, callback, args, copy_context() if context is None else context, self)
         scheduler = self.scheduler
-        heappush(scheduler.heap, (when, scheduler.next_number(), timer))
+        if when > scheduler.now:
+            heappush(scheduler.heap, (when, scheduler.next_number(), timer))
+        else:
+            self.enqueue(timer)
         return timer
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -323,6 +329,8 @@ class SimulatedProcess(UnrealLoop):
     ) -> asyncio.Future[T]:
         if isinstance(executor, SimulatedExecutor):
             return executor.run(self, func, *args)
+        if self.executor is not None:
+            return self.executor.run(self, func, *args)
         raise self.refusal(
             f"a thread is wanted for {func!r}: use RpcService.run_blocking, or RpcService.executor"
         )

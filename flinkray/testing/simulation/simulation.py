@@ -346,6 +346,8 @@ class Simulation:
 
     def new_process(self, name: str, node: str) -> SimulatedProcess:
         process = self.scheduler.new_process(name, node)
+        error = self.faults.clock_error
+        process.clock_error = self._clocks.uniform(-error, error)
         self._adopt(process)
         return process
 
