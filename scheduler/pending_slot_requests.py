@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import inf
@@ -30,7 +31,8 @@ class Lane:
     profile: ResourceProfile
     is_batch: bool
     timeout: float
-    pending: dict[SlotRequestId, PendingRequest] = field(default_factory=dict)
+    pending: OrderedDict[SlotRequestId, PendingRequest] = field(default_factory=OrderedDict)
+    """Not a plain dict: the first of one whose first entries were removed is slow to find."""
     starved_since: float = -inf
     """Batch: since when no slot of the pool could hold the profile; infinite: there is one."""
 

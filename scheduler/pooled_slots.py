@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -52,7 +52,9 @@ class _Host:
         return self.number_used / len(self.slots) if self.slots else 0.0
 
 
-_FreeByHost = dict[ResourceID, dict[AllocationID, PooledSlot]]
+# The first of these is looked for, and removed, again and again: slow in a plain dict.
+_FreeByHost = OrderedDict[ResourceID, dict[AllocationID, PooledSlot]]
+_Idle = OrderedDict[AllocationID, PooledSlot]
 
 
 class PooledSlots:
@@ -65,7 +67,7 @@ class PooledSlots:
         self._hosts_seen = 0
         self._free: dict[ResourceProfile, _FreeByHost] = {}
         """By the slots' own profile."""
-        self._idle: defaultdict[ResourceProfile, dict[AllocationID, PooledSlot]] = defaultdict(dict)
+        self._idle: defaultdict[ResourceProfile, _Idle] = defaultdict(OrderedDict)
         """Free slots by what they are matched to, longest idle first."""
         self._fulfilled: defaultdict[ResourceProfile, int] = defaultdict(int)
         self._used: defaultdict[ResourceProfile, Counter[ResourceProfile]] = defaultdict(Counter)
@@ -120,9 +122,9 @@ class PooledSlots:
             if pooled.is_free
         )
 
-    def idle(self, matched: ResourceProfile) -> dict[AllocationID, PooledSlot]:
+    def idle(self, matched: ResourceProfile) -> OrderedDict[AllocationID, PooledSlot]:
         """Free slots matched to a profile, the longest idle first."""
-        return self._idle.get(matched, {})
+        return self._idle.get(matched, OrderedDict())
 
     # changes
 
@@ -239,7 +241,7 @@ class PooledSlots:
     def _put_free(self, pooled: PooledSlot) -> None:
         slot = pooled.slot
         resource_id = slot.location.resource_id
-        hosts = self._free.setdefault(slot.profile, {})
+        hosts = self._free.setdefault(slot.profile, OrderedDict())
         hosts.setdefault(resource_id, {})[slot.allocation_id] = pooled
         self._idle[pooled.matched][slot.allocation_id] = pooled
         self._unused[pooled.matched][slot.profile] += 1

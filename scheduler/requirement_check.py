@@ -132,10 +132,12 @@ def _count_shared_workers(books: SlotBooks, now: float, actions: list[SlotManage
         books.waits_for_shared_workers = wanted > 0
         books.to_look_after.update(dict.fromkeys(groups.shared_starting))
     wanted -= sum(group.number_starting for group in groups.shared_starting.values())
-    requests = list(groups.shared_requests.values())
-    for request in reversed(requests[max(0, wanted) :]):
-        books.cancel_request(request, actions)
-    wanted -= len(requests)
+    requested = len(groups.shared_requests)
+    if requested > max(0, wanted):
+        requests = list(groups.shared_requests.values())
+        for request in reversed(requests[max(0, wanted) :]):
+            books.cancel_request(request, actions)
+    wanted -= requested
     for group in tuple(groups.shared_empty.values()):
         for _, bundle in sorted(group.empty.items()):
             if wanted > 0 and not books.exceeds_limit(group.slots_per_bundle):

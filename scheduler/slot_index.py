@@ -62,6 +62,9 @@ class _Bucket:
     """By age; with entries of workers that are in another bucket now."""
 
 
+_MOST_BUCKETS = 256
+"""When there are more, those without workers are forgotten."""
+
 _Key = tuple[int, int, int, bool, ResourceProfile | None]
 """Shape, static slots available and used, whether dynamic ones are given, and what those take."""
 
@@ -116,7 +119,9 @@ class SlotIndex(WorkerListener):
         best: Worker | None = None
         best_rank: tuple[object, ...] = ()
         best_service = Service.NOT
-        for key, bucket in tuple(self._buckets.items()):
+        for key, bucket in self._buckets.items():
+            if not bucket.heap:
+                continue
             service = bucket.shape.service_of(profile)
             rank = self._rank(bucket, profile, service)
             if rank is None:
@@ -151,7 +156,6 @@ class SlotIndex(WorkerListener):
             if self._bucket_of.get(worker) == (key, number):
                 return worker
             heappop(bucket.heap)
-        del self._buckets[key]
         return None
 
     # --- workers ----------------------------------------------------------------------------------
@@ -256,6 +260,8 @@ class SlotIndex(WorkerListener):
         key = (number, available, worker.used_static, takes_dynamic, used)
         bucket = self._buckets.get(key)
         if bucket is None:
+            if len(self._buckets) >= _MOST_BUCKETS:
+                self._buckets = {k: kept for k, kept in self._buckets.items() if kept.heap}
             bucket = _Bucket(shape, available, takes_dynamic, worker.free_profile)
             self._buckets[key] = bucket
         self._bucket_of[worker] = (key, worker.number)

@@ -43,6 +43,9 @@ class ResourceProfile:
     cpu: float
     memory: int = 0
     extended: dict[str, float] = field(default_factory=dict)
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+    """Profiles are looked up far more often than made.  Of numbers alone, so that it is the same in
+    every process."""
 
     def __post_init__(self) -> None:
         for name, amount in (("cpu", self.cpu), ("memory", self.memory), *self.extended.items()):
@@ -52,9 +55,11 @@ class ResourceProfile:
         extended = {n: _round(a) for n, a in self.extended.items() if _round(a) > 0}
         object.__setattr__(self, "cpu", _round(self.cpu))
         object.__setattr__(self, "extended", extended)
+        amounts = tuple(amount for _, amount in sorted(extended.items()))
+        object.__setattr__(self, "_hash", hash((self.cpu, self.memory, amounts)))
 
     def __hash__(self) -> int:
-        return hash((self.cpu, self.memory, tuple(sorted(self.extended.items()))))
+        return self._hash
 
     def fits_into(self, other: ResourceProfile) -> bool:
         """Whether *other* has at least as much of everything."""
