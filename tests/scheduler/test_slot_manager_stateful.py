@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import settings
@@ -10,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.blocklist import BlockedNode
 from flinkray.scheduler.slot_books import SlotManagerSettings
 from flinkray.scheduler.slot_manager import SlotManager
 from flinkray.scheduler.slot_manager_actions import (
@@ -29,6 +32,8 @@ from flinkray.scheduler.slots import SlotReport, SlotStatus, WorkerLocation
 from tests.scheduler.builders import GIB, SMALL, id_of, location, requirements, sequence
 
 SLOTS_PER_WORKER = 2
+TINY = ResourceProfile(0.25, GIB // 4)
+"""For which dynamic slots are cut."""
 WORKER = ResourceProfile(2.0, 2 * GIB)
 JOBS = [id_of(JobID, number) for number in (1, 2, 3)]
 DEDICATED = JOBS[0]
@@ -41,17 +46,54 @@ class Worker:
 
     def __init__(self, where: WorkerLocation, slots: int) -> None:
         self.location = where
-        self.held: list[Holder | None] = [None] * slots
+        self.static = slots
+        self.total = SMALL.times(slots)
+        self.held: dict[int, Holder | None] = dict.fromkeys(range(slots))
+        """By index; those from ``static`` on are dynamic."""
+        self.profiles: dict[int, ResourceProfile] = dict.fromkeys(range(slots), SMALL)
         self.is_registered = False
+
+    @property
+    def used(self) -> ResourceProfile:
+        return total_of(self.profiles[i] for i, holder in self.held.items() if holder is not None)
+
+    def allocate(self, asked: RequestSlot) -> SlotID | None:
+        """None: it is refused."""
+        index = asked.slot_id.slot_index
+        profile = asked.profile if index < 0 else SMALL
+        if self.held.get(index) is not None or not (self.used + profile).fits_into(self.total):
+            return None
+        if index < 0:
+            index = max(self.held) + 1
+            self.profiles[index] = profile
+        self.held[index] = (asked.job_id, asked.allocation_id)
+        return SlotID(self.location.resource_id, index)
+
+    def free(self, allocation_id: AllocationID) -> SlotID | None:
+        """None: it is not held."""
+        for index, holder in self.held.items():
+            if holder is not None and holder[1] == allocation_id:
+                if index < self.static:
+                    self.held[index] = None
+                else:
+                    del self.held[index], self.profiles[index]
+                return SlotID(self.location.resource_id, index)
+        return None
 
     def report(self) -> SlotReport:
         name = self.location.resource_id
         return SlotReport(
             tuple(
-                SlotStatus(SlotID(name, i), SMALL, *(holder or (None, None)))
-                for i, holder in enumerate(self.held)
+                SlotStatus(
+                    SlotID(name, i), self.profiles[i], *(holder or (None, None)), i >= self.static
+                )
+                for i, holder in self.held.items()
             )
         )
+
+
+def total_of(profiles: Iterable[ResourceProfile]) -> ResourceProfile:
+    return sum(profiles, start=ResourceProfile(0.0))
 
 
 class SlotManagerMachine(RuleBasedStateMachine):
@@ -78,6 +120,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
         self.in_flight: list[tuple[RequestSlot, float]] = []
         self.known: dict[SlotID, Holder] = {}
         """Slots of which the SlotManager was told that they are held."""
+        self.profile_of: dict[SlotID, ResourceProfile] = {}
+        self.blocked: dict[str, float] = {}
+        """Nodes, until when."""
 
     # carrying out
 
@@ -103,11 +148,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 ), "a bundle holds one TaskExecutor"
                 self.starting[key] = action.number_of_slots
             elif isinstance(action, AskWhetherReleasable):
-                agreed = all(
-                    held is None
-                    for name in action.task_executors
-                    for held in self.workers[name].held
-                )
+                agreed = all(self.workers[name].used.is_zero() for name in action.task_executors)
                 self.carry_out(self.manager.may_be_released(action.group_id, agreed, self.now))
             elif isinstance(action, FreeInactiveSlots):
                 pass  # all that is held here is used
@@ -129,9 +170,18 @@ class SlotManagerMachine(RuleBasedStateMachine):
             assert not any(r.job_id == DEDICATED for r in self.groups.values())
 
     def check_slot_request(self, action: RequestSlot) -> None:
-        assert action.slot_id not in self.known, "a slot is given once"
-        assert not any(asked.slot_id == action.slot_id for asked, _ in self.in_flight)
         worker = self.workers[action.slot_id.resource_id]
+        name = worker.location.resource_id
+        if action.slot_id.slot_index >= 0:
+            assert action.slot_id not in self.known, "a slot is given once"
+            assert not any(asked.slot_id == action.slot_id for asked, _ in self.in_flight)
+        else:
+            assert action.profile == TINY
+        given = [self.profile_of[slot] for slot in self.known if slot.resource_id == name]
+        asked_for = [asked.profile for asked, _ in self.in_flight if asked.resource_id == name]
+        whole = total_of((*given, *asked_for, action.profile))
+        assert whole.fits_into(worker.total), "no more is given than there is"
+        assert worker.location.node_id not in self.blocked
         owner = self.groups[worker.location.worker_group].job_id
         assert owner == (DEDICATED if action.job_id == DEDICATED else None)
 
@@ -144,20 +194,20 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def free_at_worker(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
         self.in_flight = [(a, t) for a, t in self.in_flight if a.allocation_id != allocation_id]
         worker = self.workers.get(slot_id.resource_id)
-        if worker is None or worker.held[slot_id.slot_index] is None:
-            return
-        holder = worker.held[slot_id.slot_index]
-        if holder is not None and holder[1] == allocation_id:
-            worker.held[slot_id.slot_index] = None
-            self.known.pop(slot_id, None)
-            self.carry_out(self.manager.slot_freed(slot_id, allocation_id, self.now))
+        freed = None if worker is None else worker.free(allocation_id)
+        if freed is not None:
+            self.known.pop(freed, None)
+            self.carry_out(self.manager.slot_freed(freed, allocation_id, self.now))
 
     # jobs
 
-    @rule(job_id=st.sampled_from(JOBS), number=st.integers(0, 4))
-    def require(self, job_id: JobID, number: int) -> None:
+    @rule(job_id=st.sampled_from(JOBS), number=st.integers(0, 4), tiny=st.integers(0, 5))
+    def require(self, job_id: JobID, number: int, tiny: int) -> None:
         self.wanted[job_id] = number
-        wanted = requirements((SMALL, number), job_id=job_id, dedicated=job_id == DEDICATED)
+        if job_id == DEDICATED:
+            wanted = requirements((SMALL, number), job_id=job_id, dedicated=True)
+        else:
+            wanted = requirements((SMALL, number), (TINY, tiny), job_id=job_id)
         self.carry_out(self.manager.set_requirements(wanted, self.now))
 
     @rule(job_id=st.sampled_from(JOBS), ended=st.booleans())
@@ -166,7 +216,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
         self.carry_out(self.manager.clear_requirements(job_id, ended, self.now))
         if not ended:  # TaskExecutors see for themselves that the master is gone
             for worker in list(self.workers.values()):
-                for i, holder in enumerate(worker.held):
+                for i, holder in tuple(worker.held.items()):
                     if holder is not None and holder[0] == job_id:
                         self.free_at_worker(SlotID(worker.location.resource_id, i), holder[1])
 
@@ -208,7 +258,8 @@ class SlotManagerMachine(RuleBasedStateMachine):
             )
             return
         number = next(self.numbers)
-        worker = Worker(location(f"te{number}", bundle, group_id.value, number), slots)
+        where = location(f"te{number}", bundle, group_id.value, number)
+        worker = Worker(replace(where, node_id=f"n{number % 3}"), slots)
         worker.is_registered = True
         self.workers[worker.location.resource_id] = worker
         profile = WORKER if slots > 1 else SMALL
@@ -228,10 +279,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def task_executor_reports(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.workers)))
         worker = self.workers[name]
-        for i, holder in enumerate(worker.held):
+        for i, holder in worker.held.items():
             if holder is not None:
-                self.known[SlotID(name, i)] = holder
-                self.in_flight = [(a, t) for a, t in self.in_flight if a.slot_id != SlotID(name, i)]
+                self.learn(SlotID(name, i), holder, worker.profiles[i])
         self.carry_out(self.manager.report_slot_status(name, worker.report(), self.now))
 
     # slots
@@ -245,28 +295,48 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def answer(self, index: int, outcome: str) -> None:
         asked, _ = self.in_flight[index]
         worker = self.workers[asked.resource_id]
-        held = worker.held[asked.slot_id.slot_index]
-        if held is None and outcome != "refused":
-            worker.held[asked.slot_id.slot_index] = (asked.job_id, asked.allocation_id)
-        if outcome == "silent":  # allocated, and the answer is lost
+        slot_id = worker.allocate(asked) if outcome != "refused" else None
+        if outcome == "silent":  # perhaps allocated, and the answer is lost
             return
         del self.in_flight[index]
-        if held is None and outcome == "given":
-            self.known[asked.slot_id] = (asked.job_id, asked.allocation_id)
-            event = self.manager.slot_request_succeeded(
-                asked.slot_id, asked.allocation_id, self.now
-            )
+        if slot_id is not None:
+            self.learn(slot_id, (asked.job_id, asked.allocation_id), asked.profile)
+            event = self.manager.slot_request_succeeded(slot_id, asked.allocation_id, self.now)
         else:
             event = self.manager.slot_request_failed(
                 asked.slot_id, asked.allocation_id, "refused", self.now
             )
         self.carry_out(event)
 
+    def learn(self, slot_id: SlotID, holder: Holder, profile: ResourceProfile) -> None:
+        """The SlotManager is told that the slot is held."""
+        self.known[slot_id] = holder
+        self.profile_of[slot_id] = profile
+        self.in_flight = [
+            (asked, at)
+            for asked, at in self.in_flight
+            if asked.slot_id != slot_id and asked.allocation_id != holder[1]
+        ]
+
     @precondition(lambda self: self.known)
     @rule(data=st.data())
     def job_frees_a_slot(self, data: st.DataObject) -> None:
         slot_id = data.draw(st.sampled_from(sorted(self.known, key=str)))
         self.free_at_worker(slot_id, self.known[slot_id][1])
+
+    # nodes
+
+    @rule(number=st.integers(0, 2), seconds=st.sampled_from([1.0, 20.0]))
+    def node_is_blocked(self, number: int, seconds: float) -> None:
+        node = BlockedNode(f"n{number}", "a bad disk", seconds)
+        until = self.now + seconds
+        self.blocked[node.node_id] = max(until, self.blocked.get(node.node_id, until))
+        self.carry_out(self.manager.block_nodes([node], self.now))
+
+    @rule(number=st.integers(0, 2))
+    def node_is_unblocked(self, number: int) -> None:
+        self.blocked.pop(f"n{number}", None)
+        self.carry_out(self.manager.unblock_node(f"n{number}", self.now))
 
     # time
 
@@ -282,6 +352,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
 
     def check_now(self) -> None:
         self.in_flight = [(a, t) for a, t in self.in_flight if self.now < t + 10.0]
+        self.blocked = {node: until for node, until in self.blocked.items() if until > self.now}
         self.carry_out(self.manager.check(self.now))
 
     # what must hold
@@ -319,7 +390,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
         for job_id in JOBS:
             self.carry_out(self.manager.clear_requirements(job_id, True, self.now))
         for worker in list(self.workers.values()):
-            for i, holder in enumerate(worker.held):
+            for i, holder in tuple(worker.held.items()):
                 if holder is not None:
                     self.free_at_worker(SlotID(worker.location.resource_id, i), holder[1])
         self.time_passes(40.0)

@@ -1,0 +1,44 @@
+"""Deadlines: at most one per key."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.scheduler.deadlines import Deadlines
+
+
+def test_later_deadline_of_a_key_replaces_the_earlier() -> None:
+    deadlines = Deadlines()
+    deadlines.set("a", 1.0)
+    deadlines.set("a", 3.0)
+    deadlines.set("b", 2.0)
+    assert deadlines.next() == 2.0
+    assert deadlines.pop_due(2.5) == ["b"]
+    assert deadlines.pop_due(3.0) == ["a"]
+    assert deadlines.next() is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["set", "remove", "pop"]), st.integers(0, 5), st.integers(0, 50)),
+        max_size=300,
+    )
+)
+def test_same_as_a_dictionary_that_is_searched(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    deadlines, model = Deadlines(), dict[int, float]()
+    for step, key, time in steps:
+        if step == "set":
+            deadlines.set(key, float(time))
+            model[key] = float(time)
+        elif step == "remove":
+            deadlines.remove(key)
+            model.pop(key, None)
+        else:
+            due = deadlines.pop_due(float(time))
+            assert sorted(due) == sorted(k for k, when in model.items() if when <= time)  # type: ignore[type-var]
+            assert [model[k] for k in due] == sorted(model[k] for k in due)  # type: ignore[index]
+            model = {k: when for k, when in model.items() if when > time}
+        assert deadlines.next() == min(model.values(), default=None)

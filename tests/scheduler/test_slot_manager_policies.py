@@ -1,0 +1,398 @@
+"""SlotManager: dynamic slots, spreading, limits, reserves, blocked nodes, failing starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.blocklist import BlockedNode
+from flinkray.scheduler.shortages import ClusterResources
+from flinkray.scheduler.slot_books import SlotManagerSettings
+from flinkray.scheduler.slot_manager import SlotManager
+from flinkray.scheduler.slot_manager_actions import (
+    AskWhetherReleasable,
+    FreeInactiveSlots,
+    ReleaseWorkerGroup,
+    RequestSlot,
+    SlotManagerAction,
+    StartTaskExecutor,
+    StartWorkerGroup,
+)
+from flinkray.scheduler.slots import SlotReport, SlotStatus
+from tests.scheduler.builders import (
+    GIB,
+    JOB,
+    LARGE,
+    OTHER_JOB,
+    SMALL,
+    allocation,
+    group,
+    id_of,
+    location,
+    one,
+    only,
+    report,
+    requirements,
+    sequence,
+    slot_id,
+)
+
+WORKER = ResourceProfile(4.0, 4 * GIB)
+HALF = ResourceProfile(0.5, GIB // 2)
+WIDE = ResourceProfile(3.0, 3 * GIB)
+ANY_CLUSTER = ClusterResources(LARGE, LARGE, (LARGE,))
+
+
+def slot_manager(**settings: object) -> SlotManager:
+    """Of workers with four slots of SMALL."""
+    ids = iter(sequence(AllocationID))
+    fixed = SlotManagerSettings(WORKER, 4, lambda: next(ids))
+    return SlotManager(replace(fixed, **settings))  # type: ignore[arg-type]
+
+
+def start_worker(
+    manager: SlotManager, number: int, now: float = 1.0, node: str = "n0"
+) -> list[SlotManagerAction]:
+    """The worker of request *number* comes up as ``te<number>``."""
+    name, in_group = f"te{number}", f"g{number}"
+    manager.worker_group_started(number, group(in_group), now)
+    where = replace(location(name, 0, in_group), node_id=node)
+    return manager.register_task_executor(where, WORKER, report(name, *[None] * 4), now)
+
+
+def confirm(manager: SlotManager, actions: list[SlotManagerAction], now: float = 2.0) -> None:
+    for asked in only(actions, RequestSlot):
+        manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, now)
+
+
+def asked_at(actions: list[SlotManagerAction]) -> list[str]:
+    return [str(a.slot_id) for a in only(actions, RequestSlot)]
+
+
+# --- dynamic slots --------------------------------------------------------------------------------
+
+
+def test_profile_of_which_two_fit_into_a_static_slot_gets_dynamic_slots() -> None:
+    """SM-10: and so many workers as are filled by such slots."""
+    manager = slot_manager()
+    started = manager.set_requirements(requirements((HALF, 9)), 0.0)
+    assert len(only(started, StartWorkerGroup)) == 2
+    asked = only(start_worker(manager, 1), RequestSlot)
+    assert [(a.slot_id, a.profile) for a in asked] == [(slot_id("te1", -1), HALF)] * 8
+
+
+def test_profile_larger_than_a_static_slot_is_cut_out_of_the_worker() -> None:
+    manager = slot_manager()
+    manager.set_requirements(requirements((WIDE, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    assert (asked.slot_id, asked.profile) == (slot_id("te1", -1), WIDE)
+
+
+def test_what_dynamic_slots_take_is_not_given_as_static_slots() -> None:
+    manager = slot_manager()
+    manager.set_requirements(requirements((WIDE, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    actions = manager.set_requirements(requirements((SMALL, 2), job_id=OTHER_JOB), 3.0)
+    assert asked_at(actions) == ["te1_0"]
+    assert len(only(actions, StartWorkerGroup)) == 1
+
+
+def test_confirmed_dynamic_slot_is_known_under_its_index_and_gone_when_freed() -> None:
+    """SM-04."""
+    manager = slot_manager()
+    manager.set_requirements(requirements((WIDE, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    manager.slot_request_succeeded(slot_id("te1", 4), asked.allocation_id, 2.0)
+    assert manager.task_executors()[0].number_of_slots == 5
+    assert not manager.has_shortage
+    manager.set_requirements(requirements(), 3.0)
+    manager.slot_freed(slot_id("te1", 4), asked.allocation_id, 4.0)
+    info = manager.task_executors()[0]
+    assert (info.number_of_slots, info.free_slots) == (4, 4)
+
+
+def test_report_that_comes_before_the_answer_tells_the_index_of_a_dynamic_slot() -> None:
+    """SM-04."""
+    manager = slot_manager()
+    manager.set_requirements(requirements((WIDE, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    dynamic = SlotStatus(slot_id("te1", 4), WIDE, JOB, asked.allocation_id, is_dynamic=True)
+    seen = SlotReport((*report("te1", *[None] * 4).slots, dynamic))
+    assert manager.report_slot_status(ResourceID("te1"), seen, 2.0) == []
+    assert manager.slot_request_succeeded(slot_id("te1", 4), asked.allocation_id, 2.1) == []
+    assert manager.task_executors()[0].number_of_slots == 5
+
+
+def test_refused_dynamic_slot_is_asked_for_elsewhere_and_there_again_later() -> None:
+    """SM-05."""
+    manager = slot_manager()
+    manager.set_requirements(requirements((WIDE, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    again = manager.slot_request_failed(asked.slot_id, asked.allocation_id, "full", 2.0)
+    assert only(again, RequestSlot) == []
+    assert one(manager.check(2.5), RequestSlot).slot_id == slot_id("te1", -1)
+
+
+def test_dynamic_slots_of_an_earlier_resource_manager_are_taken_over() -> None:
+    """SM-08."""
+    manager = slot_manager()
+    manager.set_requirements(requirements((WIDE, 1)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    held = SlotStatus(slot_id("te1", 4), WIDE, JOB, allocation(7), is_dynamic=True)
+    seen = SlotReport((*report("te1", *[None] * 4).slots, held))
+    where = location("te1", 0, "g1")
+    assert only(manager.register_task_executor(where, WORKER, seen, 1.0), RequestSlot) == []
+    assert not manager.has_shortage
+
+
+# --- choice ---------------------------------------------------------------------------------------
+
+
+def two_workers(**settings: object) -> SlotManager:
+    manager = slot_manager(**settings)
+    manager.set_requirements(requirements((SMALL, 8)), 0.0)
+    for number in (1, 2):
+        for asked in only(start_worker(manager, number), RequestSlot):
+            manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, 1.0)
+    manager.clear_requirements(JOB, True, 2.0)
+    for name in ("te1", "te2"):
+        manager.report_slot_status(ResourceID(name), report(name, *[None] * 4), 4.0)
+    return manager
+
+
+def test_slots_are_taken_from_one_worker_after_the_other() -> None:
+    """SM-13."""
+    manager = two_workers()
+    actions = manager.set_requirements(requirements((SMALL, 5), job_id=OTHER_JOB), 5.0)
+    assert asked_at(actions) == ["te1_0", "te1_1", "te1_2", "te1_3", "te2_0"]
+
+
+def test_spread_out_slots_are_taken_from_the_least_used_worker() -> None:
+    """SM-13."""
+    manager = two_workers(spread_out=True)
+    actions = manager.set_requirements(requirements((SMALL, 5), job_id=OTHER_JOB), 5.0)
+    assert asked_at(actions) == ["te1_0", "te2_0", "te1_1", "te2_1", "te1_2"]
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_no_worker_is_started_beyond_the_limit_of_slots_and_the_job_is_told() -> None:
+    """SM-12."""
+    manager = slot_manager(max_slots=8)
+    started = manager.set_requirements(requirements((SMALL, 12)), 0.0)
+    assert len(only(started, StartWorkerGroup)) == 2
+    (shortage,) = manager.shortages(JOB, 0.0, ANY_CLUSTER)
+    assert shortage.exhausted
+    assert not shortage.unfulfillable
+    assert "No more than 8 slots may be started in all" in shortage.reason
+
+
+def test_limit_counts_dedicated_workers_and_lets_go_when_they_are_gone() -> None:
+    """SM-12."""
+    manager = slot_manager(max_slots=4)
+    manager.set_requirements(requirements((SMALL, 3), dedicated=True), 0.0)
+    shared = requirements((SMALL, 2), job_id=OTHER_JOB)
+    assert only(manager.set_requirements(shared, 1.0), StartWorkerGroup) == []
+    actions = manager.clear_requirements(JOB, True, 2.0)
+    assert one(actions, StartWorkerGroup).job_id is None
+
+
+def test_dedicated_group_beyond_the_limit_waits_for_room() -> None:
+    """SM-12."""
+    manager = slot_manager(max_slots=4)
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    own = requirements((SMALL, 2), job_id=OTHER_JOB, dedicated=True)
+    assert only(manager.set_requirements(own, 1.0), StartWorkerGroup) == []
+    (shortage,) = manager.shortages(OTHER_JOB, 1.0, ANY_CLUSTER)
+    assert shortage.exhausted
+    manager.worker_group_started(1, group("g1"), 2.0)
+    manager.set_requirements(requirements(), 3.0)
+    actions = manager.worker_group_lost(group("g1"), "its node died", 4.0)
+    assert one(actions, StartWorkerGroup).job_id == OTHER_JOB
+
+
+def test_idle_worker_that_registers_beyond_the_limit_is_released() -> None:
+    """SM-12."""
+    manager = slot_manager(max_slots=4)
+    for name in ("g1", "g2"):
+        manager.recover_worker_group(group(name), (WORKER,), 4, None, (0,), 0.0)
+    first, second = location("te1", 0, "g1"), location("te2", 0, "g2")
+    busy = report("te1", (JOB, allocation(1)), None, None, None)
+    assert manager.register_task_executor(first, WORKER, busy, 1.0) == []
+    free = report("te2", *[None] * 4)
+    actions = manager.register_task_executor(second, WORKER, free, 1.0)
+    released = one(actions, ReleaseWorkerGroup)
+    assert released.group_id == group("g2")
+    assert "more than 4 slots" in released.reason
+
+
+# --- what can never be ----------------------------------------------------------------------------
+
+
+def test_what_no_worker_could_hold_waits_until_that_is_called_a_failure() -> None:
+    """SM-14, RM-09."""
+    manager = slot_manager()
+    manager.set_fail_unfulfillable(False)
+    manager.set_requirements(requirements((ResourceProfile(5.0), 1)), 0.0)
+    manager.set_requirements(requirements((LARGE, 1), job_id=OTHER_JOB), 0.0)
+    (waiting,) = manager.shortages(JOB, 0.0, ANY_CLUSTER)
+    assert not waiting.unfulfillable
+    assert "starting up" in waiting.reason
+    manager.set_fail_unfulfillable(True)
+    (failing,) = manager.shortages(JOB, 0.0, ANY_CLUSTER)
+    assert failing.unfulfillable
+    (other,) = manager.shortages(OTHER_JOB, 0.0, ANY_CLUSTER)
+    assert not other.unfulfillable
+
+
+def test_worker_that_is_there_could_hold_it_even_if_it_is_busy() -> None:
+    """SM-14: a larger one than those that are started."""
+    manager = slot_manager()
+    huge = ResourceProfile(16.0, 16 * GIB)
+    manager.recover_worker_group(group("huge"), (huge,), 1, None, (0,), 0.0)
+    busy = report("te", (OTHER_JOB, allocation(1)), profile=huge)
+    manager.register_task_executor(location("te", 0, "huge"), huge, busy, 1.0)
+    manager.set_requirements(requirements((ResourceProfile(8.0), 1)), 2.0)
+    (waiting,) = manager.shortages(JOB, 2.0, ANY_CLUSTER)
+    assert not waiting.unfulfillable
+
+
+# --- reserves -------------------------------------------------------------------------------------
+
+
+def test_redundant_workers_are_started_beside_those_that_are_needed() -> None:
+    manager = slot_manager(redundant_workers=1)
+    started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    assert len(only(started, StartWorkerGroup)) == 2
+    confirm(manager, start_worker(manager, 1))
+    assert start_worker(manager, 2) == []
+
+
+def test_lost_worker_is_replaced_from_the_reserve_at_once() -> None:
+    manager = slot_manager(redundant_workers=1)
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    start_worker(manager, 2)
+    actions = manager.task_executor_lost(ResourceID("te1"), "killed", 40.0)
+    assert asked_at(actions) == ["te2_0", "te2_1"]
+    assert one(actions, StartTaskExecutor).group_id == group("g1")
+
+
+def test_reserve_is_kept_while_jobs_run_and_released_after_the_last() -> None:
+    """SM-15."""
+    manager = slot_manager(redundant_workers=1)
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    start_worker(manager, 2)
+    assert manager.check(1000.0) == []
+    manager.clear_requirements(JOB, True, 1000.0)
+    asked = [a.group_id for a in only(manager.check(1030.0), AskWhetherReleasable)]
+    assert asked == [group("g2")]
+
+
+def test_no_reserve_without_a_job() -> None:
+    manager = slot_manager(redundant_workers=2)
+    assert manager.check(0.0) == []
+    assert manager.set_requirements(requirements(), 1.0) == []
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_given_from_a_blocked_node_until_its_time_is_over() -> None:
+    manager = slot_manager()
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1, node="bad"))
+    assert manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 2.0) == []
+    actions = manager.set_requirements(requirements((SMALL, 2)), 3.0)
+    assert asked_at(actions) == []
+    assert len(only(actions, StartWorkerGroup)) == 1
+    assert [node.node_id for node in manager.blocked_nodes()] == ["bad"]
+    assert asked_at(manager.check(102.0)) == ["te1_1"]
+    assert manager.blocked_nodes() == ()
+
+
+def test_worker_that_registers_from_a_blocked_node_is_not_used() -> None:
+    manager = slot_manager()
+    manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 0.0)
+    manager.set_requirements(requirements((SMALL, 1)), 1.0)
+    assert asked_at(start_worker(manager, 1, node="bad")) == []
+    assert asked_at(manager.unblock_node("bad", 5.0)) == ["te1_0"]
+
+
+def test_blocking_again_never_shortens_the_time() -> None:
+    manager = slot_manager()
+    manager.block_nodes([BlockedNode("bad", "first", 100.0)], 0.0)
+    manager.block_nodes([BlockedNode("bad", "second", 10.0)], 1.0)
+    manager.check(50.0)
+    assert [node.cause for node in manager.blocked_nodes()] == ["first"]
+
+
+# --- failing starts -------------------------------------------------------------------------------
+
+
+def test_too_many_failed_starts_within_a_minute_pause_all_starts() -> None:
+    manager = slot_manager(max_start_failures_per_minute=2.0, start_retry_interval=30.0)
+    manager.set_requirements(requirements((SMALL, 12)), 0.0)
+    for number in (1, 2, 3):
+        manager.worker_group_started(number, group(f"g{number}"), 1.0)
+    for number in (1, 2):
+        again = manager.task_executor_start_failed(group(f"g{number}"), 0, "no disk", 2.0)
+        assert one(again, StartTaskExecutor).delay == 0.0
+    third = manager.task_executor_start_failed(group("g3"), 0, "no disk", 3.0)
+    assert one(third, StartTaskExecutor).delay == 30.0
+    (shortage,) = manager.shortages(JOB, 3.0, ANY_CLUSTER)
+    assert "Too many starts of workers have failed" in shortage.reason
+
+
+def test_groups_are_requested_again_when_the_pause_is_over() -> None:
+    manager = slot_manager(max_start_failures_per_minute=1.0, start_retry_interval=30.0)
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    assert manager.worker_group_failed(1, "refused", 1.0) == []
+    assert one(manager.check(2.0), StartWorkerGroup).request_number == 2
+    assert manager.worker_group_failed(2, "refused", 3.0) == []
+    assert manager.check(32.9) == []
+    assert one(manager.check(33.0), StartWorkerGroup).request_number == 3
+
+
+def test_recovered_worker_counts_until_it_registers_or_its_time_is_over() -> None:
+    """SM-10: no other is started in its place meanwhile."""
+    manager = slot_manager(previous_worker_timeout=20.0)
+    manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)
+    assert manager.set_requirements(requirements((SMALL, 4)), 1.0) == []
+    assert manager.check(19.9) == []
+    assert one(manager.check(20.0), StartTaskExecutor).group_id == group("g1")
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def test_lost_master_has_unused_slots_freed_and_emptied_requirements_do_not() -> None:
+    """SM-18."""
+    manager = slot_manager()
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    assert only(manager.set_requirements(requirements(), 3.0), FreeInactiveSlots) == []
+    freed = one(manager.clear_requirements(JOB, False, 4.0), FreeInactiveSlots)
+    assert (freed.resource_id, freed.job_id) == ("te1", JOB)
+
+
+def test_jobs_that_declare_together_are_looked_at_together() -> None:
+    """SM-16: one check, and as many workers as both need together."""
+    manager = slot_manager()
+    jobs = [requirements((SMALL, 1), job_id=id_of(JobID, number)) for number in (1, 2, 3)]
+    actions = manager.set_all_requirements(jobs, 0.0)
+    assert len(only(actions, StartWorkerGroup)) == 1
+    assert manager.check(0.0) == []
+
+
+def test_task_executors_of_a_job_are_found() -> None:
+    manager = slot_manager()
+    manager.set_requirements(requirements((SMALL, 5)), 0.0)
+    for number in (1, 2):
+        confirm(manager, start_worker(manager, number))
+    assert manager.task_executors_of(JOB) == ("te1", "te2")
+    assert manager.task_executors_of(OTHER_JOB) == ()
+    assert manager.worker_groups() == (WorkerGroupId("g1"), WorkerGroupId("g2"))

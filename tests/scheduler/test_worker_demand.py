@@ -1,0 +1,68 @@
+"""workers_for: how many workers it takes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slots import ResourceRequirement, profile_of_slot
+from flinkray.scheduler.worker_demand import redundant_workers_missing, workers_for
+
+WORKER = ResourceProfile(4.0, 4000)
+SLOT = profile_of_slot(WORKER, 4)
+
+
+def needed(*missing: tuple[float, int]) -> int:
+    """Of profiles with so many CPUs and a thousand bytes for each."""
+    wanted = [ResourceRequirement(ResourceProfile(c, int(1000 * c)), n) for c, n in missing]
+    return workers_for(wanted, WORKER, SLOT)
+
+
+def test_static_slots_fill_workers() -> None:
+    """SM-10."""
+    assert [needed((1.0, n)) for n in (0, 1, 4, 5, 8, 9)] == [0, 1, 1, 2, 2, 3]
+
+
+def test_small_profiles_are_cut_to_measure() -> None:
+    assert needed((0.5, 8)) == 1
+    assert needed((0.5, 9)) == 2
+
+
+def test_small_ones_go_where_large_ones_leave_room() -> None:
+    assert needed((3.0, 2), (1.0, 2)) == 2
+    assert needed((3.0, 2), (1.0, 3)) == 3
+    assert needed((3.0, 1), (2.0, 2), (0.5, 2)) == 2
+
+
+def test_what_no_worker_holds_takes_none() -> None:
+    """SM-14."""
+    assert needed((5.0, 3)) == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]), st.integers(0, 9)))
+)
+def test_never_fewer_workers_than_the_sum_takes_and_never_one_for_each_slot_but_the_large(
+    missing: list[tuple[float, int]],
+) -> None:
+    number = needed(*missing)
+    # what is served by a static slot takes one whole
+    cpus = sum((1.0 if 0.5 < cpu <= 1.0 else cpu) * count for cpu, count in missing)
+    assert number * WORKER.cpu >= cpus
+    assert number <= sum(count for _, count in missing)
+    alone: dict[float, int] = {}
+    for cpu, count in missing:
+        alone[cpu] = alone.get(cpu, 0) + count
+    assert number <= sum(needed((cpu, count)) for cpu, count in alone.items())
+
+
+def test_reserve_lacks_what_is_not_free() -> None:
+    assert [redundant_workers_missing(2, 4, free) for free in (0, 3, 4, 7, 8, 20)] == [
+        2,
+        2,
+        1,
+        1,
+        0,
+        0,
+    ]
