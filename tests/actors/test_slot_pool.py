@@ -1,0 +1,272 @@
+"""The SlotPool actor between doubles: what it declares, tells, frees and repeats."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flinkray.actors.gateways import (
+    JobMasterGateway,
+    ResourceManagerGateway,
+    SlotPoolGateway,
+    TaskExecutorGateway,
+)
+from flinkray.actors.messages import ClusterArguments, SlotPoolArguments
+from flinkray.actors.slot_pool import SlotPool
+from flinkray.core.errors import JobNotFoundError, RpcTimeoutError
+from flinkray.core.ids import (
+    AllocationID,
+    JobID,
+    JobMasterId,
+    ResourceID,
+    ResourceManagerId,
+    SlotRequestId,
+    WorkerGroupId,
+)
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.scheduler.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotAllocated,
+    SlotEvent,
+    SlotRequest,
+    SlotRequestFailed,
+    SlotRequests,
+)
+from flinkray.scheduler.slots import SlotOffer, WorkerLocation
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import ONE_CPU, number
+
+JOB = number(JobID, 1)
+MASTER_ID = number(JobMasterId, 1)
+ALLOCATION = number(AllocationID, 7)
+OTHER_ALLOCATION = number(AllocationID, 8)
+
+
+class Surroundings:
+    """A SlotPool with doubles of a JobMaster, a ResourceManager and a TaskExecutor."""
+
+    def __init__(self) -> None:
+        self.network = LocalNetwork()
+        self.master = TestingGateway(JobMasterGateway, MASTER_ID).start(
+            LocalRpcService("JobMaster", self.network), "jobmaster"
+        )
+        self.managers = [self._manager(n) for n in (1, 2)]
+        self.executor = (
+            TestingGateway(TaskExecutorGateway)
+            .on(TaskExecutorGateway.free_slot)
+            .returning(None)
+            .start(LocalRpcService("te", self.network), "taskexecutor")
+        )
+        self.location = WorkerLocation(
+            ResourceID("te"), self.executor.address, "n0", "127.0.0.1", 1, WorkerGroupId("g"), 0
+        )
+
+    def _manager(self, n: int) -> TestingGateway[ResourceManagerGateway]:
+        service = LocalRpcService(f"ResourceManager-{n}", self.network)
+        return (
+            TestingGateway(ResourceManagerGateway, number(ResourceManagerId, n))
+            .on(ResourceManagerGateway.declare_required_resources)
+            .returning(None)
+            .start(service, "resourcemanager")
+        )
+
+    async def start(self, configuration: dict[str, str] | None = None) -> SlotPoolGateway:
+        service = LocalRpcService("SlotPool", self.network)
+        cluster = ClusterArguments("test", configuration or {}, "nowhere")
+        arguments = SlotPoolArguments(cluster, JOB, MASTER_ID, self.master.address)
+        master = await service.connect(self.master.address, JobMasterGateway, MASTER_ID)
+        self.pool = SlotPool(service, arguments, master)
+        self.pool.start()
+        client = LocalRpcService("client", self.network)
+        return await client.connect(self.pool.address, SlotPoolGateway, MASTER_ID)
+
+    async def connect(self, pool: SlotPoolGateway, n: int = 1) -> None:
+        manager = self.managers[n - 1]
+        await pool.connect_to_resource_manager(manager.address, number(ResourceManagerId, n))
+
+    def declared(self, n: int = 1) -> list[int]:
+        """The totals that a ResourceManager was told."""
+        calls = self.managers[n - 1].calls_of(ResourceManagerGateway.declare_required_resources)
+        return [sum(r.count for r in wanted.requirements) for _, wanted in calls]
+
+    async def is_declared(self, count: int, n: int = 1) -> None:
+        """Return when so many declarations have arrived."""
+        method = ResourceManagerGateway.declare_required_resources
+        await self.managers[n - 1].wait_for(method, count)
+
+    async def events(self, count: int) -> list[SlotEvent]:
+        """All slot events, when there are so many messages."""
+        await self.master.wait_for(JobMasterGateway.slots_changed, count)
+        calls = self.master.calls_of(JobMasterGateway.slots_changed)
+        return [event for _, _, events in calls for event in events]
+
+    async def offer(self, pool: SlotPoolGateway, allocation_id: AllocationID, index: int) -> bool:
+        await pool.register_task_executor(self.location)
+        offer = SlotOffer(allocation_id, index, ONE_CPU)
+        answer = await pool.offer_slots(self.location.resource_id, (offer,))
+        return answer.accepted == (allocation_id,)
+
+
+def wanted(*numbers: int, timeout: float | None = None) -> SlotRequests:
+    requests = tuple(SlotRequest(number(SlotRequestId, n)) for n in numbers)
+    return SlotRequests(ONE_CPU, requests, timeout=timeout)
+
+
+# --- declarations ---------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_requirements_are_declared_when_a_resource_manager_is_connected() -> None:
+    """SP-27: and to none before."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1, 2))
+    await asyncio.sleep(10.0)
+    assert around.declared() == []
+    await around.connect(pool)
+    await around.is_declared(1)
+    assert around.declared() == [2]
+
+
+@on_virtual_time
+async def test_declaration_that_fails_is_repeated_until_it_arrives() -> None:
+    """SP-27."""
+    around = Surroundings()
+    pool = await around.start()
+    manager = around.managers[0]
+    manager.on(ResourceManagerGateway.declare_required_resources).raising(
+        JobNotFoundError(JOB, "not registered yet")
+    )
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.is_declared(3)
+    manager.on(ResourceManagerGateway.declare_required_resources).returning(None)
+    await around.is_declared(4)
+    await asyncio.sleep(10.0)
+    assert around.declared() == [1, 1, 1, 1]
+
+
+@on_virtual_time
+async def test_newer_declaration_takes_the_place_of_one_that_is_being_repeated() -> None:
+    """SP-27."""
+    around = Surroundings()
+    pool = await around.start()
+    manager = around.managers[0]
+    manager.on(ResourceManagerGateway.declare_required_resources).raising(
+        JobNotFoundError(JOB, "not registered yet")
+    )
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.is_declared(2)
+    await pool.request_slots(wanted(2))
+    await around.is_declared(5)
+    assert around.declared()[2:] == [2, 2, 2]
+
+
+@on_virtual_time
+async def test_disconnecting_ends_the_repetition_and_the_next_one_is_told() -> None:
+    """SP-27."""
+    around = Surroundings()
+    pool = await around.start()
+    around.managers[0].on(ResourceManagerGateway.declare_required_resources).raising(
+        JobNotFoundError(JOB, "not registered yet")
+    )
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.is_declared(1)
+    await pool.disconnect_resource_manager()
+    told = len(around.declared())
+    await asyncio.sleep(10.0)
+    assert len(around.declared()) == told
+    await around.connect(pool, 2)
+    await around.is_declared(1, n=2)
+    assert around.declared(2) == [1]
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_offered_slot_is_told_and_given_by_one_message() -> None:
+    """SP-03, TM-09: before the TaskExecutor hears that it is accepted."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    assert await around.offer(pool, ALLOCATION, 0)
+    ((gained, lost, events),) = around.master.calls_of(JobMasterGateway.slots_changed)
+    assert [slot.allocation_id for slot in gained] == [ALLOCATION]
+    assert lost == ()
+    assert events == (SlotAllocated(number(SlotRequestId, 1), gained[0]),)
+    assert not await around.offer(pool, OTHER_ALLOCATION, 1)
+
+
+@on_virtual_time
+async def test_thousands_of_requests_are_answered_by_messages_of_bounded_size() -> None:
+    """SP-14: and each request once."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(*range(5000), timeout=3.0))
+    events = await around.events(3)
+    assert sorted(e.request_id for e in events if isinstance(e, SlotRequestFailed)) == [
+        number(SlotRequestId, n) for n in range(5000)
+    ]
+    sizes = [len(e) for _, _, e in around.master.calls_of(JobMasterGateway.slots_changed)]
+    assert sizes == [2000, 2000, 1000]
+
+
+@on_virtual_time
+async def test_request_times_out_with_and_without_a_resource_manager() -> None:
+    """SP-14."""
+    around = Surroundings()
+    pool = await around.start({"slot.request.timeout": "20 s"})
+    await pool.request_slots(wanted(1))
+    (failed,) = await around.events(1)
+    assert isinstance(failed, SlotRequestFailed)
+    assert 20.0 <= around.pool.clock.monotonic() < 21.0
+    await around.connect(pool)
+    await pool.request_slots(wanted(2))
+    assert len(await around.events(2)) == 2
+    await around.is_declared(3)
+    assert around.declared() == [0, 1, 0]
+
+
+@on_virtual_time
+async def test_cancelled_request_is_declared_no_longer_and_hears_nothing() -> None:
+    """SP-05."""
+    around = Surroundings()
+    pool = await around.start({"slot.request.timeout": "20 s"})
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    cancelled = CancelSlotRequests((number(SlotRequestId, 1),), "not needed")
+    await pool.cancel_slot_requests(cancelled)
+    await asyncio.sleep(60.0)
+    assert around.declared()[-1] == 0
+    assert around.master.calls_of(JobMasterGateway.slots_changed) == []
+
+
+@on_virtual_time
+async def test_idle_slot_is_freed_and_forgotten_although_freeing_it_fails() -> None:
+    """SP-07, SP-08."""
+    around = Surroundings()
+    around.executor.on(TaskExecutorGateway.free_slot).raising(RpcTimeoutError("too busy"))
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    await pool.return_slots(ReturnSlots((ALLOCATION,), "done"))
+    (allocation_id, reason) = await around.executor.wait_for(TaskExecutorGateway.free_slot)
+    assert allocation_id == ALLOCATION
+    assert reason == "not required for 50 s"
+    await pool.request_slots(wanted(2, timeout=5.0))
+    assert isinstance((await around.events(3))[-1], SlotRequestFailed)
+
+
+@on_virtual_time
+async def test_slots_are_freed_when_the_job_master_dies() -> None:
+    """SP-06."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    around.network.kill("JobMaster")
+    assert (await around.executor.wait_for(TaskExecutorGateway.free_slot))[0] == ALLOCATION
