@@ -225,6 +225,7 @@ async def test_request_times_out_with_and_without_a_resource_manager() -> None:
     assert isinstance(failed, SlotRequestFailed)
     assert 20.0 <= around.pool.clock.monotonic() < 21.0
     await around.connect(pool)
+    await around.is_declared(1)
     await pool.request_slots(wanted(2))
     assert len(await around.events(2)) == 2
     await around.is_declared(3)
