@@ -23,6 +23,10 @@ _WRITE_AT_ONCE = 131_072
 """Bytes that are given to the socket together; what is sent later has to wait for them."""
 
 
+_WRITE_EARLY = 16_384
+"""Bytes that are not kept until the end of the loop's turn, so that the other side can begin."""
+
+
 class FrameStream(asyncio.Protocol, Transport):
     """Both ends of one socket: frames out, frames in.
 
@@ -94,7 +98,7 @@ class FrameStream(asyncio.Protocol, Transport):
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
-        if outgoing.small_bytes > FRAGMENT_SIZE:
+        if outgoing.small_bytes > _WRITE_EARLY:
             if not self._is_write_paused:
                 self._write(_WRITE_AT_ONCE)
             elif self._congested is None and outgoing.small_bytes > WRITE_HIGH_WATER:
