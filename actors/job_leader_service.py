@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.job_table import Job, JobTable
 from flinkray.actors.leader_connection import LeaderConnection
 from flinkray.actors.messages import (
     AllocatedSlotReport,
@@ -24,14 +25,26 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.slots import WorkerLocation
 
-_Connection = LeaderConnection[JobMasterGateway, TaskExecutorToJobMasterRegistrationSuccess]
+_LeaderConnection = LeaderConnection[JobMasterGateway, TaskExecutorToJobMasterRegistrationSuccess]
 
 
 @dataclass(slots=True)
-class _Job:
+class _Following:
+    """What a job has for as long as it has slots here: who leads it, and the way there."""
+
     job_master_id: JobMasterId
-    connection: _Connection
-    heartbeat_target: ResourceID | None = None
+    leader: _LeaderConnection
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """The connection of a job to its JobMaster."""
+
+    master: JobMasterGateway
+    resource_id: ResourceID
+
+
+_Job = Job[_Following, _Registered]
 
 
 class JobLeaderService:
@@ -61,7 +74,7 @@ class JobLeaderService:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._heartbeat_payload = heartbeat_payload
-        self._jobs: dict[JobID, _Job] = {}
+        self._jobs: JobTable[_Following, _Registered] = JobTable(lambda _: None)
         self._heartbeats: HeartbeatManager[TaskExecutorHeartbeat, AllocatedSlotReport] = (
             HeartbeatManager(
                 endpoint,
@@ -79,24 +92,24 @@ class JobLeaderService:
         """Connect to the job's master; a master of another session is left first (TM-15)."""
         known = self._jobs.get(job_id)
         if known is not None:
-            if known.job_master_id == job_master_id:
+            if known.services.job_master_id == job_master_id:
                 return
             await self.remove_job(job_id)
-        connection: _Connection = LeaderConnection(
+        leader: _LeaderConnection = LeaderConnection(
             self._endpoint,
             target_name=f"JobMaster of job {job_id}",
             gateway=JobMasterGateway,
             token_type=JobMasterId,
             register=lambda master: master.register_task_executor(job_id, self._location),
             on_connected=lambda master, success: self._connected(
-                job, job_id, master, success.job_master_resource_id
+                job, master, success.job_master_resource_id
             ),
-            on_lost=lambda reason: self._lost(job, job_id, reason),
-            on_rejection=lambda rejection: self._rejected(job, job_id, rejection),
+            on_lost=lambda reason: self._lost(job, reason),
+            on_rejection=lambda rejection: self._rejected(job, rejection),
             settings=self._registration,
         )
-        job = self._jobs[job_id] = _Job(job_master_id, connection)
-        await connection.start(
+        job = self._jobs.get_or_create(job_id, lambda: _Following(job_master_id, leader))
+        await leader.start(
             self._high_availability.get_job_master_leader_retriever(
                 job_id, address, job_master_id.leader_session()
             )
@@ -104,65 +117,69 @@ class JobLeaderService:
 
     async def remove_job(self, job_id: JobID) -> None:
         """Nothing of the job is here any more (TM-14).  Idempotent."""
-        job = self._jobs.pop(job_id, None)
+        job = self._jobs.get(job_id)
         if job is not None:
-            self._unmonitor(job)
-            await job.connection.stop()
+            leader = job.services.leader
+            self._disconnect(job)
+            self._jobs.remove(job_id)
+            await leader.stop()
 
     async def stop(self) -> None:
         """Leave all JobMasters."""
-        for job_id in tuple(self._jobs):
-            await self.remove_job(job_id)
+        for job in self._jobs:
+            await self.remove_job(job.job_id)
         self._heartbeats.stop()
 
     def job_master(self, job_id: JobID) -> JobMasterGateway | None:
         """The job's master, while registered there."""
         job = self._jobs.get(job_id)
-        return None if job is None else job.connection.target_gateway
+        return None if job is None else job.services.leader.target_gateway
 
     def is_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
         job = self._jobs.get(job_id)
-        return job is not None and job.job_master_id == job_master_id
+        return job is not None and job.services.job_master_id == job_master_id
 
     def heartbeat_received(self, resource_id: ResourceID, report: AllocatedSlotReport) -> None:
         self._heartbeats.request_heartbeat(resource_id, report)
 
-    def _connected(
-        self, job: _Job, job_id: JobID, master: JobMasterGateway, resource_id: ResourceID
-    ) -> None:
-        job.heartbeat_target = resource_id
+    def _connected(self, job: _Job, master: JobMasterGateway, resource_id: ResourceID) -> None:
+        self._disconnect(job)
+        job.connect(_Registered(master, resource_id))
         self._heartbeats.monitor_target(
             resource_id,
             lambda payload: master.heartbeat_from_task_executor(
                 self._location.resource_id, payload
             ),
         )
-        self._on_connected(job_id)
+        self._on_connected(job.job_id)
 
-    def _lost(self, job: _Job, job_id: JobID, reason: str) -> None:
-        if self._jobs.get(job_id) is job:
-            self._unmonitor(job)
-            self._on_lost(job_id, reason)
+    def _lost(self, job: _Job, reason: str) -> None:
+        if self._jobs.get(job.job_id) is job:
+            self._disconnect(job)
+            self._on_lost(job.job_id, reason)
 
-    def _rejected(self, job: _Job, job_id: JobID, rejection: RegistrationRejection) -> None:
-        self._lost(job, job_id, f"it rejected the registration: {rejection.reason}")
+    def _rejected(self, job: _Job, rejection: RegistrationRejection) -> None:
+        self._lost(job, f"it rejected the registration: {rejection.reason}")
 
     def _deaf(self, resource_id: ResourceID, reason: str) -> None:
         """Tell it, should it hear, and register anew (TM-05)."""
-        for job in self._jobs.values():
-            master = job.connection.target_gateway
-            if job.heartbeat_target == resource_id and master is not None:
-                goodbye = master.disconnect_task_executor(self._location.resource_id, reason)
-                tell(self._endpoint, goodbye, resource_id)
-                job.connection.reconnect(reason)
+        job = self._job_at(resource_id)
+        if job is not None:
+            goodbye = job.connection.master.disconnect_task_executor(
+                self._location.resource_id, reason
+            )
+            tell(self._endpoint, goodbye, resource_id)
+            job.services.leader.reconnect(reason)
 
-    def _unmonitor(self, job: _Job) -> None:
-        if job.heartbeat_target is not None:
-            self._heartbeats.unmonitor_target(job.heartbeat_target)
-            job.heartbeat_target = None
+    def _disconnect(self, job: _Job) -> None:
+        if job.is_connected:
+            self._heartbeats.unmonitor_target(job.disconnect().resource_id)
 
     def _payload_for(self, resource_id: ResourceID) -> TaskExecutorHeartbeat:
-        for job_id, job in self._jobs.items():
-            if job.heartbeat_target == resource_id:
-                return self._heartbeat_payload(job_id)
-        return TaskExecutorHeartbeat(())
+        job = self._job_at(resource_id)
+        return TaskExecutorHeartbeat(()) if job is None else self._heartbeat_payload(job.job_id)
+
+    def _job_at(self, resource_id: ResourceID) -> _Job | None:
+        """The job whose registered JobMaster that is."""
+        at = (job for job in self._jobs if job.is_connected)
+        return next((job for job in at if job.connection.resource_id == resource_id), None)

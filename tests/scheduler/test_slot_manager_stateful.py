@@ -58,8 +58,11 @@ class Worker:
         return total_of(self.profiles[i] for i, holder in self.held.items() if holder is not None)
 
     def allocate(self, asked: RequestSlot) -> SlotID | None:
-        """None: it is refused."""
+        """The same again: the same slot.  None: it is refused."""
         index = asked.slot_id.slot_index
+        for known, holder in self.held.items():
+            if holder == (asked.job_id, asked.allocation_id):
+                return SlotID(self.location.resource_id, known)
         profile = asked.profile if index < 0 else SMALL
         if self.held.get(index) is not None or not (self.used + profile).fits_into(self.total):
             return None
