@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test simulate lint format bench coverage-page clean
+.PHONY: help demo test simulate safeguards lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,10 @@ $(READY): pyproject.toml tools/bootstrap
 
 demo: $(READY)
 	@$(BIN)/python examples/flights_demo.py
+
+# How many seeds notice that a safeguard is missing: docs/safeguards.md.
+safeguards: $(READY)
+	@$(BIN)/python -m tools.safeguards --write
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -7,6 +7,7 @@ that each invariant can be asked for at every step:
 - of the registrations of a worker at a leader the newest wins, and a worker is told of its newest
   registration only;
 - no command takes effect twice;
+- a leader does not count on a worker that has hung for longer than heartbeats take to tell;
 - after the last fault every worker is registered, by its newest registration, at the last leader.
 """
 
@@ -16,7 +17,6 @@ import asyncio
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -39,15 +39,25 @@ from flinkray.rpc import (
     ask_timeout,
     oneway,
 )
-from flinkray.testing.simulation import Faults, Simulation
+from flinkray.testing.simulation import (
+    Conditions,
+    Faults,
+    SimulatedProcess,
+    SimulatedRpcService,
+    Simulation,
+)
+from flinkray.testing.simulation.process import ProcessState
 
 WORKERS = 3
-FAULTS_UNTIL = 30.0
+FAULTS_UNTIL = 20.0
 BOUND = 45.0
 """Seconds after the last fault until all is well again: a registration's timeout may have grown to
 :data:`LONGEST_ATTEMPT`, a connection across a healed partition is given up after 15."""
 LONGEST_ATTEMPT = 5.0
-PULSE = HeartbeatSettings(interval=1.0, timeout=4.0)
+PULSE = HeartbeatSettings(interval=0.5, timeout=2.0)
+DEAF = PULSE.timeout + Conditions().longest_delay + 1.0
+"""Seconds of a worker's hang after which its leader must know: what the worker sent before may
+arrive late."""
 ELECTION, LEADER = "election/election", "leader/leader"
 
 FAULTS = Faults(
@@ -58,11 +68,11 @@ FAULTS = Faults(
     delay=0.05,
     reset_every=3.0,
     crash_every=5.0,
-    hang_every=10.0,
-    slow_every=5.0,
+    hang_every=3.0,
+    slow_every=1.5,
     partition_every=5.0,
     node_crash_every=20.0,
-    longest=10.0,
+    longest=12.0,
     since=0.5,
     until=FAULTS_UNTIL,
     spare=("election",),
@@ -93,7 +103,12 @@ class World:
     """Session and worker -> the generation that is registered there."""
     effects: Counter[int] = field(default_factory=Counter)
     """Command -> how often it took effect."""
+    leader: Leader | None = None
+    """The latest."""
     violations: list[str] = field(default_factory=list)
+    hung_since: dict[SimulatedProcess, float] = field(default_factory=dict)
+    leader_well_since: float = 0.0
+    """The leader's process neither hangs nor is slow, and the leader is the same."""
 
     def new_session(self) -> SessionId:
         self.sessions += 1
@@ -129,6 +144,19 @@ class World:
         """After each step."""
         assert not self.violations, self.violations[0]
 
+    def check_for_the_deaf(self) -> None:
+        """Now and then."""
+        now, leader = self.simulation.now, self.leader
+        hung = [p for p in self.simulation.processes() if p.state is ProcessState.STOPPED]
+        self.hung_since = {process: self.hung_since.get(process, now) for process in hung}
+        if leader is None or not leader.is_well():
+            self.leader_well_since = now
+            return
+        for process, since in self.hung_since.items():
+            begin = max(since, self.leader_well_since, leader.registered_at(process.name, now))
+            if now - begin > DEAF:
+                self.violate(f"{process.name} has hung for {now - begin:g} s and is registered")
+
 
 _worlds: WeakKeyDictionary[Simulation, World] = WeakKeyDictionary()
 
@@ -162,8 +190,9 @@ class Election(RpcEndpoint, ElectionGateway):
 
     async def _flap(self) -> None:
         simulation = Simulation.current()
+        every = simulation.random.choice((0.3, 0.3, 2.0, 30.0))
         while True:
-            await asyncio.sleep(simulation.random.expovariate(1 / 4.0))
+            await asyncio.sleep(simulation.random.expovariate(1 / every))
             if simulation.now > FAULTS_UNTIL:
                 return
             self.present = world().new_session()
@@ -184,6 +213,7 @@ class Host(RpcEndpoint):
     ) -> None:
         super().__init__(rpc_service, "host")
         self._make = make
+        self._election: ElectionGateway | None = None
         self._session: SessionId | None = None
         self._endpoint: RpcEndpoint | None = None
 
@@ -192,16 +222,19 @@ class Host(RpcEndpoint):
 
     async def _follow(self) -> None:
         while True:
-            with suppress(RpcError):  # the election cannot be reached at present
+            try:
                 await self._look()
-            await asyncio.sleep(0.5)
+            except RpcError:  # the election cannot be reached at present
+                self._election = None
+            await asyncio.sleep(0.2)
 
     async def _look(self) -> None:
-        election = await self.connect(ELECTION, ElectionGateway)
+        if self._election is None:
+            self._election = await self.connect(ELECTION, ElectionGateway)
         if self._session is None:
-            session = await self._first_session(election)
+            session = await self._first_session(self._election)
         else:
-            session = await election.session()
+            session = await self._election.session()
         if session != self._session:
             self._session = session
             if self._endpoint is not None:
@@ -254,6 +287,8 @@ class Registration:
 
     generation: int
     worker: WorkerGateway
+    time: float
+    """Of the simulation."""
 
 
 class Leader(FencedRpcEndpoint[SessionId], LeaderGateway):
@@ -268,24 +303,44 @@ class Leader(FencedRpcEndpoint[SessionId], LeaderGateway):
         self._heartbeats = HeartbeatSender[None, None](
             self, PULSE, payload=lambda _: None, on_timeout=self._lost, on_unreachable=self._lost
         )
+        world().leader = self
+        world().leader_well_since = world().simulation.now
 
     async def register(
         self, believed: SessionId, worker: ResourceID, address: str, generation: int
     ) -> Welcome | RegistrationFailure:
         world().handled(self, believed)
-        if generation < self._latest.get(worker, 0):
+        if self.is_overtaken(worker, generation):
             return RegistrationFailure("overtaken by a later one")
         self._latest[worker] = generation
         gateway = await self.connect(address, WorkerGateway, self.fencing_token)
-        if self._latest[worker] != generation:
+        await gateway.confirm(self.fencing_token, generation)
+        if self.is_overtaken(worker, generation):
             return RegistrationFailure("overtaken by a later one")
-        registration = self._registered[worker] = Registration(generation, gateway)
+        registration = Registration(generation, gateway, world().simulation.now)
+        self._registered[worker] = registration
         world().registered(self.fencing_token, worker, generation)
         self.watch(gateway, lambda _: self._lost(worker, registration))
         self._heartbeats.monitor_target(
             worker, lambda _: gateway.heartbeat_from_leader(self.fencing_token)
         )
         return Welcome(generation)
+
+    def is_overtaken(self, worker: ResourceID, generation: int) -> bool:
+        """Whether a newer registration of the worker is known."""
+        return generation < self._latest.get(worker, 0)
+
+    def is_well(self) -> bool:
+        """For the invariants: whether it works at full speed."""
+        service = self.rpc_service
+        assert isinstance(service, SimulatedRpcService)
+        process = service.process
+        return self.is_running and process.state is ProcessState.RUNNING and process.step_cost == 0
+
+    def registered_at(self, worker: str, default: float) -> float:
+        """For the invariants: since when a worker is registered."""
+        registration = self._registered.get(ResourceID(worker))
+        return default if registration is None else registration.time
 
     def _lost(self, worker: ResourceID, registration: Registration | None = None) -> None:
         if registration is None or self._registered.get(worker) is registration:
@@ -322,6 +377,10 @@ class WorkerGateway(FencedRpcGateway):
     @abstractmethod
     @oneway
     async def heartbeat_from_leader(self, believed: SessionId) -> None: ...
+
+    @abstractmethod
+    @ask_timeout(1.0)
+    async def confirm(self, believed: SessionId, generation: int) -> None: ...
 
     @abstractmethod
     @ask_timeout(1.0)
@@ -384,10 +443,13 @@ class Worker(FencedRpcEndpoint[SessionId], WorkerGateway):
         world().handled(self, believed)
         self._heartbeats.request_heartbeat(ResourceID(LEADER), None)
 
-    async def execute(self, believed: SessionId, generation: int, command: int) -> None:
+    async def confirm(self, believed: SessionId, generation: int) -> None:
         world().handled(self, believed)
         if generation != self.generation:
             raise StaleRegistrationError(f"{self.name}: registration {generation} was given up")
+
+    async def execute(self, believed: SessionId, generation: int, command: int) -> None:
+        await self.confirm(believed, generation)
         world().took_effect(command)
 
 
@@ -410,6 +472,7 @@ async def registration_and_fencing(simulation: Simulation) -> None:
     """The scenario."""
     facts = _worlds[simulation] = World(simulation)
     simulation.always(facts.check)
+    simulation.always(facts.check_for_the_deaf, every=50)
     service = simulation.service("client")
     names = [f"worker-{number}" for number in range(WORKERS)]
     for name in ("election", "leader", *names):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flinkray.testing.simulation import Simulation, simulate
 from tests.simulation.registration_and_fencing import FAULTS, registration_and_fencing
+from tests.simulation.safeguards import SAFEGUARDS, seeds_until_noticed
 
 
-@simulate(seeds=200, faults=FAULTS, nodes=2)
+@simulate(seeds=60, faults=FAULTS, nodes=2)
 async def test_the_newest_registration_at_the_last_leader_wins(simulation: Simulation) -> None:
     """FEN-09, RM-02: whatever goes wrong meanwhile."""
     await registration_and_fencing(simulation)
+
+
+@pytest.mark.parametrize("name", SAFEGUARDS)
+def test_a_missing_safeguard_is_noticed(name: str) -> None:
+    assert seeds_until_noticed(name, 1000, 400) is not None
