@@ -33,7 +33,7 @@ async def test_nothing_of_a_killed_process_ever_runs_again(simulation: Simulatio
     process = simulation.start("victim", program)
     await asyncio.sleep(0.5)
     simulation.crash("victim")
-    gc.collect()  # a coroutine that is collected runs its finally blocks
+    gc.collect(0)  # a coroutine that is collected runs its finally blocks
     await asyncio.sleep(5)
     assert seen == ["begun"]
     assert not process.is_alive

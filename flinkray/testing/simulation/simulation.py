@@ -7,7 +7,6 @@ import inspect
 import logging
 import random as standard_random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeVar
 
@@ -20,11 +19,13 @@ from flinkray.testing.simulation.directory import SCHEME, open_simulated_directo
 from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.errors import SimulationError
 from flinkray.testing.simulation.faults import Faults, Nemesis
+from flinkray.testing.simulation.machines import NODE_CRASHED, Machines, Node
 from flinkray.testing.simulation.network import Partition, SimulatedNetwork
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
 from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.service import SimulatedRpcService
+from flinkray.testing.simulation.story_log import StoryLog
 from flinkray.testing.simulation.supervisor import Supervisor
 from flinkray.testing.simulation.trace import Story
 
@@ -32,14 +33,6 @@ T = TypeVar("T")
 
 MAIN = "test"
 """The process in which a scenario itself runs; nothing ever befalls it."""
-
-
-@dataclass(eq=False)
-class Node:
-    """A simulated machine."""
-
-    name: str
-    is_up: bool = True
 
 
 class Simulation:
@@ -75,7 +68,7 @@ class Simulation:
         self.network = SimulatedNetwork(self.scheduler, stream(seed, "network"))
         if conditions is not None:
             self.network.set_conditions(conditions)
-        self.nodes = [Node(f"node-{number}") for number in range(nodes)]
+        self.machines = Machines(self, nodes)
         self.main_process = self.scheduler.new_process(MAIN, "")
         self.supervisor = Supervisor(self)
         self._clocks = stream(seed, "clocks")
@@ -84,10 +77,8 @@ class Simulation:
         """What this seed makes of those that the scenario allows."""
         self._nemesis = Nemesis(self, self.faults, stream(seed, "faults"))
         self._ids: dict[SimulatedProcess | None, Callable[[int], bytes]] = {}
-        self._disks: dict[str, SimulatedDisk] = {}
         self._incarnations = 0
-        self._placed = 0
-        self._log = _Log(self, log_level)
+        self._log = StoryLog(self.tell, log_level)
 
     def __repr__(self) -> str:
         return f"<Simulation of seed {self.seed} at {self.now:g} s>"
@@ -162,7 +153,7 @@ class Simulation:
 
         An exception in it ends the run.
         """
-        process = self.new_process(name, node or self._next_node())
+        process = self.new_process(name, node or self.machines.place())
 
         async def run() -> None:
             await program(*args)
@@ -200,7 +191,7 @@ class Simulation:
         """
         victim = self._find(process)
         if not keep_disk:
-            victim.on_death(lambda: self._wipe(victim.name))
+            victim.on_death(lambda: self.machines.wipe(victim.name))
         if after_steps:
             self.tell("%s will be killed in %d steps", victim.name, after_steps)
             victim.die_after(after_steps, "it was killed")
@@ -239,27 +230,23 @@ class Simulation:
 
     # --- nodes ------------------------------------------------------------------------------------
 
+    @property
+    def nodes(self) -> list[Node]:
+        return self.machines.nodes
+
     def crash_node(self, name: str) -> None:
         """A machine loses its power: its processes die, and nobody is told by its sockets."""
-        node = self._node(name)
         self.tell("%s crashes", name)
-        node.is_up = False
-        for process in tuple(self.scheduler.processes):
-            if process.node == name:
-                process.die("its node crashed")
-                if process.name in self._disks:
-                    self._disks[process.name].lose_power()
-        if name in self._disks:
-            self._disks[name].lose_power()
+        self.machines.crash(name)
 
     def restart_node(self, name: str, *, keep_disk: bool = True) -> None:
         """The machine is there again, without its processes."""
-        node = self._node(name)
+        node = self.machines.node(name)
         if not node.is_up:
             self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
             node.is_up = True
             if not keep_disk:
-                self._wipe(name)
+                self.machines.wipe(name)
 
     # --- storage ----------------------------------------------------------------------------------
 
@@ -268,21 +255,11 @@ class Simulation:
 
         Programs reach it as ``simulated://<name>/<path>``.
         """
-        disk = self._disks.get(name)
-        if disk is None:
-            disk = SimulatedDisk(self, name, stream(self.seed, "disk", name))
-            disk.torn = self.faults.torn_writes
-            self._disks[name] = disk
-        return disk
+        return self.machines.disk(name)
 
     def disks(self) -> list[SimulatedDisk]:
         """Those that were used so far."""
-        return list(self._disks.values())
-
-    def _wipe(self, name: str) -> None:
-        if name in self._disks:
-            self.tell("the disk %s is lost", name)
-            self._disks[name].wipe()
+        return list(self.machines.disks.values())
 
     # --- what must hold ---------------------------------------------------------------------------
 
@@ -360,7 +337,7 @@ class Simulation:
             return
         self.story.add(self.now, process.name, "is dead: %s", process.exit_code or "")
         conditions = self.network.conditions
-        if process.exit_code == "its node crashed":
+        if process.exit_code == NODE_CRASHED:
             names = self.network.process_died(process, conditions.silence_timeout)
             self.supervisor.process_died(process, names, self.draw("node_death_noticed"))
         else:
@@ -382,10 +359,7 @@ class Simulation:
 
     def place(self, spec: EndpointSpec) -> str:
         """The node of a new process."""
-        wanted = spec.placement.node_id
-        if wanted is not None and any(n.name == wanted and n.is_up for n in self.nodes):
-            return wanted
-        return self._next_node()
+        return self.machines.place(spec.placement.node_id)
 
     def next_incarnation(self) -> int:
         self._incarnations += 1
@@ -400,19 +374,8 @@ class Simulation:
         """Seconds before and after the step of a blocking call."""
         before, after = self.draw("blocking"), self.draw("blocking")
         # which disk the call is about to use nobody knows: a slow one may delay any of them
-        slowness = max((disk.slowness for disk in self._disks.values()), default=0.0)
+        slowness = max((disk.slowness for disk in self.disks()), default=0.0)
         return before + self._durations.uniform(0, slowness), after
-
-    def _next_node(self) -> str:
-        up = [node.name for node in self.nodes if node.is_up] or [self.nodes[0].name]
-        self._placed += 1
-        return up[self._placed % len(up)]
-
-    def _node(self, name: str) -> Node:
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        raise SimulationError(f"there is no node {name}")
 
     def _find(self, process: str | SimulatedProcess) -> SimulatedProcess:
         found = self.process(process) if isinstance(process, str) else process
@@ -427,26 +390,3 @@ class Simulation:
             name = f"{process.name}.{process.number}" if process else ""
             source = self._ids[process] = stream(self.seed, "ids", name).randbytes
         return source(size)
-
-
-class _Log(logging.Handler):
-    """Log lines become part of the story."""
-
-    def __init__(self, simulation: Simulation, level: int) -> None:
-        super().__init__(level)
-        self._simulation = simulation
-        self._logger = logging.getLogger("flinkray")
-        self._level_before = self._logger.level
-
-    def __enter__(self) -> None:
-        self._level_before = self._logger.level
-        self._logger.setLevel(min(self._logger.getEffectiveLevel(), self.level))
-        self._logger.addHandler(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._level_before)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        name = record.name.removeprefix("flinkray.")
-        self._simulation.tell("%s %s: %s", record.levelname.lower(), name, record.getMessage())

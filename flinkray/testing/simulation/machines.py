@@ -1,0 +1,79 @@
+"""The simulated machines: nodes, and the disks of nodes and processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flinkray.testing.simulation.disk import SimulatedDisk
+from flinkray.testing.simulation.errors import SimulationError
+from flinkray.testing.simulation.seeds import stream
+
+if TYPE_CHECKING:
+    from flinkray.testing.simulation.simulation import Simulation
+
+
+@dataclass(eq=False)
+class Node:
+    """A simulated machine."""
+
+    name: str
+    is_up: bool = True
+
+
+class Machines:
+    """Those of one simulation."""
+
+    def __init__(self, simulation: Simulation, nodes: int) -> None:
+        self.nodes = [Node(f"node-{number}") for number in range(nodes)]
+        self.disks: dict[str, SimulatedDisk] = {}
+        """By the names of nodes and processes; those that were used so far."""
+        self._simulation = simulation
+        self._placed = 0
+
+    def node(self, name: str) -> Node:
+        """Raises SimulationError: there is none of that name."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise SimulationError(f"there is no node {name}")
+
+    def place(self, wanted: str | None = None) -> str:
+        """Name of the node for a new process: the *wanted* one if it is up, or the next."""
+        up = [node.name for node in self.nodes if node.is_up] or [self.nodes[0].name]
+        if wanted in up:
+            return wanted
+        self._placed += 1
+        return up[self._placed % len(up)]
+
+    def crash(self, name: str) -> None:
+        """The node loses its power, and its processes die."""
+        self.node(name).is_up = False
+        for process in tuple(self._simulation.scheduler.processes):
+            if process.node == name:
+                process.die(NODE_CRASHED)
+                self._lose_power(process.name)
+        self._lose_power(name)
+
+    def disk(self, name: str) -> SimulatedDisk:
+        disk = self.disks.get(name)
+        if disk is None:
+            simulation = self._simulation
+            disk = SimulatedDisk(simulation, name, stream(simulation.seed, "disk", name))
+            disk.torn = simulation.faults.torn_writes
+            self.disks[name] = disk
+        return disk
+
+    def wipe(self, name: str) -> None:
+        """Another disk is in the place of that one; fine when there is none."""
+        if name in self.disks:
+            self._simulation.tell("the disk %s is lost", name)
+            self.disks[name].wipe()
+
+    def _lose_power(self, disk: str) -> None:
+        if disk in self.disks:
+            self.disks[disk].lose_power()
+
+
+NODE_CRASHED = "its node crashed"
+"""Why a process is dead."""
