@@ -1,0 +1,134 @@
+"""ElasticJobScheduler while slots come and go, tasks fail and timers are late."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flinkray.core.ids import ExecutionAttemptID
+from flinkray.scheduler.job_scheduler_actions import (
+    CancelTasks,
+    JobSchedulerAction,
+    ScheduleRestart,
+    ScheduleScalingTimer,
+)
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from tests.scheduler.builders import only
+from tests.scheduler.test_elastic_job_scheduler import ElasticUnderTest
+
+
+class ElasticMachine(RuleBasedStateMachine):
+    """``a -> b``, ``a`` from 1 to 2 and ``b`` from 2 to 4, with 0 to 6 slots."""
+
+    @initialize(restarts=st.integers(0, 8))
+    def submit(self, restarts: int) -> None:
+        self.elastic = ElasticUnderTest(restarts=restarts)
+        self.seen = 0
+        self.restarts: list[int] = []
+        self.scalings: dict[int, float] = {}
+        self.elastic.tell("start")
+        self.note()
+
+    def note(self) -> None:
+        """Timers that were asked for since the last time."""
+        log: list[JobSchedulerAction] = self.elastic.log[self.seen :]
+        self.seen = len(self.elastic.log)
+        self.restarts += [a.generation for a in only(log, ScheduleRestart)]
+        for action in only(log, ScheduleScalingTimer):
+            self.scalings[action.generation] = self.elastic.now + action.delay
+
+    @rule(number=st.integers(0, 6))
+    def slots_change(self, number: int) -> None:
+        self.elastic.has(number)
+        self.note()
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 40.0]))
+    def time_passes(self, seconds: float) -> None:
+        until = self.elastic.now + seconds
+        for generation, due in sorted(self.scalings.items()):
+            if due <= until:
+                del self.scalings[generation]
+                self.elastic.now = max(self.elastic.now, due)
+                self.elastic.tell("scaling_timer", generation)
+                self.elastic.answer()
+                self.note()
+        self.elastic.now = max(self.elastic.now, until)
+
+    @precondition(lambda self: self.restarts)
+    @rule(data=st.data())
+    def restart_delay_is_over(self, data: st.DataObject) -> None:
+        self.elastic.tell("restart_delay_over", data.draw(st.sampled_from(self.restarts)))
+        self.elastic.answer()
+        self.note()
+
+    def cancelled(self) -> list[ExecutionAttemptID]:
+        asked = {x for a in only(self.elastic.log, CancelTasks) for x in a.attempts}
+        return [a for a in sorted(self.elastic.tasks, key=str) if a in asked]
+
+    @precondition(lambda self: self.elastic.tasks)
+    @rule(data=st.data(), rare=st.integers(0, 3))
+    def task_fails(self, data: st.DataObject, rare: int) -> None:
+        if rare == 0:
+            chosen = data.draw(st.sampled_from(sorted(self.elastic.tasks, key=str)))
+            self.elastic.report([chosen], ExecutionState.FAILED, "it broke")
+            self.elastic.answer()
+            self.note()
+
+    @precondition(lambda self: self.cancelled())
+    @rule()
+    def cancellations_are_confirmed(self) -> None:
+        self.elastic.stopped()
+        self.note()
+
+    @rule(rare=st.integers(0, 30))
+    def cancel(self, rare: int) -> None:
+        if rare == 0:
+            self.elastic.tell("cancel")
+
+    @invariant()
+    def what_runs_fits_the_graph_and_its_bounds(self) -> None:
+        if not hasattr(self, "elastic"):
+            return
+        a, b = self.elastic.scheduler.details().vertices
+        assert 1 <= a.parallelism <= 2 <= b.parallelism <= 4
+        current = {(v.vertex_id, e.subtask_index): e for v in (a, b) for e in v.executions}
+        asked = set(self.cancelled())
+        for attempt_id, task in self.elastic.tasks.items():
+            if attempt_id not in asked:
+                execution = current[
+                    attempt_id.vertex.job_vertex_id, attempt_id.vertex.subtask_index
+                ]
+                assert execution.attempt_number == attempt_id.attempt_number
+                assert task.allocation_id in self.elastic.reserved
+
+    @invariant()
+    def terminal_status_and_end_come_together(self) -> None:
+        if hasattr(self, "elastic"):
+            assert self.elastic.status.is_terminal == (self.elastic.ended is not None)
+
+    def teardown(self) -> None:
+        """With all slots and time enough the job finishes, unless it has ended."""
+        if not hasattr(self, "elastic"):
+            return
+        for _ in range(40):
+            if self.elastic.ended is not None:
+                break
+            self.slots_change(4)
+            self.cancellations_are_confirmed()
+            for generation in self.restarts:
+                self.elastic.tell("restart_delay_over", generation)
+            self.note()
+            self.elastic.answer()
+            self.time_passes(400.0)
+            live = [a for a in self.elastic.tasks if a not in self.cancelled()]
+            self.elastic.report(live, ExecutionState.FINISHED)
+            self.note()
+        ended = self.elastic.ended
+        assert ended is not None, self.elastic.scheduler.story()
+        assert ended.result.status in (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED)
+        assert not self.elastic.tasks.keys() - set(self.cancelled())
+
+
+TestElastic = ElasticMachine.TestCase
+TestElastic.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
