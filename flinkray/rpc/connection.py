@@ -243,8 +243,7 @@ class ClientConnection:
         if answer is None:
             return  # its caller does not wait any more
         answer.answered(self._time())
-        future = answer.future
-        if future.done():
+        if answer.future.done():
             return
         try:
             value = codec.decode(payload)
@@ -252,7 +251,7 @@ class ClientConnection:
             answer.fail(RpcSerializationError(f"{answer.what}: the answer: {error}"))
             return
         if kind == RESULT:
-            future.set_result(value)
+            answer.succeed(value)
         elif kind == ERROR and isinstance(value, Exception):
             if isinstance(value, RecipientUnreachableError) and value.args == (ENDED,):
                 value = RecipientUnreachableError(f"{answer.what}: {ENDED}")

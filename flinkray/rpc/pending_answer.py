@@ -45,6 +45,7 @@ class PendingAnswer:
         self.begun = begun
         """In the loop's time."""
         self.future = future
+        """Only until it is done: deadlines keep this object for longer than its caller."""
         self.is_over = False
 
     def expire(self) -> None:
@@ -61,8 +62,13 @@ class PendingAnswer:
         self._recorder.seconds += seconds
         self._recorder.buckets[int(seconds * 1e6).bit_length()] += 1
 
+    def succeed(self, value: object) -> None:
+        self.future.set_result(value)
+        del self.future
+
     def fail(self, error: Exception) -> None:
         self.give_up()
         if not self.future.done():
             self._recorder.failures += 1
             self.future.set_exception(error)
+        del self.future

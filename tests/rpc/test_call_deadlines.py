@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from abc import abstractmethod
 
 import pytest
@@ -21,6 +22,7 @@ from flinkray.rpc import (
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.proxy import asks_within
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Point
 
 
 class SlowGateway(RpcGateway):
@@ -211,3 +213,17 @@ async def test_what_is_over_does_not_pile_up() -> None:
         entry.is_over = True
     assert len(deadlines) < 1000
     deadlines.close()
+
+
+@on_virtual_time
+async def test_an_answer_is_not_kept_until_its_deadline() -> None:
+    network = LocalNetwork()
+    caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
+    endpoint = EchoEndpoint(host)
+    endpoint.start()
+    echo = await caller.connect(endpoint.address, EchoGateway)
+    for number in range(20):
+        await echo.echo(Point(number, 0.0))
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not [kept for kept in gc.get_objects() if type(kept) is Point]
