@@ -17,6 +17,7 @@ from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     InstanceID,
+    IntermediateDataSetID,
     JobID,
     JobMasterId,
     ResourceID,
@@ -32,6 +33,8 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.blocklist import BlockedNode
+from flinkray.scheduler.cluster_partitions import ClusterPartitionReport
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.slot_requests import (
@@ -177,8 +180,26 @@ class ResourceManagerGateway(FencedRpcGateway):
     @abstractmethod
     @oneway
     async def heartbeat_from_task_executor(
-        self, resource_id: ResourceID, report: SlotReport
+        self,
+        resource_id: ResourceID,
+        report: SlotReport,
+        partitions: tuple[ClusterPartitionReport, ...],
     ) -> None: ...
+
+    @abstractmethod
+    async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
+        """Give nothing more from these nodes for a while; jobs keep what they have there."""
+
+    @abstractmethod
+    async def unblock_node(self, node_id: str) -> None:
+        """Idempotent."""
+
+    @abstractmethod
+    async def request_blocked_nodes(self) -> tuple[BlockedNode, ...]: ...
+
+    @abstractmethod
+    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+        """Have all TaskExecutors release what they have of it.  Idempotent."""
 
     @abstractmethod
     @oneway
@@ -380,7 +401,14 @@ class TaskExecutorGateway(RpcGateway):
 
     @abstractmethod
     async def can_be_released(self) -> bool:
-        """Whether nothing here is of use to anybody: no slot is allocated."""
+        """Whether nothing here is of use to anybody: no slot is allocated, no partition kept."""
+
+    @abstractmethod
+    @oneway
+    async def release_cluster_partitions(
+        self, data_sets: tuple[IntermediateDataSetID, ...]
+    ) -> None:
+        """Nobody can use these data sets any more."""
 
     @abstractmethod
     async def submit_task(

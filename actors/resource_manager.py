@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TypeVar
 
 import flinkray
 from flinkray.actors.cluster_services import ClusterServices, Leadership, find_leader
+from flinkray.actors.connecting_back import ConnectingBack
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
 from flinkray.actors.messages import (
     ClusterArguments,
@@ -28,13 +28,12 @@ from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
     JobNotFoundError,
-    RpcError,
     UnknownTaskExecutorError,
 )
 from flinkray.core.ids import (
     AllocationID,
-    FencingToken,
     InstanceID,
+    IntermediateDataSetID,
     JobID,
     JobMasterId,
     ResourceID,
@@ -46,15 +45,18 @@ from flinkray.rpc import (
     HeartbeatSender,
     RegistrationFailure,
     RegistrationRejection,
-    RpcGateway,
     RpcService,
+)
+from flinkray.scheduler.blocklist import BlockedNode
+from flinkray.scheduler.cluster_partitions import (
+    ClusterPartitionReport,
+    ClusterPartitionTracker,
+    ReleaseDataSets,
 )
 from flinkray.scheduler.job_info import ClusterOverview, TaskExecutorInfo
 from flinkray.scheduler.slots import ResourceRequirements, SlotReport
 
 log = logging.getLogger(__name__)
-
-G = TypeVar("G", bound=RpcGateway)
 
 
 class ResourceManagerError(FlinkRayError):
@@ -109,8 +111,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             services.configuration,
             self._close_task_executor,
         )
-        self._registrations: dict[str, object] = {}
-        """Address -> the latest registration from there that waits for its connection."""
+        self._cluster_partitions = ClusterPartitionTracker()
+        self._connecting_back = ConnectingBack(self)
         self._recovered: list[tuple[WorkerGroup, tuple[int, ...]]] = []
         self._is_shutting_down = False
 
@@ -165,7 +167,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             return RegistrationRejection("the cluster shuts down")
         address = registration.location.address
         resource_id = registration.location.resource_id
-        gateway = await self._connect_back(address, TaskExecutorGateway, None)
+        gateway = await self._connecting_back.connect(address, TaskExecutorGateway, None)
         if isinstance(gateway, RegistrationFailure):
             return gateway
         self._close_task_executor(resource_id)
@@ -198,9 +200,33 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._slots.add_task_executor(worker.location, total_profile, report)
 
     async def heartbeat_from_task_executor(
-        self, resource_id: ResourceID, report: SlotReport
+        self,
+        resource_id: ResourceID,
+        report: SlotReport,
+        partitions: tuple[ClusterPartitionReport, ...],
     ) -> None:
         self._task_executor_heartbeats.receive_heartbeat(resource_id, report)
+        if resource_id in self._members.task_executors:
+            self._release_partitions(self._cluster_partitions.report(resource_id, partitions))
+
+    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+        self._release_partitions(self._cluster_partitions.release(data_set_id))
+
+    def _release_partitions(self, releases: list[ReleaseDataSets]) -> None:
+        for release in releases:
+            worker = self._members.task_executors.get(release.resource_id)
+            if worker is not None:
+                call = worker.gateway.release_cluster_partitions(release.data_sets)
+                tell(self, call, release.resource_id)
+
+    async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
+        self._slots.block_nodes(nodes)
+
+    async def unblock_node(self, node_id: str) -> None:
+        self._slots.unblock_node(node_id)
+
+    async def request_blocked_nodes(self) -> tuple[BlockedNode, ...]:
+        return self._slots.blocked_nodes()
 
     async def notify_slot_available(
         self, instance_id: InstanceID, slot_id: SlotID, allocation_id: AllocationID
@@ -222,6 +248,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         if self._close_task_executor(resource_id):
             log.warning("%s is lost: %s", resource_id, reason)
             self._slots.task_executor_lost(resource_id, reason)
+            self._release_partitions(self._cluster_partitions.task_executor_lost(resource_id))
 
     def _close_task_executor(self, resource_id: ResourceID) -> bool:
         worker = self._members.task_executors.pop(resource_id, None)
@@ -245,7 +272,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         leader = await self._find_job_leader(job_id, job_master_address, job_master_id)
         if leader != (job_master_address, job_master_id):
             return RegistrationFailure(f"job {job_id} is led by {leader[1]} at {leader[0]}")
-        gateway = await self._connect_back(job_master_address, JobMasterGateway, job_master_id)
+        gateway = await self._connecting_back.connect(
+            job_master_address, JobMasterGateway, job_master_id
+        )
         if isinstance(gateway, RegistrationFailure):
             return gateway
         earlier = self._close_job_master(job_id)
@@ -348,25 +377,3 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             cluster_available=resources.available,
             dashboard_url=self._driver.dashboard_url(),
         )
-
-    # --- connections ------------------------------------------------------------------------------
-
-    async def _connect_back(
-        self, address: str, gateway: type[G], token: FencingToken | None
-    ) -> G | RegistrationFailure:
-        """Connect to who registers.  A registration that was overtaken by a later one from the same
-        address is refused, however long its connection took (RM-02)."""
-        registration = self._registrations[address] = object()
-        try:
-            connected = await self.connect(address, gateway, token)
-            if isinstance(connected, JobMasterGateway):
-                # refused by a successor, which may be at that address by now
-                await connected.request_job_status()
-            if self._registrations.get(address) is registration:
-                return connected
-            return RegistrationFailure(f"{address} has registered again meanwhile")
-        except RpcError as error:
-            return RegistrationFailure(f"cannot connect to {address}: {error}")
-        finally:
-            if self._registrations.get(address) is registration:
-                del self._registrations[address]

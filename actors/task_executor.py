@@ -19,6 +19,7 @@ from flinkray.actors.messages import (
 from flinkray.actors.registration_timeout import RegistrationTimeout
 from flinkray.actors.running_tasks import RunningTasks
 from flinkray.actors.settings import heartbeat_settings, registration_settings
+from flinkray.actors.slot_comparison import SlotComparison
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.task_executor_host import TaskExecutorHost
 from flinkray.actors.task_runners import TaskError, TaskRunner, task_runners
@@ -29,6 +30,7 @@ from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     InstanceID,
+    IntermediateDataSetID,
     JobID,
     JobMasterId,
     ResourceID,
@@ -43,6 +45,7 @@ from flinkray.rpc import (
     RpcService,
     TimerHandle,
 )
+from flinkray.scheduler.cluster_partitions import TaskExecutorPartitions
 from flinkray.scheduler.slots import SlotReport, WorkerLocation
 from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotTableAction, TaskSlotTable
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor, TaskExecutionState
@@ -137,11 +140,11 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             on_slot_report=self._compare_with_job_master,
             heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
         )
+        self._partitions = TaskExecutorPartitions()
         self._freed: dict[AllocationID, asyncio.Future[None]] = {}
         """Completed when a slot that somebody waits for is free."""
         self._offering: set[JobID] = set()
-        self._missed_by_job_master: dict[JobID, frozenset[AllocationID]] = {}
-        """Active slots that the JobMaster's last heartbeat did not list."""
+        self._comparison = SlotComparison(self._table)
         self._slot_timer: TimerHandle | None = None
 
     @property
@@ -188,7 +191,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._resource_manager_target = target = success.resource_manager_resource_id
         resource_id = self._location.resource_id
         self._heartbeats.monitor_target(
-            target, lambda report: manager.heartbeat_from_task_executor(resource_id, report)
+            target,
+            lambda report: manager.heartbeat_from_task_executor(
+                resource_id, report, self._partitions.report()
+            ),
         )
         try:
             await manager.send_slot_report(resource_id, success.instance_id, self._table.report())
@@ -258,7 +264,13 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._carry_out(self._table.free_inactive_slots_of_job(job_id, reason))
 
     async def can_be_released(self) -> bool:
-        return self._table.is_empty
+        return self._table.is_empty and self._partitions.is_empty
+
+    async def release_cluster_partitions(
+        self, data_sets: tuple[IntermediateDataSetID, ...]
+    ) -> None:
+        for partition in self._partitions.release_data_sets(data_sets):
+            log.info("%s: partition %s is released", self.address, partition)
 
     def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
         return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
@@ -288,24 +300,17 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._offering.discard(job_id)
 
     def _compare_with_job_master(self, report: AllocatedSlotReport) -> None:
-        """Slots must be the same on both sides (TM-16).
-
-        A slot that only we have is freed when two reports in a row lack it: the JobMaster's view of
-        a slot that it has just accepted may be late.
-        """
-        job_id = report.job_id
-        difference = self._table.compare_with_job_master(job_id, report.allocations)
-        master = self._job_leaders.job_master(job_id)
+        """Slots must be the same on both sides (TM-16)."""
+        difference = self._comparison.compare(report)
+        master = self._job_leaders.job_master(report.job_id)
         for allocation_id in difference.unknown_here:
             if master is not None:
                 fail = master.fail_slot(
                     self._location.resource_id, allocation_id, "its TaskExecutor does not know it"
                 )
-                tell(self, fail, f"JobMaster of job {job_id}")
-        missed = frozenset(difference.unknown_there)
-        for allocation_id in sorted(missed & self._missed_by_job_master.get(job_id, frozenset())):
+                tell(self, fail, f"JobMaster of job {report.job_id}")
+        for allocation_id in difference.unknown_there:
             self._carry_out(self._table.free_slot(allocation_id, "its JobMaster does not know it"))
-        self._missed_by_job_master[job_id] = missed
 
     def _schedule_slot_timeout(self) -> None:
         if self._slot_timer is not None:
@@ -341,7 +346,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             news = manager.notify_slot_available(self._instance_id, slot_id, allocation_id)
             tell(self, news, "ResourceManager")
         if not self._table.allocations_of(job_id):
-            self._missed_by_job_master.pop(job_id, None)
+            self._comparison.forget(job_id)
             await self._job_leaders.remove_job(job_id)
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -357,6 +362,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _job_master_lost(self, job_id: JobID, reason: str) -> None:
         log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
         self._carry_out(self._table.free_slots_of_job(job_id, reason))
+        for partition in self._partitions.job_gone(job_id):
+            log.info("%s: partition %s is released", self.address, partition)
 
     # --- tasks ------------------------------------------------------------------------------------
 

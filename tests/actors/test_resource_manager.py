@@ -196,7 +196,7 @@ async def test_peers_that_answer_heartbeats_stay_registered(tmp_path: Path) -> N
     await worker.register(manager)
     await job.register()
     worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
-        lambda _: manager.heartbeat_from_task_executor(worker.resource_id, worker.report),
+        lambda _: manager.heartbeat_from_task_executor(worker.resource_id, worker.report, ()),
     )
     job.master.on(JobMasterGateway.heartbeat_from_resource_manager).calling(
         lambda _: manager.heartbeat_from_job_master(job.resource_id),

@@ -1,0 +1,146 @@
+"""Partitions that outlive their job, until their data set is released (RM-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
+from flinkray.core.message import message
+from flinkray.scheduler.tasks import ResultPartitionID
+
+
+@message
+class ClusterPartitionReport:
+    """What a TaskExecutor has of one cluster data set."""
+
+    data_set_id: IntermediateDataSetID
+    partitions: tuple[int, ...]
+    """Indexes of the partitions, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDataSets:
+    """Ask a TaskExecutor to release all that it has of these."""
+
+    resource_id: ResourceID
+    data_sets: tuple[IntermediateDataSetID, ...]
+
+
+class ClusterPartitionTracker:
+    """The ResourceManager's view: a data set with one partition gone is of no use, and is released
+    everywhere."""
+
+    def __init__(self) -> None:
+        self._hosted: dict[ResourceID, dict[IntermediateDataSetID, frozenset[int]]] = {}
+        self._hosts: dict[IntermediateDataSetID, dict[ResourceID, None]] = {}
+
+    def report(
+        self, resource_id: ResourceID, reports: Iterable[ClusterPartitionReport]
+    ) -> list[ReleaseDataSets]:
+        """A TaskExecutor's heartbeat, with all that it has."""
+        before = self._hosted.get(resource_id, {})
+        now = {report.data_set_id: frozenset(report.partitions) for report in reports}
+        broken = [
+            data_set for data_set, held in before.items() if not held <= now.get(data_set, set())
+        ]
+        self._forget(resource_id)
+        if now:
+            self._hosted[resource_id] = now
+        for data_set in now:
+            self._hosts.setdefault(data_set, {})[resource_id] = None
+        return self._release(broken)
+
+    def task_executor_lost(self, resource_id: ResourceID) -> list[ReleaseDataSets]:
+        """All data sets of which it had a part are of no use."""
+        broken = tuple(self._hosted.get(resource_id, ()))
+        self._forget(resource_id)
+        return self._release(broken)
+
+    def release(self, data_set_id: IntermediateDataSetID) -> list[ReleaseDataSets]:
+        """A client does not want the data set any more."""
+        return self._release((data_set_id,))
+
+    def data_sets(self) -> dict[IntermediateDataSetID, int]:
+        """The number of partitions that there are of each."""
+        counts: dict[IntermediateDataSetID, int] = {}
+        for hosted in self._hosted.values():
+            for data_set, partitions in hosted.items():
+                counts[data_set] = counts.get(data_set, 0) + len(partitions)
+        return counts
+
+    def _forget(self, resource_id: ResourceID) -> None:
+        for data_set in self._hosted.pop(resource_id, ()):
+            hosts = self._hosts[data_set]
+            del hosts[resource_id]
+            if not hosts:
+                del self._hosts[data_set]
+
+    def _release(self, broken: Iterable[IntermediateDataSetID]) -> list[ReleaseDataSets]:
+        """They stay tracked until their TaskExecutors report that they are gone."""
+        to_release: dict[ResourceID, list[IntermediateDataSetID]] = {}
+        for data_set in broken:
+            for resource_id in self._hosts.get(data_set, ()):
+                to_release.setdefault(resource_id, []).append(data_set)
+        return [ReleaseDataSets(where, tuple(sets)) for where, sets in to_release.items()]
+
+
+class TaskExecutorPartitions:
+    """A TaskExecutor's view: each partition belongs to its job, or, once promoted, to the cluster.
+
+    Every method that releases returns the partitions whose data is to be deleted.
+    """
+
+    def __init__(self) -> None:
+        self._of_job: dict[JobID, dict[ResultPartitionID, None]] = {}
+        self._of_cluster: dict[IntermediateDataSetID, dict[ResultPartitionID, None]] = {}
+
+    def produced(self, job_id: JobID, partition: ResultPartitionID) -> None:
+        """A task of the job has produced a partition that stays after its end."""
+        self._of_job.setdefault(job_id, {})[partition] = None
+
+    def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
+        """They outlive the job from now on; those that are not the job's are ignored."""
+        of_job = self._of_job.get(job_id, {})
+        for partition in partitions:
+            if of_job.pop(partition, 0) is None:
+                self._of_cluster.setdefault(partition.data_set_id, {})[partition] = None
+        self._drop_if_empty(job_id)
+
+    def release(
+        self, job_id: JobID, partitions: Iterable[ResultPartitionID]
+    ) -> tuple[ResultPartitionID, ...]:
+        """The job needs these no more; others than its own are ignored."""
+        of_job = self._of_job.get(job_id, {})
+        released = tuple(p for p in partitions if of_job.pop(p, 0) is None)
+        self._drop_if_empty(job_id)
+        return released
+
+    def job_gone(self, job_id: JobID) -> tuple[ResultPartitionID, ...]:
+        """Its JobMaster is gone: what was not promoted is released (TM-28)."""
+        return tuple(self._of_job.pop(job_id, ()))
+
+    def release_data_sets(
+        self, data_sets: Iterable[IntermediateDataSetID]
+    ) -> tuple[ResultPartitionID, ...]:
+        """The cluster needs these no more."""
+        return tuple(p for data_set in data_sets for p in self._of_cluster.pop(data_set, ()))
+
+    def report(self) -> tuple[ClusterPartitionReport, ...]:
+        """For the ResourceManager: what is the cluster's, and nothing of jobs (TM-28)."""
+        return tuple(
+            ClusterPartitionReport(data_set, tuple(sorted(p.partition for p in partitions)))
+            for data_set, partitions in self._of_cluster.items()
+        )
+
+    def has_partitions_of(self, job_id: JobID) -> bool:
+        """Whether the job must keep the TaskExecutor although it has no slot there (JM-15)."""
+        return job_id in self._of_job
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._of_job or self._of_cluster)
+
+    def _drop_if_empty(self, job_id: JobID) -> None:
+        if not self._of_job.get(job_id, True):
+            del self._of_job[job_id]

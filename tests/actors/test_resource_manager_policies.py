@@ -1,0 +1,214 @@
+"""The ResourceManager's policies through the actor: start-up, blocked nodes, cluster partitions,
+dynamic slots, idle workers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
+from flinkray.core.ids import AllocationID, IntermediateDataSetID, SlotID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.blocklist import BlockedNode
+from flinkray.scheduler.cluster_partitions import ClusterPartitionReport
+from flinkray.scheduler.slots import ResourceShortage
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import ONE_CPU, Job, ResourceCluster, Worker, number
+
+FOUR_CPUS = ONE_CPU.times(4)
+HALF_CPU = ResourceProfile(0.5, 2**29)
+SHARED = {
+    "taskmanager.cpu.cores": "4",
+    "taskmanager.memory": "4g",
+    "taskmanager.numberOfTaskSlots": "4",
+}
+DATA = number(IntermediateDataSetID, 1)
+
+
+def told(job: Job) -> list[tuple[ResourceShortage, ...]]:
+    return [args[0] for args in job.master.calls_of(JobMasterGateway.notify_not_enough_resources)]
+
+
+async def job_that_asks_for_too_much(cluster: ResourceCluster) -> Job:
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(1, FOUR_CPUS.times(2), dedicated=False)
+    return job
+
+
+@on_virtual_time
+async def test_impossible_requirements_fail_only_after_the_start_up_period(tmp_path: Path) -> None:
+    """RM-09, SM-14."""
+    configuration = {**SHARED, "resourcemanager.standalone.start-up-time": "30 s"}
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=configuration)
+    job = await job_that_asks_for_too_much(cluster)
+    await asyncio.sleep(29.0)
+    assert [shortage.unfulfillable for (shortage,) in told(job)] == [False]
+    await asyncio.sleep(2.0)
+    assert [shortage.unfulfillable for (shortage,) in told(job)] == [False, True]
+
+
+@on_virtual_time
+async def test_impossible_requirements_never_fail_where_start_up_never_ends(
+    tmp_path: Path,
+) -> None:
+    """RM-09."""
+    configuration = {**SHARED, "resourcemanager.standalone.start-up-time": "never"}
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=configuration)
+    job = await job_that_asks_for_too_much(cluster)
+    await asyncio.sleep(600.0)
+    assert not any(shortage.unfulfillable for shortages in told(job) for shortage in shortages)
+
+
+@on_virtual_time
+async def test_start_up_begins_again_with_the_next_resource_manager(tmp_path: Path) -> None:
+    """RM-09: its first word to the job is that it waits."""
+    configuration = {**SHARED, "resourcemanager.standalone.start-up-time": "30 s"}
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=configuration)
+    job = await job_that_asks_for_too_much(cluster)
+    await asyncio.sleep(35.0)
+    assert told(job)[-1][0].unfulfillable
+    cluster.network.crash("ResourceManager")
+    await asyncio.sleep(5.0)
+    job.master.calls.clear()
+    await job.register()
+    await job.declare(1, FOUR_CPUS.times(2), dedicated=False)
+    await asyncio.sleep(10.0)
+    assert [shortage.unfulfillable for (shortage,) in told(job)] == [False]
+
+
+@on_virtual_time
+async def test_small_slots_are_cut_out_of_a_shared_worker(tmp_path: Path) -> None:
+    """TM-19, TM-22: eight halves of a CPU on a worker of four static slots."""
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=SHARED)
+    manager = await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(8, HALF_CPU, dedicated=False)
+    await job.has_slots(8)
+    assert len(cluster.workers.starts) == 1
+    assert sorted(offer.slot_index for offer in job.accepted) == list(range(4, 12))
+    assert {offer.profile for offer in job.accepted} == {HALF_CPU}
+    await asyncio.sleep(30.0)
+    overview = await manager.request_resource_overview()
+    assert (overview.slots_total, overview.slots_available) == (12, 4)
+    await job.declare(0)
+    executor = await job.executor_of(0)
+    for offer in job.accepted:
+        await executor.free_slot(offer.allocation_id, "done")
+    await asyncio.sleep(1.0)
+    overview = await manager.request_resource_overview()
+    assert (overview.slots_total, overview.slots_available) == (4, 4)
+
+
+@on_virtual_time
+async def test_idle_worker_is_asked_and_goes(tmp_path: Path) -> None:
+    """SM-15."""
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=SHARED)
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(1, dedicated=False)
+    await job.has_slots(1)
+    await job.declare(0)
+    executor = await job.executor_of(0)
+    assert not await executor.can_be_released()
+    await executor.free_slot(job.accepted[0].allocation_id, "done")
+    assert await executor.can_be_released()
+    await asyncio.sleep(29.0)
+    assert cluster.workers.groups
+    await asyncio.sleep(10.0)
+    assert not cluster.workers.groups
+
+
+@on_virtual_time
+async def test_slots_of_a_blocked_node_are_not_given(tmp_path: Path) -> None:
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=SHARED)
+    manager = await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(1, dedicated=False)
+    await job.has_slots(1)
+    block = BlockedNode("node-0", "its disk is full", 100.0)
+    await manager.block_nodes((block,))
+    assert await manager.request_blocked_nodes() == (block,)
+    await job.declare(2, dedicated=False)
+    await asyncio.sleep(20.0)
+    assert len(job.accepted) == 1
+    await manager.unblock_node("node-0")
+    await job.has_slots(2)
+    assert await manager.request_blocked_nodes() == ()
+
+
+async def two_workers(cluster: ResourceCluster) -> tuple[ResourceManagerGateway, list[Worker]]:
+    manager = await cluster.start_resource_manager()
+    workers = []
+    for bundle in (0, 1):
+        worker = Worker(cluster, f"worker-{bundle}")
+        worker.location = replace(worker.location, bundle_index=bundle)
+        worker.registration = replace(worker.registration, location=worker.location)
+        await worker.register(manager)
+        workers.append(worker)
+    return manager, workers
+
+
+async def report(manager: ResourceManagerGateway, worker: Worker, *partitions: int) -> None:
+    entries = (ClusterPartitionReport(DATA, partitions),) if partitions else ()
+    await manager.heartbeat_from_task_executor(worker.resource_id, worker.report, entries)
+
+
+def released(worker: Worker) -> list[tuple[IntermediateDataSetID, ...]]:
+    calls = worker.executor.calls_of(TaskExecutorGateway.release_cluster_partitions)
+    return [data_sets for (data_sets,) in calls]
+
+
+@on_virtual_time
+async def test_partition_that_is_gone_releases_its_data_set_everywhere(tmp_path: Path) -> None:
+    """RM-11."""
+    cluster = ResourceCluster(tmp_path)
+    manager, (first, second) = await two_workers(cluster)
+    await report(manager, first, 0, 1)
+    await report(manager, second, 2)
+    await report(manager, first, 0)
+    await second.executor.wait_for(TaskExecutorGateway.release_cluster_partitions)
+    await first.executor.wait_for(TaskExecutorGateway.release_cluster_partitions)
+    assert released(first) == released(second) == [(DATA,)]
+
+
+@on_virtual_time
+async def test_task_executor_that_is_gone_releases_its_data_sets_everywhere(
+    tmp_path: Path,
+) -> None:
+    """RM-11."""
+    cluster = ResourceCluster(tmp_path)
+    manager, (first, second) = await two_workers(cluster)
+    await report(manager, first, 0)
+    await report(manager, second, 1)
+    await manager.disconnect_task_executor(first.resource_id, "it stops")
+    await second.executor.wait_for(TaskExecutorGateway.release_cluster_partitions)
+    assert released(second) == [(DATA,)]
+    assert released(first) == []
+
+
+@on_virtual_time
+async def test_slots_of_a_job_master_that_fell_silent_are_freed_if_unused(tmp_path: Path) -> None:
+    """SM-18: it is asked of each TaskExecutor that has any."""
+    cluster = ResourceCluster(
+        tmp_path, configuration={"resourcemanager.taskmanager-timeout": "1 h"}
+    )
+    manager = await cluster.start_resource_manager()
+    worker, job = Worker(cluster, "worker"), cluster.job(1)
+    await worker.register(manager)
+    await job.register()
+    status = replace(
+        worker.report.slots[0], job_id=job.job_id, allocation_id=number(AllocationID, 7)
+    )
+    seen = replace(worker.report, slots=(status,))
+    worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
+        lambda _: manager.heartbeat_from_task_executor(worker.resource_id, seen, ()),
+    )
+    (job_id, _) = await worker.executor.wait_for(TaskExecutorGateway.free_inactive_slots)
+    assert job_id == job.job_id
+    assert status.slot_id == SlotID(worker.resource_id, 0)

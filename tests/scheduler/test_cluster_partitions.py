@@ -1,0 +1,93 @@
+"""Cluster partitions: both sides of who keeps them and when they go."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import IntermediateDataSetID, ResourceID
+from flinkray.scheduler.cluster_partitions import (
+    ClusterPartitionReport,
+    ClusterPartitionTracker,
+    ReleaseDataSets,
+    TaskExecutorPartitions,
+)
+from flinkray.scheduler.tasks import ResultPartitionID
+from tests.scheduler.builders import JOB, OTHER_JOB, id_of
+
+DATA = id_of(IntermediateDataSetID, 1)
+OTHER_DATA = id_of(IntermediateDataSetID, 2)
+A, B, C = (ResourceID(name) for name in "abc")
+
+
+def has(data_set: IntermediateDataSetID, *partitions: int) -> ClusterPartitionReport:
+    return ClusterPartitionReport(data_set, partitions)
+
+
+def tracker() -> ClusterPartitionTracker:
+    """A and B share a data set, C has another."""
+    partitions = ClusterPartitionTracker()
+    assert partitions.report(A, [has(DATA, 0, 1)]) == []
+    assert partitions.report(B, [has(DATA, 2)]) == []
+    assert partitions.report(C, [has(OTHER_DATA, 0)]) == []
+    return partitions
+
+
+def test_heartbeat_without_one_partition_releases_the_whole_data_set_everywhere() -> None:
+    """RM-11."""
+    partitions = tracker()
+    assert partitions.report(A, [has(DATA, 1)]) == [
+        ReleaseDataSets(B, (DATA,)),
+        ReleaseDataSets(A, (DATA,)),
+    ]
+
+
+def test_lost_task_executor_releases_its_data_sets_at_the_others() -> None:
+    """RM-11."""
+    partitions = tracker()
+    assert partitions.task_executor_lost(A) == [ReleaseDataSets(B, (DATA,))]
+    assert partitions.task_executor_lost(A) == []
+    assert partitions.task_executor_lost(C) == []
+
+
+def test_data_set_is_forgotten_when_all_have_released_it() -> None:
+    """RM-11."""
+    partitions = tracker()
+    assert partitions.data_sets() == {DATA: 3, OTHER_DATA: 1}
+    assert len(partitions.release(DATA)) == 2
+    assert partitions.report(A, []) == [ReleaseDataSets(B, (DATA,))]
+    assert partitions.report(B, []) == []
+    assert partitions.data_sets() == {OTHER_DATA: 1}
+
+
+def test_heartbeat_with_more_partitions_releases_nothing() -> None:
+    """RM-11."""
+    partitions = tracker()
+    assert partitions.report(A, [has(DATA, 0, 1, 3), has(OTHER_DATA, 1)]) == []
+
+
+def partition(number: int, data_set: IntermediateDataSetID = DATA) -> ResultPartitionID:
+    return ResultPartitionID(data_set, number, 0)
+
+
+def test_promoted_partitions_are_reported_and_outlive_their_job() -> None:
+    """TM-28: the others go with it and are never reported."""
+    partitions = TaskExecutorPartitions()
+    for number in range(3):
+        partitions.produced(JOB, partition(number))
+    assert partitions.report() == ()
+    partitions.promote(JOB, [partition(2), partition(0)])
+    assert partitions.job_gone(JOB) == (partition(1),)
+    assert partitions.report() == (has(DATA, 0, 2),)
+    assert not partitions.is_empty
+    assert partitions.release_data_sets([DATA]) == (partition(2), partition(0))
+    assert partitions.is_empty
+
+
+def test_partitions_of_another_job_are_neither_promoted_nor_released() -> None:
+    """TM-28."""
+    partitions = TaskExecutorPartitions()
+    partitions.produced(JOB, partition(0))
+    partitions.promote(OTHER_JOB, [partition(0)])
+    assert partitions.release(OTHER_JOB, [partition(0)]) == ()
+    assert partitions.has_partitions_of(JOB)
+    assert partitions.release(JOB, [partition(0), partition(9)]) == (partition(0),)
+    assert not partitions.has_partitions_of(JOB)
+    assert partitions.is_empty
