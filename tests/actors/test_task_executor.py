@@ -175,7 +175,7 @@ class Bench:
     async def latest_report(self, executor: TaskExecutorGateway) -> SlotReport:
         count = len(self.manager.calls_of(ResourceManagerGateway.heartbeat_from_task_executor))
         await executor.heartbeat_from_resource_manager(RM_NAME)
-        _, report = await self.manager.wait_for(
+        _, report, _ = await self.manager.wait_for(
             ResourceManagerGateway.heartbeat_from_task_executor, count + 1
         )
         return report  # type: ignore[no-any-return]
