@@ -309,8 +309,9 @@ class DeclarativeSlotPool:
             if not pooled.is_free:
                 reserved.append(pooled.slot.allocation_id)
                 self._needs.decrease(pooled.matched, 1)
-            if self._slots.remove(pooled):
-                empty.append(TaskExecutorWithoutSlots(pooled.slot.location.resource_id))
+            where = pooled.slot.location.resource_id
+            if self._slots.remove(pooled) and where in self._task_executors:
+                empty.append(TaskExecutorWithoutSlots(where))
         if not gone:
             return []
         self._story.add(now, f"{len(gone)} slots left: {reason}")

@@ -111,8 +111,8 @@ class SlotsLost:
 
 @message
 class TaskExecutorWithoutSlots:
-    """The pool has no slot there any more, used or free: the JobMaster may let the TaskExecutor go,
-    unless it holds partitions of the job (SP-09, JM-15)."""
+    """The pool has no slot any more, used or free, on a TaskExecutor that is registered: the
+    JobMaster may let it go, unless it holds partitions of the job (SP-09, JM-15)."""
 
     resource_id: ResourceID
 

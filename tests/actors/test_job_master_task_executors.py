@@ -1,0 +1,153 @@
+"""A JobMaster and the TaskExecutors that register at it: sessions, heartbeats, letting go."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.messages import (
+    AllocatedSlotReport,
+    TaskExecutorHeartbeat,
+    TaskExecutorToJobMasterRegistrationSuccess,
+)
+from flinkray.core.ids import AllocationID, FencingToken, JobID, ResourceID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import LocalRpcService, RegistrationRejection
+from flinkray.scheduler.slots import SlotOffer, WorkerLocation
+from flinkray.testing import TestingGateway
+from flinkray.testing.mini_cluster import MiniCluster, scripted_job
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.resource_cluster import ONE_CPU, number
+
+TINY_NODE = ResourceProfile(0.5, 2**30)
+"""On which nothing of the job fits: its only TaskExecutor is the double."""
+FIRST, SECOND = (number(AllocationID, n) for n in (1, 2))
+
+
+class Surroundings:
+    """The JobMaster of a job that wants three slots, and a double of a TaskExecutor."""
+
+    def __init__(self, cluster: MiniCluster) -> None:
+        self.cluster = cluster
+        self.executor = TestingGateway(TaskExecutorGateway).lenient()
+        self.executor.start(LocalRpcService("double", cluster.network), "taskexecutor")
+        self.location = WorkerLocation(
+            ResourceID("double"), self.executor.address, "n", "127.0.0.1", 1, WorkerGroupId("g"), 0
+        )
+
+    @classmethod
+    async def begin(cls, cluster: MiniCluster) -> Surroundings:
+        around = cls(cluster)
+        cluster.workers.nodes.clear()
+        job = scripted_job(["register", "wait"], parallelism=3)
+        around.job_id = job.job_id
+        await (await cluster.dispatcher()).submit_job(job)
+        await eventually(lambda: cluster.processes("SlotPool"), 10, "a SlotPool")
+        await asyncio.sleep(0.5)
+        (name,) = cluster.processes("JobMaster")
+        (endpoint,) = cluster.network.services[name].endpoints()
+        token = getattr(endpoint, "fencing_token", None)
+        assert isinstance(token, FencingToken)
+        around.master = await cluster.client.connect(endpoint.address, JobMasterGateway, token)
+        return around
+
+    job_id: JobID
+    master: JobMasterGateway
+
+    async def register(self, location: WorkerLocation | None = None) -> None:
+        answer = await self.master.register_task_executor(
+            self.job_id, self.location if location is None else location
+        )
+        assert isinstance(answer, TaskExecutorToJobMasterRegistrationSuccess)
+
+    async def offer(self, allocation_id: AllocationID, index: int = 0) -> bool:
+        offer = SlotOffer(allocation_id, index, ONE_CPU)
+        answer = await self.master.offer_slots(self.location.resource_id, (offer,))
+        return answer.accepted == (allocation_id,)
+
+    def answer_heartbeats(self) -> None:
+        self.executor.on(TaskExecutorGateway.heartbeat_from_job_master).calling(
+            lambda _, __: self.master.heartbeat_from_task_executor(
+                self.location.resource_id, TaskExecutorHeartbeat(())
+            )
+        )
+
+    def goodbyes(self) -> list[JobID]:
+        calls = self.executor.calls_of(TaskExecutorGateway.disconnect_job_master)
+        return [job_id for job_id, _ in calls]
+
+    async def next_report(self) -> AllocatedSlotReport:
+        """What the next heartbeat says of the TaskExecutor's slots."""
+        method = TaskExecutorGateway.heartbeat_from_job_master
+        _, report = await self.executor.wait_for(method, len(self.executor.calls_of(method)) + 1)
+        assert isinstance(report, AllocatedSlotReport)
+        return report
+
+
+@on_virtual_time
+async def test_same_registration_twice_is_a_success_and_disconnects_nothing(tmp_path: Path) -> None:
+    """JM-02."""
+    async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
+        around = await Surroundings.begin(cluster)
+        await around.register()
+        await around.register()
+        await asyncio.sleep(1.0)
+        assert around.goodbyes() == []
+        assert await around.offer(FIRST)
+
+
+@on_virtual_time
+async def test_new_session_disconnects_the_old_one_and_its_slots_are_taken(tmp_path: Path) -> None:
+    """JM-01."""
+    async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
+        around = await Surroundings.begin(cluster)
+        await around.register()
+        assert await around.offer(FIRST)
+        await around.register(replace(around.location, pid=2))
+        await around.executor.wait_for(TaskExecutorGateway.disconnect_job_master)
+        assert around.goodbyes() == [around.job_id]
+        assert await around.offer(SECOND)
+
+
+@on_virtual_time
+async def test_registration_for_another_job_is_rejected(tmp_path: Path) -> None:
+    """TM-17."""
+    async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
+        around = await Surroundings.begin(cluster)
+        answer = await around.master.register_task_executor(number(JobID, 9), around.location)
+        assert isinstance(answer, RegistrationRejection)
+
+
+@on_virtual_time
+async def test_report_of_slots_in_heartbeats_is_never_stale(tmp_path: Path) -> None:
+    """JM-08: empty before the offer is accepted, with the slot from then on."""
+    async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
+        around = await Surroundings.begin(cluster)
+        around.answer_heartbeats()
+        await around.register()
+        assert (await around.next_report()).allocations == ()
+        assert await around.offer(FIRST)
+        assert (await around.next_report()).allocations == (FIRST,)
+        assert await around.offer(SECOND, 1)
+        assert (await around.next_report()).allocations == (FIRST, SECOND)
+
+
+@on_virtual_time
+async def test_task_executor_is_let_go_with_its_last_slot_and_not_before(tmp_path: Path) -> None:
+    """JM-15, SP-09."""
+    async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
+        around = await Surroundings.begin(cluster)
+        around.answer_heartbeats()
+        await around.register()
+        assert await around.offer(FIRST, 0)
+        assert await around.offer(SECOND, 1)
+        await around.master.fail_slot(around.location.resource_id, FIRST, "broken")
+        assert (await around.next_report()).allocations == (SECOND,)
+        assert around.goodbyes() == []
+        await around.master.fail_slot(around.location.resource_id, SECOND, "broken")
+        await around.executor.wait_for(TaskExecutorGateway.disconnect_job_master)
+        freed = around.executor.calls_of(TaskExecutorGateway.free_slot)
+        assert [allocation_id for allocation_id, _ in freed] == [FIRST, SECOND]
