@@ -68,7 +68,14 @@ from flinkray.scheduler.held_slots import HeldSlots
 from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart, RestartStrategy
 from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.job_scheduler import JobScheduler
-from flinkray.scheduler.slot_requests import SlotEvent, TaskExecutorWithoutSlots
+from flinkray.scheduler.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotEvent,
+    SlotRequests,
+    TaskExecutorWithoutSlots,
+    in_messages,
+)
 from flinkray.scheduler.slots import (
     AllocatedSlot,
     ResourceRequirements,
@@ -94,6 +101,9 @@ _REPORT_RETRY_DELAY = 0.5
 
 _SLOT_POOL_STARTS = 5
 """How many SlotPools in a row may die while they start before the JobMaster gives up."""
+
+
+PoolCall = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 
 
 def slot_pool_process(job_id: JobID) -> str:
@@ -131,6 +141,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_request_timeout=configuration.get(options.SLOT_REQUEST_TIMEOUT),
         )
         self._slot_pool: SlotPoolGateway | None = None
+        self._for_next_pool: list[PoolCall] = []
         self._held_slots = HeldSlots()
         self._offers_in_flight: Counter[ResourceID] = Counter()
         self._requirements: ResourceRequirements | None = None
@@ -248,6 +259,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self._declare_requirements()
                 case act.ReleaseSlots(allocations, reason):
                     self._tell_pool(lambda pool: pool.release_slots(allocations, reason))
+                case SlotRequests():
+                    for message in in_messages(action):
+                        self._ask_pool(partial(SlotPoolGateway.request_slots, wanted=message))
+                case CancelSlotRequests():
+                    self._ask_pool(partial(SlotPoolGateway.cancel_slot_requests, cancelled=action))
+                case ReturnSlots():
+                    self._ask_pool(partial(SlotPoolGateway.return_slots, returned=action))
                 case act.DeployTask():
                     self.create_task(self._deploy(action))
                 case act.CancelTask():
@@ -364,6 +382,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if manager is not None:
             await self._connect_slot_pool(manager)
         self._declare_requirements()
+        waiting, self._for_next_pool = self._for_next_pool, []
+        for call in waiting:
+            self._tell_pool(call)
 
     def _tell_pool_of(self, location: WorkerLocation) -> None:
         self._tell_pool(lambda pool: pool.register_task_executor(location))
@@ -385,12 +406,20 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         log.warning("job %s: %s", self._job_id, cause)
         self._slot_pool = None
         self._held_slots.clear()
+        self._for_next_pool.clear()
         self._apply(self._scheduler.slot_pool_lost(reason, self._now))
         self._task_executors.remove_all(cause)
         if self._scheduler.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
             await self._start_slot_pool()
 
-    def _tell_pool(self, call: Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]) -> None:
+    def _ask_pool(self, call: PoolCall) -> None:
+        """What the next pool has to hear, should there be none at present."""
+        if self._slot_pool is None:
+            self._for_next_pool.append(call)
+        else:
+            self._tell_pool(call)
+
+    def _tell_pool(self, call: PoolCall) -> None:
         """Calls reach the pool in the order of this method's; its death is the watch's to tell."""
         if self._slot_pool is not None:
             tell(self, call(self._slot_pool), f"the SlotPool of job {self._job_id}")
@@ -414,7 +443,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             if self._task_executors.is_connected(slot.location.resource_id):
                 self._held_slots.add(slot)
         self._held_slots.remove(lost)
-        self._apply(self._scheduler.slots_changed(self._held_slots.all(), self._now))
+        if self._graph.needs_dedicated_workers:
+            self._apply(self._scheduler.slots_changed(self._held_slots.all(), self._now))
+        self._apply(self._scheduler.slot_events(events, self._now))
         for event in events:
             if isinstance(event, TaskExecutorWithoutSlots):
                 self._let_go(event.resource_id)
@@ -465,6 +496,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
         self._apply(self._scheduler.resources_short(shortages, self._now))
+        if not self._graph.needs_dedicated_workers:
+            self._tell_pool(lambda pool: pool.notify_not_enough_resources(shortages))
 
     async def _dispatcher_connected(
         self, dispatcher: DispatcherGateway, response: JobMasterToDispatcherRegistrationSuccess

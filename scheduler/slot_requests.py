@@ -17,6 +17,8 @@ pending or reserved is gone, and no event says so: its watch does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 
 from flinkray.core.ids import AllocationID, ExecutionVertexID, ResourceID, SlotRequestId
@@ -118,3 +120,19 @@ class TaskExecutorWithoutSlots:
 
 
 SlotEvent = SlotAllocated | SlotRequestFailed | SlotsLost | TaskExecutorWithoutSlots
+
+IDS_PER_MESSAGE = 40_000
+"""About 4 MB: well below the frame size."""
+
+
+def in_messages(wanted: SlotRequests) -> Iterator[SlotRequests]:
+    """The same requests, in as many messages as it takes for each to be of bounded size."""
+    largest = max((_number_of_ids(request) for request in wanted.requests), default=1)
+    number = max(1, IDS_PER_MESSAGE // largest)
+    for first in range(0, len(wanted.requests), number):
+        yield replace(wanted, requests=wanted.requests[first : first + number])
+
+
+def _number_of_ids(request: SlotRequest) -> int:
+    preferred = len(request.preferred_allocations) + len(request.preferred_task_executors)
+    return 1 + len(request.vertices) + preferred

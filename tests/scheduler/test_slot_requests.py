@@ -1,0 +1,31 @@
+"""in_messages: many requests in messages of bounded size."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.ids import ExecutionVertexID, JobVertexID, SlotRequestId
+from flinkray.rpc.codec import encode
+from flinkray.scheduler.slot_requests import SlotRequest, SlotRequests, in_messages
+from tests.scheduler.builders import SMALL, allocation, id_of
+
+FRAME_SIZE = 10 * 2**20
+
+
+@pytest.mark.parametrize(("requests", "sharing"), [(20_000, 1), (5_000, 8), (300, 1_000)])
+def test_every_request_travels_once_in_order_and_no_message_exceeds_a_frame(
+    requests: int, sharing: int
+) -> None:
+    vertices = tuple(ExecutionVertexID(id_of(JobVertexID, n), n) for n in range(sharing))
+    made = tuple(
+        SlotRequest(id_of(SlotRequestId, n), vertices, (allocation(n),)) for n in range(requests)
+    )
+    messages = list(in_messages(SlotRequests(SMALL, made, is_batch=True, timeout=5.0)))
+    assert tuple(request for message in messages for request in message.requests) == made
+    assert all((m.is_batch, m.timeout, m.profile) == (True, 5.0, SMALL) for m in messages)
+    assert max(len(encode(message)) for message in messages) < FRAME_SIZE
+    assert len(messages) < 10
+
+
+def test_no_request_needs_no_message() -> None:
+    assert list(in_messages(SlotRequests(SMALL, ()))) == []
