@@ -18,7 +18,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import FencingToken, ResourceID
@@ -158,7 +157,8 @@ class World:
                 self.violate(f"{process.name} has hung for {now - begin:g} s and is registered")
 
 
-_worlds: WeakKeyDictionary[Simulation, World] = WeakKeyDictionary()
+_worlds: dict[Simulation, World] = {}
+"""Of the simulations that run."""
 
 
 def world() -> World:
@@ -471,6 +471,13 @@ def create_worker(rpc_service: RpcService, _: None) -> RpcEndpoint:
 async def registration_and_fencing(simulation: Simulation) -> None:
     """The scenario."""
     facts = _worlds[simulation] = World(simulation)
+    try:
+        await _course(simulation, facts)
+    finally:
+        del _worlds[simulation]
+
+
+async def _course(simulation: Simulation, facts: World) -> None:
     simulation.always(facts.check)
     simulation.always(facts.check_for_the_deaf, every=50)
     service = simulation.service("client")
