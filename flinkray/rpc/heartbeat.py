@@ -16,6 +16,9 @@ from flinkray.core.ids import ResourceID
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.mailbox import TimerHandle
 
+_RESOLUTION = 1e-6
+"""Seconds: a timer that is early by less is not."""
+
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")
 
@@ -48,6 +51,8 @@ class HeartbeatSettings:
 @dataclass(slots=True)
 class _Target(Generic[OutT]):
     send: Callable[[OutT], Awaitable[None]]
+    deadline: float
+    """In the loop's time; moved by each heartbeat, and looked at when the timer is over."""
     timer: TimerHandle
     last_heartbeat: float = 0.0
     failures: int = 0
@@ -76,6 +81,7 @@ class HeartbeatManager(Generic[OutT, InT]):
         monitored any more.
         """
         self._endpoint = endpoint
+        self._loop = endpoint.rpc_service.loop
         self._settings = settings
         self._payload = payload
         self._on_heartbeat = on_heartbeat
@@ -91,7 +97,10 @@ class HeartbeatManager(Generic[OutT, InT]):
         Monitoring a target again replaces *send* and begins anew.
         """
         self.unmonitor_target(target_id)
-        self._targets[target_id] = _Target(send, self._start_timer(target_id))
+        timeout = self._settings.timeout
+        self._targets[target_id] = _Target(
+            send, self._loop.time() + timeout, self._start_timer(target_id, timeout)
+        )
 
     def unmonitor_target(self, target_id: ResourceID) -> None:
         """No report about this target any more; idempotent."""
@@ -119,8 +128,7 @@ class HeartbeatManager(Generic[OutT, InT]):
             return
         target.last_heartbeat = self._endpoint.clock.time()
         target.failures = 0
-        target.timer.cancel()
-        target.timer = self._start_timer(target_id)
+        target.deadline = self._loop.time() + self._settings.timeout
         if self._on_heartbeat is not None:
             self._on_heartbeat(target_id, payload)
 
@@ -150,14 +158,18 @@ class HeartbeatManager(Generic[OutT, InT]):
             self.unmonitor_target(target_id)
             self._on_unreachable(target_id)
 
-    def _start_timer(self, target_id: ResourceID) -> TimerHandle:
-        return self._endpoint.schedule_run_async(
-            self._settings.timeout, lambda: self._timed_out(target_id)
-        )
+    def _start_timer(self, target_id: ResourceID, delay: float) -> TimerHandle:
+        return self._endpoint.schedule_run_async(delay, lambda: self._timer_over(target_id))
 
-    def _timed_out(self, target_id: ResourceID) -> None:
-        self.unmonitor_target(target_id)
-        self._on_timeout(target_id)
+    def _timer_over(self, target_id: ResourceID) -> None:
+        """Silence, or a heartbeat has come since: one timer serves many of them."""
+        target = self._targets[target_id]
+        remaining = target.deadline - self._loop.time()
+        if remaining > _RESOLUTION:
+            target.timer = self._start_timer(target_id, remaining)
+        else:
+            self.unmonitor_target(target_id)
+            self._on_timeout(target_id)
 
 
 class HeartbeatSender(HeartbeatManager[OutT, InT]):
