@@ -87,6 +87,7 @@ class SlotAllocation(WorkerEvents):
         self._declared: dict[JobID, ResourceRequirements] = {}
         """Declarations that the SlotManager has not seen yet."""
         self._check: TimerHandle | None = None
+        self._check_due: float | None = None
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -231,15 +232,20 @@ class SlotAllocation(WorkerEvents):
         self._shortages.slots_changed()
 
     def _schedule_check(self) -> None:
+        due = self._slot_manager.next_check_time()
+        if due == self._check_due:
+            return
         if self._check is not None:
             self._check.cancel()
             self._check = None
-        due = self._slot_manager.next_check_time()
+        self._check_due = due
         if due is not None:
-            self._check = self._endpoint.schedule_run_async(
-                max(0.0, due - self._now()),
-                lambda: self._carry_out(self._slot_manager.check(self._now())),
-            )
+            delay = max(0.0, due - self._now())
+            self._check = self._endpoint.schedule_run_async(delay, self._check_is_due)
+
+    def _check_is_due(self) -> None:
+        self._check = self._check_due = None
+        self._carry_out(self._slot_manager.check(self._now()))
 
     def _release_worker_group(self, action: ReleaseWorkerGroup) -> None:
         log.info("worker group %s is being released: %s", action.group_id, action.reason)

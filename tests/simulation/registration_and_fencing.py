@@ -121,7 +121,8 @@ class World:
     def handled(self, endpoint: FencedRpcEndpoint[SessionId], believed: SessionId) -> None:
         """A handler runs for a caller that believes in that session."""
         if endpoint.fencing_token != believed:
-            self.violate(f"{endpoint.address} of {endpoint.fencing_token} serves {believed}")
+            own, other = (int(id_.hex(), 16) for id_ in (endpoint.fencing_token, believed))
+            self.violate(f"{endpoint.address} of session {own} serves session {other}")
 
     def registered(self, session: SessionId, worker: str, generation: int) -> None:
         """A leader has accepted a registration."""
