@@ -20,6 +20,7 @@ from flinkray.actors.registration_timeout import RegistrationTimeout
 from flinkray.actors.running_tasks import RunningTasks
 from flinkray.actors.settings import heartbeat_settings, registration_settings
 from flinkray.actors.slot_comparison import SlotComparison
+from flinkray.actors.slot_offering import SlotOffering
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.task_executor_host import TaskExecutorHost
 from flinkray.actors.task_runners import TaskError, TaskRunner, task_runners
@@ -52,8 +53,6 @@ from flinkray.scheduler.tasks import TaskDeploymentDescriptor, TaskExecutionStat
 
 log = logging.getLogger(__name__)
 
-OFFER_RETRY_DELAY = 0.2
-"""Seconds until slots are offered again that the JobMaster could not take."""
 CLOSE_TIMEOUT = 10.0
 """Seconds that the slots have to become empty when the TaskExecutor stops."""
 
@@ -135,7 +134,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             registration_settings(configuration),
             heartbeat,
             location=self._location,
-            on_connected=self._offer_slots,
+            on_connected=lambda job_id: self._offers.offer(job_id),
             on_lost=self._job_master_lost,
             on_slot_report=self._compare_with_job_master,
             heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
@@ -143,7 +142,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._partitions = TaskExecutorPartitions()
         self._freed: dict[AllocationID, asyncio.Future[None]] = {}
         """Completed when a slot that somebody waits for is free."""
-        self._offering: set[JobID] = set()
+        self._offers = SlotOffering(
+            self, arguments.resource_id, self._table, self._job_leaders, self._carry_out
+        )
         self._comparison = SlotComparison(self._table)
         self._slot_timer: TimerHandle | None = None
 
@@ -252,7 +253,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         allocated = self._table.allocate_slot(index, job_id, allocation_id, profile, now)
         self._schedule_slot_timeout()
         await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
-        self._offer_slots(job_id)
+        self._offers.offer(job_id)
         return allocated
 
     async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
@@ -274,30 +275,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
         return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
-
-    def _offer_slots(self, job_id: JobID) -> None:
-        if job_id not in self._offering and self._job_leaders.job_master(job_id) is not None:
-            self._offering.add(job_id)
-            self.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")
-
-    async def _keep_offering(self, job_id: JobID) -> None:
-        """Offer what is not active until the JobMaster has answered (TM-13) or is lost."""
-        try:
-            while True:
-                master = self._job_leaders.job_master(job_id)
-                offering = self._table.offer_slots(job_id)
-                if master is None or offering is None:
-                    return
-                try:
-                    answer = await master.offer_slots(self._location.resource_id, offering.offers)
-                except FlinkRayError as error:
-                    log.info("job %s did not take its slots yet: %s", job_id, error)
-                    await asyncio.sleep(OFFER_RETRY_DELAY)
-                    continue
-                now = self.clock.monotonic()
-                self._carry_out(self._table.offer_answered(offering, answer.accepted, now))
-        finally:
-            self._offering.discard(job_id)
 
     def _compare_with_job_master(self, report: AllocatedSlotReport) -> None:
         """Slots must be the same on both sides (TM-16)."""
