@@ -1,36 +1,33 @@
-"""A clock that a test sets."""
+"""A clock that moves only when it is told to, or when a program waits."""
 
 from __future__ import annotations
 
+import threading
+
 
 class ManualClock:
-    """Stands still until it is advanced.
+    """Seconds since the epoch, from *start* on.  Whoever waits moves it: no real time passes."""
 
-    For code that asks a clock for the time.  What waits on an event loop is for
-    :func:`flinkray.testing.on_virtual_time` or :func:`flinkray.testing.simulate`.
-    """
-
-    def __init__(self, epoch: float = 0.0) -> None:
-        """*epoch*: the wall clock, in seconds, when :meth:`monotonic` is 0."""
-        self._epoch = epoch
-        self._now = 0.0
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+        self.waits: list[float] = []
+        """How long programs waited, one after the other."""
 
     def time(self) -> float:
-        return self._epoch + self._now
+        return self._now
 
     def monotonic(self) -> float:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass.
-
-        Raises:
-            ValueError: a negative number: time does not go back.
-        """
-        if seconds < 0:
-            raise ValueError(f"cannot advance a clock by {seconds:g} s")
         self._now += seconds
 
-    def set_wall_clock(self, time: float) -> None:
-        """Somebody corrects the machine's clock; :meth:`monotonic` does not notice."""
-        self._epoch = time - self._now
+    def set_milliseconds(self, milliseconds: int) -> None:
+        """Jump to that time."""
+        self._now = milliseconds / 1000
+
+    def wait(self, seconds: float, woken: threading.Event) -> None:
+        if not woken.is_set():
+            self.waits.append(seconds)
+            # A little more, so that rounding to milliseconds cannot leave the deadline ahead.
+            self._now += max(seconds, 0.0) + 1e-6

@@ -29,8 +29,6 @@ class SlotTable:
         self._slot_of: dict[Any, int] = {}
         self._dense: Slots | None = None
         self._dense_base = 0
-        self._encoded = False
-        """Whether a key came by another way than the array, which then is not complete."""
         self.key_type: pa.DataType | None = None
 
     def __len__(self) -> int:
@@ -53,8 +51,6 @@ class SlotTable:
             slot = len(self.keys)
             self._slot_of[key] = slot
             self.keys.append(key)
-            if self._dense is not None:
-                self._note(np.array([key]), np.array([slot], np.int32))
         return slot
 
     def _dense_slots(self, values: npt.NDArray[Any]) -> Slots | None:
@@ -66,14 +62,12 @@ class SlotTable:
         places = values - self._dense_base if self._dense_base else values
         slots: Slots = dense[places]
         if slots.min() < 0:
-            missing = slots < 0
-            _, first = np.unique(values[missing], return_index=True)
-            fresh = values[missing][np.sort(first)]
-            start = len(self.keys)
-            for offset, key in enumerate(fresh.tolist()):
-                self._slot_of[key] = start + offset
-                self.keys.append(key)
-            dense[fresh - self._dense_base] = np.arange(start, start + len(fresh), dtype=np.int32)
+            missing = values[slots < 0]
+            _, first = np.unique(missing, return_index=True)
+            fresh = missing[np.sort(first)]
+            # Some may be known: they came when the array did not reach as far.
+            found = [self.slot_of(key) for key in fresh.tolist()]
+            dense[fresh - self._dense_base] = found
             slots = dense[places]
         return slots
 
@@ -81,7 +75,7 @@ class SlotTable:
         """Whether the array covers that range, after it has grown if it may."""
         dense = self._dense
         if dense is None:
-            if self._encoded or high - low >= DENSE_RANGE:
+            if high - low >= DENSE_RANGE:
                 return False
             base, end = min(low, 0) if low > -DENSE_RANGE // 2 else low, high + 1
             if end - base > DENSE_RANGE:
@@ -100,16 +94,6 @@ class SlotTable:
         self._dense, self._dense_base = grown, new_base
         return True
 
-    def _note(self, keys: npt.NDArray[Any], slots: Slots) -> None:
-        """Keys that came by the dictionary are put into the array too."""
-        dense = self._dense
-        assert dense is not None
-        if keys.dtype.kind not in "iu":
-            return
-        places = keys - self._dense_base
-        inside = (places >= 0) & (places < len(dense))
-        dense[places[inside]] = slots[inside]
-
     def _encoded_slots(self, column: pa.Array) -> Slots:
         encoded = column
         if not pa.types.is_dictionary(column.type) or column.null_count:
@@ -117,7 +101,6 @@ class SlotTable:
                 column = column.cast(column.type.value_type)
             encoded = pc.dictionary_encode(column, null_encoding="encode")
         distinct = encoded.dictionary.to_pylist()
-        self._encoded = True
         slots = np.fromiter(map(self.slot_of, distinct), np.int32, len(distinct))
         of_rows: Slots = slots[encoded.indices.to_numpy(zero_copy_only=False)]
         return of_rows

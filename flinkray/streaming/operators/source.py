@@ -25,6 +25,9 @@ _SPLITS: ListStateDescriptor[Any] = ListStateDescriptor("source-splits")
 class SourceOperator(StreamOperator):
     """Puts out what its reader reads, and at the end of the input the last watermark."""
 
+    shared = True
+    """A source only makes readers: local runs need no copies, which could be large."""
+
     def __init__(self, source: Source[Any], block_records: int = BLOCK_RECORDS) -> None:
         self.source = source
         self._block_records = block_records

@@ -76,7 +76,7 @@ class AlignedWindowOperator(WindowOperator):
                     self._register(key, window)
                 else:
                     table[key, window] = add(entry, value, timestamp)
-            if not in_time:
+            if windows and not in_time:
                 late.append(place)
         if late:
             self.put_aside(block, late)

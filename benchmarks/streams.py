@@ -1,0 +1,174 @@
+"""How many records a second stream programs take in one process.
+
+    python benchmarks/streams.py [--rows 1000000] [--rounds 3]
+
+Bounded inputs through the local runner, which has one thread; time is the processor's, so that
+whatever else the machine does counts less, and the fastest of the rounds is shown.  Beside the columnar programs stands pyarrow's own group-by on
+the same table, on one thread, from the same run; beside the keyed sum a bare loop with a
+dictionary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from _machine import facts
+
+from flinkray.datastream import (
+    AggregateFunction,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+from flinkray.datastream.connectors import ArrowSource, CollectionSource, DiscardingSink
+from flinkray.datastream.state import ValueStateDescriptor
+from flinkray.datastream.window import TumblingEventTimeWindows
+
+KEYS = 1000
+WINDOW = 1000
+
+
+class RunningSum(KeyedProcessFunction[Any, Any, Any]):
+    """The keyed sum as a PyFlink user writes it."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.total = runtime_context.get_state(ValueStateDescriptor("total"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        total = (self.total.value() or 0) + value[1]
+        self.total.update(total)
+        yield value[0], total
+
+
+class CountAndSum(AggregateFunction[Any, Any, Any]):
+    """Two numbers per window."""
+
+    def create_accumulator(self) -> Any:
+        return 0, 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator[0] + 1, accumulator[1] + value[1]
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
+
+
+def environment(parallelism: int) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+
+
+def run(build: Callable[[StreamExecutionEnvironment], Any], parallelism: int = 1) -> float:
+    env = environment(parallelism)
+    build(env).sink_to(DiscardingSink())
+    begun = time.process_time()
+    env.execute("benchmark")
+    return time.process_time() - begun
+
+
+def programs(rows: int) -> dict[str, tuple[int, Callable[[], float]]]:
+    """Name -> records and what takes the time of one run."""
+    pairs = [(number * 7919 % KEYS, number) for number in range(rows)]
+    stamped = [(key, number, number // 100) for key, number in pairs]
+    many = rows * 10
+    numbers = np.arange(many)
+    table = pa.table({"k": numbers * 7919 % KEYS, "v": numbers, "t": numbers // 100})
+    names = pa.array([f"key-{key}" for key in range(KEYS)])
+    texts = table.set_column(0, "k", names.take(table["k"].combine_chunks()))
+    third = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+        lambda value, _: value[2]
+    )
+    column = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+    tumbling = TumblingEventTimeWindows.of(WINDOW)
+
+    def python_sum(env: StreamExecutionEnvironment) -> Any:
+        return env.from_source(CollectionSource(pairs)).key_by(lambda v: v[0]).process(RunningSum())
+
+    def python_window(env: StreamExecutionEnvironment) -> Any:
+        stream = env.from_source(CollectionSource(stamped)).assign_timestamps_and_watermarks(third)
+        return stream.key_by(lambda v: v[0]).window(tumbling).aggregate(CountAndSum())
+
+    def columns_sum(data: pa.Table) -> Callable[[StreamExecutionEnvironment], Any]:
+        return lambda env: env.from_source(ArrowSource(data)).key_by("k").sum("v")
+
+    def columns_window(data: pa.Table) -> Callable[[StreamExecutionEnvironment], Any]:
+        return lambda env: (
+            env.from_source(ArrowSource(data))
+            .assign_timestamps_and_watermarks(column)
+            .key_by("k")
+            .window(tumbling)
+            .aggregate_columns(n="count", total=("v", "sum"))
+        )
+
+    def doubled(env: StreamExecutionEnvironment) -> Any:
+        return env.from_source(CollectionSource(range(rows))).map(lambda x: x * 2)
+
+    def dictionary() -> float:
+        begun = time.process_time()
+        totals: dict[int, int] = {}
+        for key, value in pairs:
+            totals[key] = totals.get(key, 0) + value
+        return time.process_time() - begun
+
+    def group_by() -> float:
+        begun = time.process_time()
+        table.group_by("k", use_threads=False).aggregate([("v", "sum")])
+        return time.process_time() - begun
+
+    def group_by_window() -> float:
+        begun = time.process_time()
+        windows = pc.divide(table["t"], WINDOW)
+        table.append_column("w", windows).group_by(["k", "w"], use_threads=False).aggregate(
+            [("v", "sum"), ("v", "count")]
+        )
+        return time.process_time() - begun
+
+    return {
+        "map, Python function": (rows, lambda: run(doubled)),
+        "keyed sum, ValueState": (rows, lambda: run(python_sum)),
+        "keyed sum, ValueState, 2 subtasks": (rows, lambda: run(python_sum, 2)),
+        "a loop with a dictionary": (rows, dictionary),
+        "tumbling window, Python aggregate": (rows, lambda: run(python_window)),
+        "keyed sum, columns": (many, lambda: run(columns_sum(table))),
+        "keyed sum, columns, 2 subtasks": (many, lambda: run(columns_sum(table), 2)),
+        "keyed sum, columns, text keys": (many, lambda: run(columns_sum(texts))),
+        "pyarrow group-by, sum": (many, group_by),
+        "tumbling window, columns": (many, lambda: run(columns_window(table))),
+        "tumbling window, columns, 2 subtasks": (many, lambda: run(columns_window(table), 2)),
+        "tumbling window, columns, text keys": (many, lambda: run(columns_window(texts))),
+        "pyarrow group-by, key and window": (many, group_by_window),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="ten times as many in columns"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    for name, value in facts("pyarrow", "numpy").items():
+        print(f"{name}: {value}")
+    chosen = programs(options.rows)
+    best = dict.fromkeys(chosen, float("inf"))
+    for _ in range(options.rounds):
+        for name, (_, measure) in chosen.items():
+            best[name] = min(best[name], measure())
+    print()
+    print("| Program, one process | M records/s |")
+    print("|---|---|")
+    for name, (records, _) in chosen.items():
+        print(f"| {name} | {records / best[name] / 1e6:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Runs one stream operator by itself: give it records and time, look at what it puts out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flinkray.streaming.elements import Block, Columns, Watermark, WatermarkStatus
+from flinkray.streaming.operator import OperatorContext, OperatorState, Output, StreamOperator
+from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.testing.manual_clock import ManualClock
+
+
+class Record(NamedTuple):
+    """A record that an operator put out."""
+
+    value: Any
+    timestamp: int | None = None
+
+
+class _Recorder:
+    """Takes everything down, record by record."""
+
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+        self.batches: list[Block | Columns] = []
+
+    def process_block(self, block: Block) -> None:
+        self.batches.append(block)
+        times = block.timestamps or [None] * len(block)
+        pairs = zip(block.values, times, strict=True)
+        self.elements += [Record(value, time) for value, time in pairs]
+
+    def process_columns(self, columns: Columns) -> None:
+        self.process_block(columns.to_block())
+        self.batches[-1] = columns
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.elements.append(Watermark(timestamp))
+
+    def process_status(self, idle: bool) -> None:
+        self.elements.append(WatermarkStatus(idle))
+
+
+class OperatorHarness:
+    """One subtask of an operator, on a manual clock that starts at 0.
+
+    Args:
+        side_outputs: ids of the tags whose output is to be taken down.
+        restore: a snapshot to begin with.
+    """
+
+    def __init__(
+        self,
+        operator: StreamOperator,
+        keyed: bool = False,
+        side_outputs: Sequence[str] = (),
+        restore: OperatorState | None = None,
+        **context: Any,
+    ) -> None:
+        self.operator = operator
+        self.clock = ManualClock()
+        self.time_service = ProcessingTimeService(self.clock)
+        self._main = _Recorder()
+        self._side = {tag: _Recorder() for tag in side_outputs}
+        operator.setup(
+            OperatorContext("operator", self.time_service, self.clock, keyed=keyed, **context),
+            Output([self._main], {tag: [recorder] for tag, recorder in self._side.items()}),
+        )
+        if restore is not None:
+            operator.restore([restore])
+        operator.open()
+
+    def process(self, *values: Any, at: Sequence[int] | int | None = None, on: int = 0) -> None:
+        """Give values in one block; *at* are their timestamps, *on* is the input."""
+        times = [at] * len(values) if isinstance(at, int) else at
+        self.operator.inputs()[on].process_block(Block(list(values), times))
+
+    def process_columns(self, columns: Columns, on: int = 0) -> None:
+        self.operator.inputs()[on].process_columns(columns)
+
+    def watermark(self, timestamp: int, on: int = 0) -> None:
+        self.operator.inputs()[on].process_watermark(timestamp)
+
+    def status(self, idle: bool, on: int = 0) -> None:
+        self.operator.inputs()[on].process_status(idle)
+
+    def processing_time(self, milliseconds: int) -> None:
+        """Move the clock there, and fire what is due."""
+        self.clock.set_milliseconds(milliseconds)
+        self.time_service.fire_due()
+
+    def snapshot(self, checkpoint_id: int = 1) -> OperatorState:
+        return self.operator.snapshot(checkpoint_id)
+
+    def finish(self) -> None:
+        self.operator.finish()
+
+    def output(self) -> list[Any]:
+        """What came out since the last call: Record, Watermark and WatermarkStatus in order."""
+        taken, self._main.elements = self._main.elements, []
+        return taken
+
+    def values(self) -> list[Any]:
+        """The values alone."""
+        return [element.value for element in self.output() if isinstance(element, Record)]
+
+    def records(self) -> list[tuple[Any, int | None]]:
+        """Values with timestamps."""
+        return [tuple(e) for e in self.output() if isinstance(e, Record)]
+
+    def batches(self) -> list[Block | Columns]:
+        """The batches as they came, since the last call."""
+        taken, self._main.batches = self._main.batches, []
+        return taken
+
+    def side(self, tag_id: str) -> list[Any]:
+        """The values of a side output since the last call."""
+        recorder = self._side[tag_id]
+        taken, recorder.elements = recorder.elements, []
+        return [element.value for element in taken if isinstance(element, Record)]

@@ -1,0 +1,255 @@
+"""Keyed state on the heap, kind by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.state import (
+    AggregatingStateDescriptor,
+    HeapKeyedStateBackend,
+    KeyContext,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateError,
+    ValueStateDescriptor,
+)
+from flinkray.state.keys import key_group_of, key_group_range
+
+
+class Mean:
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+        return left[0] + right[0], left[1] + right[1]
+
+
+@pytest.fixture
+def backend() -> HeapKeyedStateBackend:
+    made = HeapKeyedStateBackend()
+    made.context.key = "k"
+    return made
+
+
+def test_value_has_its_default_until_it_is_set_and_after_it_is_cleared(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    """KS-01"""
+    state = backend.state(ValueStateDescriptor("v", default_value=7))
+    assert state.value() == 7
+    state.update(8)
+    assert state.value() == 8
+    state.clear()
+    assert state.value() == 7
+    assert backend.state(ValueStateDescriptor("w")).value() is None
+
+
+def test_default_that_is_changed_in_place_stays_the_next_readers_default(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    state = backend.state(ValueStateDescriptor("v", default_value=[]))
+    state.value().append(1)
+    assert state.value() == []
+
+
+def test_updating_a_value_with_none_clears_it(backend: HeapKeyedStateBackend) -> None:
+    """KS-02"""
+    state = backend.state(ValueStateDescriptor("v", default_value="default"))
+    state.update(1)
+    state.update(None)
+    assert state.value() == "default"
+    assert backend.number_of_entries("v") == 0
+
+
+def test_list_is_empty_not_none_and_takes_no_none(backend: HeapKeyedStateBackend) -> None:
+    """KS-03"""
+    state = backend.state(ListStateDescriptor("l"))
+    assert list(state.get()) == []
+    for wrong in (
+        lambda: state.add(None),
+        lambda: state.add_all(None),
+        lambda: state.add_all([1, None]),
+        lambda: state.update(None),
+        lambda: state.update([None]),
+    ):
+        with pytest.raises(StateError, match="None"):
+            wrong()
+    state.add_all([])
+    assert backend.number_of_entries("l") == 0
+    state.add(1)
+    state.add_all([2, 3])
+    assert list(state) == [1, 2, 3]
+    state.update([9])
+    assert list(state.get()) == [9]
+    state.update([])
+    assert backend.number_of_entries("l") == 0
+
+
+def test_lists_of_keys_are_apart(backend: HeapKeyedStateBackend) -> None:
+    """KS-03"""
+    state = backend.state(ListStateDescriptor("l"))
+    for key, value in (("a", 1), ("b", 2), ("a", 3)):
+        backend.context.key = key
+        state.add(value)
+    assert list(state.get()) == [1, 3]
+    state.clear()
+    backend.context.key = "b"
+    assert list(state.get()) == [2]
+    state.clear()
+    assert backend.number_of_entries("l") == 0
+
+
+def test_list_that_was_read_does_not_change_with_the_state(backend: HeapKeyedStateBackend) -> None:
+    state = backend.state(ListStateDescriptor("l"))
+    state.add(1)
+    seen: Any = state.get()
+    state.add(2)
+    assert seen == [1]
+
+
+def test_reducing_and_aggregating_state_are_none_while_empty(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    """KS-04"""
+    reducing = backend.state(ReducingStateDescriptor("r", lambda a, b: a + b))
+    aggregating = backend.state(AggregatingStateDescriptor("a", Mean()))
+    assert reducing.get() is None
+    assert aggregating.get() is None
+    for value in (1, 2, 6):
+        reducing.add(value)
+        aggregating.add(value)
+    assert (reducing.get(), aggregating.get()) == (9, 3.0)
+    reducing.clear()
+    aggregating.clear()
+    assert (reducing.get(), aggregating.get()) == (None, None)
+
+
+def test_merged_namespaces_are_combined(backend: HeapKeyedStateBackend) -> None:
+    """KS-04"""
+    namespace = KeyContext()
+    descriptors = [
+        ListStateDescriptor("l"),
+        ReducingStateDescriptor("r", lambda a, b: a + b),
+        AggregatingStateDescriptor("a", Mean()),
+    ]
+    states = [backend.state(descriptor, namespace) for descriptor in descriptors]
+    for window, values in (("w1", [1, 3]), ("w2", [5]), ("w3", [])):
+        namespace.key = ("k", window)
+        for value in values:
+            for state in states:
+                state.add(value)
+    for descriptor in descriptors:
+        backend.merge_namespaces(descriptor, "k", "w1", ["w2", "w3"])
+    namespace.key = ("k", "w1")
+    assert [states[0].get(), states[1].get(), states[2].get()] == [[1, 3, 5], 9, 3.0]
+    namespace.key = ("k", "w2")
+    assert [states[0].get(), states[1].get(), states[2].get()] == [[], None, None]
+
+
+def test_map_is_never_none_and_knows_when_it_is_empty(backend: HeapKeyedStateBackend) -> None:
+    """KS-05"""
+    state = backend.state(MapStateDescriptor("m"))
+    assert list(state.items()) == []
+    assert state.is_empty()
+    for number in range(1024):
+        state.put(number, str(number))
+        assert not state.is_empty()
+    for number in range(1024):
+        assert not state.is_empty()
+        state.remove(number)
+    assert state.is_empty()
+    assert backend.number_of_entries("m") == 0
+
+
+def test_map_can_be_changed_while_it_is_gone_through(backend: HeapKeyedStateBackend) -> None:
+    """KS-05: an iterator removes what it returned last, once."""
+    state = backend.state(MapStateDescriptor("m"))
+    state.put_all({"a": 1, "b": 2, "c": 3})
+    entries = state.items()
+    with pytest.raises(StateError, match="next"):
+        entries.remove()
+    for key, _ in entries:
+        if key != "b":
+            entries.remove()
+            with pytest.raises(StateError, match="next"):
+                entries.remove()
+    assert dict(state.items()) == {"b": 2}
+    assert state["b"] == 2
+    assert "b" in state
+    assert "a" not in state
+    del state["b"]
+    state["z"] = 26
+    assert (list(state), list(state.keys()), list(state.values())) == (["z"], ["z"], [26])
+
+
+def test_one_name_is_one_kind_of_state(backend: HeapKeyedStateBackend) -> None:
+    backend.state(ValueStateDescriptor("s"))
+    with pytest.raises(StateError, match="'s' is value state here and is asked for as list state"):
+        backend.state(ListStateDescriptor("s"))
+
+
+def test_snapshots_hold_their_own_moment(backend: HeapKeyedStateBackend) -> None:
+    """KS-06: what changes later, in place too, is in no earlier snapshot."""
+    state = backend.state(ValueStateDescriptor("v"))
+    shared = [1]
+    state.update(shared)
+    first = backend.snapshot()
+    shared.append(2)
+    second = backend.snapshot()
+    state.clear()
+    for snapshot, expected in ((first, [1]), (second, [1, 2]), (backend.snapshot(), None)):
+        restored = HeapKeyedStateBackend()
+        restored.restore([snapshot])
+        restored.context.key = "k"
+        assert restored.state(ValueStateDescriptor("v")).value() == expected
+
+
+def test_restored_subtask_has_the_keys_of_its_key_groups_only() -> None:
+    backend = HeapKeyedStateBackend()
+    state = backend.state(ValueStateDescriptor("v"))
+    for key in range(100):
+        backend.context.key = key
+        state.update(key * key)
+    snapshot = backend.snapshot()
+    seen: set[int] = set()
+    for subtask in range(3):
+        groups = key_group_range(128, 3, subtask)
+        part = HeapKeyedStateBackend(128, groups)
+        part.restore([snapshot])
+        restored = part.state(ValueStateDescriptor("v"))
+        for key in part.keys("v"):
+            assert key_group_of(key, 128) in groups
+            part.context.key = key
+            assert restored.value() == key * key
+            seen.add(key)
+    assert seen == set(range(100))
+
+
+def test_restored_state_nobody_asks_for_is_in_the_next_snapshot(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    backend.state(ValueStateDescriptor("v")).update(1)
+    second = HeapKeyedStateBackend()
+    second.restore([backend.snapshot()])
+    third = HeapKeyedStateBackend()
+    third.restore([second.snapshot()])
+    third.context.key = "k"
+    assert third.names() == ["v"]
+    assert third.state(ValueStateDescriptor("v")).value() == 1
+
+
+def test_restored_state_of_another_kind_is_refused(backend: HeapKeyedStateBackend) -> None:
+    backend.state(ValueStateDescriptor("v")).update(1)
+    restored = HeapKeyedStateBackend()
+    restored.restore([backend.snapshot()])
+    with pytest.raises(StateError, match="another name"):
+        restored.state(ListStateDescriptor("v"))

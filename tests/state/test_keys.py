@@ -1,0 +1,123 @@
+"""Key groups against the values of SPEC appendix A."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.state.keys import (
+    KeyGroupAssigner,
+    KeyGroupRange,
+    default_max_parallelism,
+    hash_long,
+    hash_text,
+    key_group_of,
+    key_group_range,
+    key_groups_of_array,
+    murmur,
+    murmur_array,
+    owner_of,
+    stable_hash,
+)
+
+APPENDIX = [
+    (0, 94), (1, 86), (2, 127), (3, 113), (42, 29), (-1, 94), (10_000_000_000, 109),
+    ("a", 81), ("b", 22), ("hello", 35), ("key", 72), ("flink", 98), ("Flink", 127),
+    ("中文", 39), (True, 77), (False, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "group"), APPENDIX)
+def test_key_goes_to_the_group_that_flink_computes(key: object, group: int) -> None:
+    assert key_group_of(key, 128) == group
+    assert KeyGroupAssigner(128)(key) == group
+
+
+def test_hash_codes_are_javas() -> None:
+    assert hash_text("hello") == 99162322
+    assert hash_text("中文") == 646394
+    assert hash_long(10_000_000_000) == 1410065410
+    assert murmur(-1) == 1982413648  # of a Java int; a Python int is a long
+
+
+def test_columns_and_values_agree() -> None:
+    for values in ([0, 1, -1, 42, 10**10, -(2**62)], ["a", "hello", "中文", ""], [1.5, -0.0, 0.0]):
+        expected = [key_group_of(value, 128) for value in values]
+        assert key_groups_of_array(pa.array(values), 128).tolist() == expected
+        encoded = pa.array(values).dictionary_encode()
+        assert key_groups_of_array(encoded, 128).tolist() == expected
+    assert key_groups_of_array(pa.array([1, None]), 128).tolist() == [86, key_group_of(None, 128)]
+    assert key_groups_of_array(pa.array([7], pa.int16()), 128).tolist() == [key_group_of(7, 128)]
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
+def test_murmur_of_an_array_is_that_of_its_elements(codes: list[int]) -> None:
+    assert murmur_array(np.array(codes, np.int32)).tolist() == [murmur(code) for code in codes]
+
+
+@given(st.integers(1, 400), st.integers(1, 400))
+def test_every_key_group_has_one_owner(max_parallelism: int, parallelism: int) -> None:
+    if parallelism > max_parallelism:
+        return
+    ranges = [key_group_range(max_parallelism, parallelism, i) for i in range(parallelism)]
+    for group in range(max_parallelism):
+        owner = owner_of(group, max_parallelism, parallelism)
+        assert [i for i, groups in enumerate(ranges) if group in groups] == [owner]
+
+
+def test_ranges_are_those_of_the_appendix() -> None:
+    assert [key_group_range(128, 3, i) for i in range(3)] == [
+        KeyGroupRange(0, 42),
+        KeyGroupRange(43, 85),
+        KeyGroupRange(86, 127),
+    ]
+    assert [tuple(key_group_range(13, 5, i)) for i in range(5)] == [
+        (0, 2), (3, 5), (6, 7), (8, 10), (11, 12),
+    ]  # fmt: skip
+
+
+def test_parallelism_above_the_number_of_key_groups_is_refused() -> None:
+    with pytest.raises(ValueError, match="parallelism 5 and max parallelism 4"):
+        key_group_range(4, 5, 0)
+
+
+def test_default_number_of_key_groups_follows_the_parallelism() -> None:
+    chosen = [default_max_parallelism(p) for p in (1, 85, 86, 171, 172, 341, 342, 1000, 20000)]
+    assert chosen == [128, 128, 256, 256, 512, 512, 1024, 2048, 32768]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    y: str
+
+
+def test_structured_keys_hash_by_their_parts() -> None:
+    assert stable_hash((1, "a")) == stable_hash(Point(1, "a"))
+    assert stable_hash(0.0) == stable_hash(-0.0)
+    assert stable_hash(np.int64(7)) == stable_hash(7)
+    assert stable_hash(datetime.date(2026, 1, 2)) != stable_hash(datetime.date(2026, 1, 3))
+    assert stable_hash(2**70) != stable_hash(2**71)
+
+
+def test_hash_is_the_same_in_another_process() -> None:
+    """Python's own hash of text is not."""
+    key = ("hello", 3, (b"x", 2.5), frozenset({"p", "q"}), None)
+    program = f"from flinkray.state.keys import stable_hash; print(stable_hash({key!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"PYTHONHASHSEED": "77", "PYTHONPATH": ":".join(p for p in sys.path if p)},
+    )
+    assert int(done.stdout) == stable_hash(key)

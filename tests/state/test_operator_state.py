@@ -1,0 +1,109 @@
+"""Operator state: lists and broadcast maps."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    StateError,
+)
+
+NAMES: ListStateDescriptor[str] = ListStateDescriptor("names")
+RULES: MapStateDescriptor[str, int] = MapStateDescriptor("names")
+
+
+def test_one_name_is_one_mode() -> None:
+    """OS-02"""
+    backend = OperatorStateBackend()
+    backend.list_state(NAMES)
+    with pytest.raises(StateError, match="list state here and is asked for as union"):
+        backend.union_list_state(NAMES)
+    with pytest.raises(StateError, match="asked for as broadcast"):
+        backend.broadcast_state(RULES)
+    other = OperatorStateBackend()
+    other.union_list_state(NAMES)
+    snapshot = other.snapshot()
+    assert snapshot is not None
+    restored = OperatorStateBackend()
+    restored.restore([snapshot])
+    with pytest.raises(StateError, match="union state here and is asked for as list"):
+        restored.list_state(NAMES)
+
+
+def test_backend_without_state_has_no_snapshot() -> None:
+    """OS-03"""
+    assert OperatorStateBackend().snapshot() is None
+
+
+def test_broadcast_state_alone_survives_with_its_removals() -> None:
+    """OS-04"""
+    backend = OperatorStateBackend()
+    rules = backend.broadcast_state(RULES)
+    rules.put_all({"a": 1, "b": 2, "c": 3})
+    rules.remove("b")
+    snapshot = backend.snapshot()
+    assert snapshot is not None
+    restored = OperatorStateBackend()
+    restored.restore([snapshot])
+    again = restored.broadcast_state(RULES)
+    assert dict(again.items()) == {"a": 1, "c": 3}
+    again.clear()
+    last = restored.snapshot()
+    assert last is not None
+    third = OperatorStateBackend()
+    third.restore([last])
+    assert third.broadcast_state(RULES).is_empty()
+
+
+def test_restored_names_are_there_before_access_and_order_is_kept() -> None:
+    """OS-05"""
+    backend = OperatorStateBackend()
+    backend.list_state(NAMES).add_all(["c", "a", "b"])
+    backend.broadcast_state(MapStateDescriptor("empty"))
+    snapshot = backend.snapshot()
+    assert snapshot is not None
+    restored = OperatorStateBackend()
+    restored.restore([snapshot])
+    assert restored.names() == ["names", "empty"]
+    assert list(restored.list_state(NAMES).get()) == ["c", "a", "b"]
+    assert restored.names() == ["names", "empty"]
+
+
+def test_snapshot_does_not_see_elements_that_change_in_place() -> None:
+    """OS-06"""
+    backend = OperatorStateBackend()
+    state = backend.list_state(ListStateDescriptor("lists"))
+    element = [1]
+    state.add(element)
+    snapshot = backend.snapshot()
+    assert snapshot is not None
+    element.append(2)
+    state.add([3])
+    restored = OperatorStateBackend()
+    restored.restore([snapshot])
+    assert list(restored.list_state(ListStateDescriptor("lists")).get()) == [[1]]
+
+
+def test_several_snapshots_are_appended() -> None:
+    """OS-08"""
+    parts = []
+    for values in (["a"], [], ["b", "c"]):
+        backend = OperatorStateBackend()
+        backend.list_state(NAMES).add_all(values)
+        part = backend.snapshot()
+        assert part is not None
+        parts.append(part)
+    restored = OperatorStateBackend()
+    restored.restore(parts)
+    assert list(restored.list_state(NAMES).get()) == ["a", "b", "c"]
+
+
+def test_reader_of_broadcast_state_cannot_change_it() -> None:
+    backend = OperatorStateBackend()
+    reading = backend.broadcast_state(RULES).read_only()
+    for change in (lambda: reading.put("a", 1), lambda: reading.remove("a"), reading.clear):
+        with pytest.raises(StateError, match="read-only"):
+            change()

@@ -1,0 +1,92 @@
+"""The mailbox of a task."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from flinkray.streaming.mailbox import Mailbox, MailboxClosedError
+
+
+def test_mail_that_keeps_coming_does_not_starve_the_task() -> None:
+    """ST-23: a round carries out what was there when it began."""
+    mailbox = Mailbox()
+    done: list[int] = []
+
+    def again() -> None:
+        done.append(len(done))
+        mailbox.put(again)
+
+    mailbox.put(again)
+    for round_number in range(1, 4):
+        assert mailbox.run_pending()
+        assert len(done) == round_number
+
+
+def test_mail_with_priority_is_taken_first() -> None:
+    """ST-23"""
+    mailbox = Mailbox()
+    order: list[str] = []
+    for name in ("first", "second"):
+        mailbox.put(lambda name=name: order.append(name))  # type: ignore[misc]
+    mailbox.put_first(lambda: order.append("urgent"))
+    mailbox.run_pending()
+    assert order == ["urgent", "first", "second"]
+    assert not mailbox.run_pending()
+
+
+def test_quiesced_mailbox_takes_none_but_gives_what_it_has() -> None:
+    """ST-23"""
+    mailbox = Mailbox()
+    mailbox.put(lambda: None)
+    mailbox.quiesce()
+    with pytest.raises(MailboxClosedError, match="quiesced"):
+        mailbox.put(lambda: None)
+    assert mailbox.try_take() is not None
+    assert mailbox.try_take() is None
+
+
+def test_closed_mailbox_gives_back_what_was_not_done_and_ends_who_waits() -> None:
+    """ST-23"""
+    mailbox = Mailbox()
+    mail = [lambda: None, lambda: None]
+    for each in mail:
+        mailbox.put(each)
+    assert mailbox.close() == mail
+    for use in (mailbox.try_take, mailbox.take, lambda: mailbox.put(mail[0])):
+        with pytest.raises(MailboxClosedError, match="closed"):
+            use()
+
+
+def test_waiting_for_mail_ends_when_it_comes_from_another_thread() -> None:
+    """ST-23"""
+    mailbox = Mailbox()
+    taken: list[object] = []
+    waiter = threading.Thread(target=lambda: taken.append(mailbox.take(timeout=30)))
+    waiter.start()
+
+    def mail() -> None:
+        return None
+
+    mailbox.put(mail)
+    waiter.join(30)
+    assert taken == [mail]
+
+
+def test_waiting_for_mail_fails_when_the_mailbox_is_closed() -> None:
+    """ST-23"""
+    mailbox = Mailbox()
+    failures: list[str] = []
+
+    def wait() -> None:
+        try:
+            mailbox.take(timeout=30)
+        except MailboxClosedError as error:
+            failures.append(str(error))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    mailbox.close()
+    waiter.join(30)
+    assert failures == ["the mailbox is closed"]

@@ -1,0 +1,130 @@
+"""Partitioners: which channels records go to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flinkray.state.keys import key_group_of, owner_of
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.partitioners import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    ForwardPartitioner,
+    GlobalPartitioner,
+    KeyGroupPartitioner,
+    RebalancePartitioner,
+    RescalePartitioner,
+    ShufflePartitioner,
+    StreamPartitioner,
+)
+
+
+def ready(partitioner: Any, channels: int, seed: int = 0) -> Any:
+    partitioner.setup(channels, 128, seed)
+    return partitioner
+
+
+def channels_of(partitioner: StreamPartitioner, *blocks: Block) -> dict[int, list[Any]]:
+    result: dict[int, list[Any]] = {}
+    for block in blocks:
+        for channel, part in partitioner.split_block(block):
+            result.setdefault(channel, []).extend(part.values)
+    return result
+
+
+def test_rebalance_goes_round_from_a_random_channel_on() -> None:
+    """ST-22"""
+    starts = set()
+    for seed in range(30):
+        parts = channels_of(ready(RebalancePartitioner(), 3, seed), Block(range(4)), Block([4, 5]))
+        start = next(channel for channel, values in parts.items() if 0 in values)
+        starts.add(start)
+        assert [parts[(start + step) % 3] for step in range(3)] == [[0, 3], [1, 4], [2, 5]]
+    assert starts == {0, 1, 2}
+
+
+def test_rescale_goes_round_from_the_first_channel_on() -> None:
+    """ST-22"""
+    for seed in range(5):
+        partitioner = ready(RescalePartitioner(), 2, seed)
+        assert channels_of(partitioner, Block([0, 1, 2])) == {0: [0, 2], 1: [1]}
+        assert channels_of(partitioner, Block([3])) == {1: [3]}
+
+
+def test_broadcast_has_no_single_channel() -> None:
+    """ST-22"""
+    partitioner = ready(BroadcastPartitioner(), 3)
+    assert channels_of(partitioner, Block([1, 2])) == {0: [1, 2], 1: [1, 2], 2: [1, 2]}
+    with pytest.raises(StreamError, match="no single channel"):
+        partitioner.select_channel()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 1024])
+def test_records_of_one_key_share_a_channel(channels: int) -> None:
+    """ST-22"""
+    keys = [f"key-{number % 50}" for number in range(500)]
+    partitioner = KeyGroupPartitioner(Keys(lambda value: value))
+    partitioner.setup(channels, 1024, 0)
+    parts = channels_of(partitioner, Block(keys))
+    for channel, values in parts.items():
+        for key in set(values):
+            assert owner_of(key_group_of(key, 1024), 1024, channels) == channel
+    assert Counter(v for values in parts.values() for v in values) == Counter(keys)
+
+
+def test_columns_go_where_their_rows_would() -> None:
+    batch = pa.record_batch({"k": [f"key-{n % 7}" for n in range(40)], "v": list(range(40))})
+    times = np.arange(40)
+    partitioner = ready(KeyGroupPartitioner(Keys("k")), 3)
+    columns = Columns(batch, times)
+    by_columns = dict(partitioner.split_columns(columns))
+    by_rows = dict(partitioner.split_block(columns.to_block()))
+    assert by_columns.keys() == by_rows.keys()
+    for channel, part in by_columns.items():
+        block = part.to_block()
+        assert block.values == by_rows[channel].values
+        assert block.timestamps == by_rows[channel].timestamps
+
+
+def test_timestamps_and_keys_stay_with_their_records() -> None:
+    partitioner = ready(KeyGroupPartitioner(Keys(lambda v: v % 5)), 2)
+    for _, part in partitioner.split_block(Block(list(range(20)), [100 + n for n in range(20)])):
+        assert part.timestamps == [100 + value for value in part.values]
+        assert part.keys == [value % 5 for value in part.values]
+
+
+def test_forward_and_global_keep_the_batch_whole() -> None:
+    block = Block([1, 2, 3])
+    for partitioner in (ForwardPartitioner(), GlobalPartitioner()):
+        assert list(ready(partitioner, 1).split_block(block)) == [(0, block)]
+
+
+def test_shuffle_reaches_every_channel_and_repeats_with_its_seed() -> None:
+    def parts(seed: int) -> dict[int, list[Any]]:
+        return channels_of(ready(ShufflePartitioner(), 4, seed), Block(range(200)))
+
+    assert set(parts(1)) == {0, 1, 2, 3}
+    assert parts(1) == parts(1)
+    assert parts(1) != parts(2)
+
+
+def test_custom_partitioner_is_given_key_and_number_of_channels() -> None:
+    partitioner = ready(CustomPartitioner(lambda key, n: key % n, Keys(lambda v: v[1])), 3)
+    assert channels_of(partitioner, Block([("a", 4), ("b", 3), ("c", 5)])) == {
+        1: [("a", 4)],
+        0: [("b", 3)],
+        2: [("c", 5)],
+    }
+
+
+def test_custom_partitioner_that_chooses_no_channel_is_named() -> None:
+    partitioner = ready(CustomPartitioner(lambda key, n: n, Keys(lambda v: v)), 2)
+    with pytest.raises(StreamError, match="channel 2 for key 'x': there are channels 0 to 1"):
+        channels_of(partitioner, Block(["x"]))

@@ -1,0 +1,162 @@
+"""Timers of an operator, and the processing time below them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.state import KeyContext
+from flinkray.state.keys import KeyGroupRange
+from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.timers import InternalTimerService
+from flinkray.testing.manual_clock import ManualClock
+
+
+class Timers:
+    """A timer service that takes down what fires."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.time_service = ProcessingTimeService(self.clock)
+        self.context = KeyContext()
+        self.fired: list[tuple[Any, ...]] = []
+        self.on_fire: Any = lambda *_: None
+        self.service = InternalTimerService(
+            self.time_service, self.context, self._event, self._processing
+        )
+
+    def _event(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self.fired.append(("event", timestamp, self.context.key, namespace))
+        assert key == self.context.key
+        self.on_fire(timestamp)
+
+    def _processing(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self.fired.append(("processing", timestamp, self.context.key, namespace))
+        self.on_fire(timestamp)
+
+    def event(self, key: Any, timestamp: int, namespace: Any = None) -> None:
+        self.context.key = key
+        self.service.register_event_time_timer(namespace, timestamp)
+
+    def processing(self, key: Any, timestamp: int, namespace: Any = None) -> None:
+        self.context.key = key
+        self.service.register_processing_time_timer(namespace, timestamp)
+
+    def at(self, milliseconds: int) -> None:
+        self.clock.set_milliseconds(milliseconds)
+        self.time_service.fire_due()
+
+
+@pytest.fixture
+def timers() -> Timers:
+    return Timers()
+
+
+def test_a_timer_is_one_per_time_key_and_namespace(timers: Timers) -> None:
+    """ST-19"""
+    for _ in range(3):
+        timers.event("a", 10, "w1")
+        timers.event("a", 10, "w2")
+        timers.event("b", 10, "w1")
+        timers.processing("a", 10, "w1")
+    assert timers.service.number_of_event_time_timers() == 3
+    assert timers.service.number_of_event_time_timers("w1") == 2
+    assert timers.service.number_of_event_time_timers("w2") == 1
+    assert timers.service.number_of_processing_time_timers() == 1
+
+
+def test_deleted_timers_do_not_fire(timers: Timers) -> None:
+    """ST-19"""
+    timers.event("a", 10)
+    timers.event("b", 10)
+    timers.context.key = "a"
+    timers.service.delete_event_time_timer(None, 10)
+    timers.service.delete_event_time_timer(None, 99)
+    timers.service.advance_watermark(20)
+    assert timers.fired == [("event", 10, "b", None)]
+
+
+def test_all_due_timers_fire_in_order_with_their_key(timers: Timers) -> None:
+    """ST-19"""
+    for key, timestamp in (("c", 30), ("a", 10), ("b", 20), ("d", 40)):
+        timers.event(key, timestamp)
+    timers.service.advance_watermark(30)
+    assert [fired[1:3] for fired in timers.fired] == [(10, "a"), (20, "b"), (30, "c")]
+    assert timers.context.key is None
+    assert timers.service.number_of_event_time_timers() == 1
+
+
+def test_timer_that_a_timer_registers_for_the_past_fires_in_the_same_advance(
+    timers: Timers,
+) -> None:
+    """ST-19"""
+    timers.event("a", 10)
+    timers.on_fire = lambda timestamp: timestamp < 15 and timers.event("a", timestamp + 5)
+    timers.service.advance_watermark(100)
+    assert [fired[1] for fired in timers.fired] == [10, 15]
+
+
+def test_timer_that_fires_may_delete_the_next_of_its_time(timers: Timers) -> None:
+    """ST-19"""
+    timers.event("a", 10)
+    timers.event("b", 10)
+
+    def delete_b(_: int) -> None:
+        timers.context.key = "b"
+        timers.service.delete_event_time_timer(None, 10)
+
+    timers.on_fire = delete_b
+    timers.service.advance_watermark(10)
+    assert [fired[2] for fired in timers.fired] == ["a"]
+
+
+def test_only_the_earliest_processing_timer_is_physical(timers: Timers) -> None:
+    """ST-20"""
+    for timestamp in (20, 10, 30):
+        timers.processing("a", timestamp)
+    assert timers.time_service.number_of_timers() == 1
+    for due, following in ((10, 20), (20, 30)):
+        assert timers.time_service.next_deadline() == due
+        timers.at(due)
+        assert timers.time_service.number_of_timers() == 1
+        assert timers.time_service.next_deadline() == following
+    timers.at(30)
+    assert timers.time_service.number_of_timers() == 0
+    assert [fired[1] for fired in timers.fired] == [10, 20, 30]
+
+
+def test_registering_in_a_callback_leaves_one_physical_timer(timers: Timers) -> None:
+    """ST-20"""
+    timers.processing("a", 10)
+    timers.processing("a", 50)
+    timers.on_fire = lambda timestamp: timestamp == 10 and timers.processing("a", 20)
+    timers.at(10)
+    assert timers.time_service.next_deadline() == 20
+    assert timers.time_service.number_of_timers() == 1
+
+
+def test_nothing_fires_after_the_task_has_ended(timers: Timers) -> None:
+    timers.processing("a", 10)
+    timers.time_service.quiesce()
+    timers.processing("a", 20)
+    timers.at(100)
+    assert timers.fired == []
+
+
+def test_restored_timers_fire_where_their_keys_are(timers: Timers) -> None:
+    """ST-19"""
+    for key in range(20):
+        timers.event(key, 10 + key)
+        timers.processing(key, 5)
+    snapshot = timers.service.snapshot(128)
+    halves = [Timers(), Timers()]
+    halves[0].service.restore(snapshot, KeyGroupRange(0, 63))
+    halves[1].service.restore(snapshot, KeyGroupRange(64, 127))
+    for half in halves:
+        half.service.advance_watermark(1000)
+        half.at(5)
+        assert 0 < len(half.fired) < 40
+    fired = [fired for half in halves for fired in half.fired]
+    assert sorted(f[2] for f in fired if f[0] == "event") == list(range(20))
+    assert sorted(f[2] for f in fired if f[0] == "processing") == list(range(20))

@@ -1,0 +1,162 @@
+"""The operator that assigns timestamps and makes watermarks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flinkray.core.durations import Duration
+from flinkray.streaming.elements import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Columns,
+    Watermark,
+    WatermarkStatus,
+)
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
+from flinkray.streaming.watermarks import (
+    PerElementWatermarks,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+)
+from flinkray.testing.operator_harness import OperatorHarness, Record
+
+
+def identity(value: Any, _: int) -> int:
+    return int(value)
+
+
+def harness(strategy: WatermarkStrategy, **context: Any) -> OperatorHarness:
+    return OperatorHarness(
+        TimestampsAndWatermarksOperator(strategy), auto_watermark_interval=50, **context
+    )
+
+
+def test_watermarks_come_at_the_interval_only_and_never_regress() -> None:
+    """ST-18"""
+    h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
+    h.process(3, 5, 4)
+    assert h.output() == [Record(3, 3), Record(5, 5), Record(4, 4)]
+    h.processing_time(50)
+    assert h.output() == [Watermark(4)]
+    h.process(1)
+    h.processing_time(100)
+    assert h.output() == [Record(1, 1)]
+    h.process(9)
+    h.processing_time(149)
+    assert h.output() == [Record(9, 9)]
+    h.processing_time(150)
+    assert h.output() == [Watermark(8)]
+
+
+def test_first_watermark_of_an_empty_stream_does_not_underflow() -> None:
+    """ST-18: it would be the smallest number, which is no progress."""
+    h = harness(
+        WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(20))
+        .with_timestamp_assigner(identity)
+    )  # fmt: skip
+    h.processing_time(50)
+    assert h.output() == []
+    h.process(100, 90)
+    h.processing_time(100)
+    assert h.output()[-1] == Watermark(79)
+
+
+def test_watermarks_from_upstream_are_swallowed_but_the_last() -> None:
+    """ST-18"""
+    h = harness(WatermarkStrategy.no_watermarks().with_timestamp_assigner(identity))
+    h.watermark(10)
+    assert h.output() == []
+    h.watermark(MAX_TIMESTAMP)
+    assert h.output() == [Watermark(MAX_TIMESTAMP)]
+
+
+def test_watermark_that_a_record_causes_follows_right_behind_it() -> None:
+    """ST-18"""
+
+    class OnMultiplesOfThree(WatermarkGenerator):
+        def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
+            if event % 3 == 0:
+                output.emit_watermark(event_timestamp)
+
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            return None
+
+    strategy = WatermarkStrategy.for_generator(OnMultiplesOfThree)
+    h = harness(strategy.with_timestamp_assigner(identity))
+    h.process(1, 3, 2, 6, 5)
+    assert h.output() == [
+        Record(1, 1), Record(3, 3), Watermark(3),
+        Record(2, 2), Record(6, 6), Watermark(6), Record(5, 5),
+    ]  # fmt: skip
+
+
+def test_per_element_watermarks_are_one_before_the_latest_timestamp() -> None:
+    strategy = WatermarkStrategy.for_generator(PerElementWatermarks)
+    h = harness(strategy.with_timestamp_assigner(identity))
+    h.process(0, 8, 4)
+    assert h.output() == [
+        Record(0, 0), Watermark(-1), Record(8, 8), Watermark(7), Record(4, 4),
+    ]  # fmt: skip
+
+
+def test_assigner_is_given_the_timestamp_there_was() -> None:
+    seen = []
+
+    def assign(value: Any, before: int) -> int:
+        seen.append(before)
+        return 0
+
+    h = harness(WatermarkStrategy.no_watermarks().with_timestamp_assigner(assign))
+    h.process("a")
+    h.process("b", at=7)
+    assert seen == [MIN_TIMESTAMP, 7]
+
+
+def test_stream_without_records_turns_idle_and_active_again() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity)
+    h = harness(strategy.with_idleness(Duration.of_millis(100)))
+    h.process(1)
+    h.processing_time(50)
+    h.output()
+    h.processing_time(100)
+    assert h.output() == [WatermarkStatus(True)]
+    h.processing_time(200)
+    assert h.output() == []
+    h.process(2)
+    assert h.output() == [WatermarkStatus(False), Record(2, 2)]
+
+
+def test_records_without_timestamp_and_assigner_are_refused() -> None:
+    h = harness(WatermarkStrategy.for_monotonous_timestamps())
+    with pytest.raises(StreamError, match="with_timestamp_assigner"):
+        h.process(1)
+    h.process(1, at=5)
+    assert h.output() == [Record(1, 5)]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("ms"), pa.timestamp("us")])
+def test_column_of_times_stays_columnar(kind: pa.DataType) -> None:
+    """ST-18"""
+    times = pa.array([5, 9, 7]).cast(pa.timestamp("ms")).cast(kind)
+    h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t"))
+    h.process_columns(Columns(pa.record_batch({"t": times, "v": [1, 2, 3]})))
+    (batch,) = h.batches()
+    assert isinstance(batch, Columns)
+    assert np.array_equal(batch.timestamps, [5, 9, 7])  # type: ignore[arg-type]
+    h.output()
+    h.processing_time(50)
+    assert h.output() == [Watermark(8)]
+
+
+def test_column_that_holds_no_times_is_named() -> None:
+    h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t"))
+    with pytest.raises(StreamError, match="'t' holds string"):
+        h.process_columns(Columns(pa.record_batch({"t": ["x"]})))
+    with pytest.raises(StreamError, match="no column 't'"):
+        h.process_columns(Columns(pa.record_batch({"u": [1]})))

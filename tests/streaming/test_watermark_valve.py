@@ -1,0 +1,93 @@
+"""Watermarks of several channels together."""
+
+from __future__ import annotations
+
+import itertools
+
+from flinkray.streaming.elements import MAX_TIMESTAMP
+from flinkray.streaming.watermark_valve import ValveOutput, WatermarkValve
+
+
+def fed(valve: WatermarkValve, *watermarks: int) -> list[int | None]:
+    return [valve.watermark(n, watermark).watermark for n, watermark in enumerate(watermarks)]
+
+
+def test_least_watermark_comes_out_once_every_channel_had_one() -> None:
+    """ST-14"""
+    valve = WatermarkValve(3)
+    assert fed(valve, 10, 5) == [None, None]
+    assert valve.watermark(2, 7) == ValveOutput(5)
+    assert valve.watermark(1, 9) == ValveOutput(7)
+    assert valve.watermark(1, 8) == ValveOutput()
+    assert valve.watermark(2, 12) == ValveOutput(9)
+
+
+def test_one_channel_passes_only_what_advances() -> None:
+    """ST-14"""
+    valve = WatermarkValve(1)
+    assert [valve.watermark(0, w).watermark for w in (0, 25, 20, 25, 26)] == [0, 25, None, None, 26]
+
+
+def test_idle_channel_does_not_hold_the_others_back() -> None:
+    """ST-15"""
+    valve = WatermarkValve(3)
+    assert fed(valve, 15, 10) == [None, None]
+    assert valve.status(2, True) == ValveOutput(10)
+
+
+def test_last_channel_that_turns_idle_flushes_the_greatest_watermark() -> None:
+    """ST-15: in whatever order they turn idle."""
+    for order in itertools.permutations(range(3)):
+        valve = WatermarkValve(3)
+        fed(valve, 10, 5, 3)
+        outputs = [valve.status(channel, True) for channel in order]
+        assert max(o.watermark for o in outputs if o.watermark is not None) == 10
+        assert [o.idle for o in outputs] == [None, None, True]
+        assert valve.current == 10
+
+
+def test_channel_that_did_not_hold_the_output_back_changes_nothing_by_turning_idle() -> None:
+    """ST-15"""
+    valve = WatermarkValve(2)
+    fed(valve, 10, 5)
+    assert valve.status(0, True) == ValveOutput()
+    assert valve.current == 5
+
+
+def test_returning_channel_must_catch_up_before_it_counts() -> None:
+    """ST-16"""
+    valve = WatermarkValve(2)
+    fed(valve, 3, 3)
+    valve.status(1, True)
+    assert valve.watermark(0, 7) == ValveOutput(7)
+    assert valve.status(1, False) == ValveOutput()
+    assert valve.watermark(1, 5) == ValveOutput()
+    assert valve.watermark(0, 8) == ValveOutput(8)
+    assert valve.watermark(1, 9) == ValveOutput()
+    assert valve.watermark(0, 20) == ValveOutput(9)
+
+
+def test_nothing_comes_out_while_no_active_channel_has_caught_up() -> None:
+    """ST-16"""
+    valve = WatermarkValve(2)
+    fed(valve, 10, 5)
+    valve.status(0, True)
+    valve.status(1, True)
+    assert valve.current == 10
+    assert valve.status(1, False) == ValveOutput(None, False)
+    assert valve.watermark(1, 8) == ValveOutput()
+    assert valve.current == 10
+    assert valve.watermark(1, MAX_TIMESTAMP) == ValveOutput(MAX_TIMESTAMP)
+
+
+def test_watermarks_and_repeated_status_of_an_idle_channel_are_ignored() -> None:
+    """ST-17"""
+    valve = WatermarkValve(1)
+    valve.watermark(0, 25)
+    assert valve.status(0, True) == ValveOutput(None, True)
+    assert valve.status(0, True) == ValveOutput()
+    assert valve.watermark(0, 50) == ValveOutput()
+    assert valve.current == 25
+    assert valve.status(0, False) == ValveOutput(None, False)
+    assert valve.status(0, False) == ValveOutput()
+    assert valve.watermark(0, 50) == ValveOutput(50)

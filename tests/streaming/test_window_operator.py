@@ -1,0 +1,492 @@
+"""The window operator: firing, lateness, merging, purging; the short way gives the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.core.durations import Time
+from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions import ProcessWindowFunction, ReduceFunction
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.windowing.aligned import AlignedWindowOperator, make_window_operator
+from flinkray.streaming.windowing.assigners import (
+    EventTimeSessionWindows,
+    GlobalWindows,
+    ProcessingTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+)
+from flinkray.streaming.windowing.contents import ListContents, PassOn, Process, ReduceContents
+from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
+from flinkray.streaming.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    EventTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
+from flinkray.streaming.windowing.window import TimeWindow
+from flinkray.testing.operator_harness import OperatorHarness, Record
+
+LATE: OutputTag[Any] = OutputTag("late")
+BY_FIRST = Keys(lambda value: value[0])
+
+
+class SumSecond(ReduceFunction[Any]):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return value1[0], value1[1] + value2[1]
+
+
+class WithBounds(ProcessWindowFunction[Any, Any, Any, Any]):
+    """(key, sum, start, end)"""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        window = context.window()
+        return [(key, sum(value[1] for value in elements), window.start, window.end)]
+
+
+def spec_of(assigner: Any, trigger: Trigger | None = None, **settings: Any) -> WindowSpec:
+    settings.setdefault("contents", ReduceContents(SumSecond()))
+    return WindowSpec(assigner, trigger or assigner.get_default_trigger(), **settings)
+
+
+def harness(assigner: Any, trigger: Trigger | None = None, **settings: Any) -> OperatorHarness:
+    operator = make_window_operator(spec_of(assigner, trigger, **settings), BY_FIRST)
+    return OperatorHarness(operator, keyed=True, side_outputs=["late"])
+
+
+def sessions(gap: int = 3000, **settings: Any) -> OperatorHarness:
+    return harness(
+        EventTimeSessionWindows.with_gap(Time.milliseconds(gap)),
+        contents=ListContents(),
+        evaluation=Process(WithBounds(), True),
+        **settings,
+    )
+
+
+def feed_sessions(h: OperatorHarness) -> None:
+    for key, value, time in [
+        ("key2", 1, 0), ("key2", 2, 1000), ("key2", 3, 2500),
+        ("key1", 1, 10), ("key1", 2, 1000),
+    ]:  # fmt: skip
+        h.process((key, value), at=time)
+
+
+def test_sessions_merge_and_their_results_carry_the_last_moment() -> None:
+    """WI-04, WI-05"""
+    h = sessions()
+    feed_sessions(h)
+    snapshot = h.snapshot()
+    restored = OperatorHarness(
+        WindowOperator(h.operator.spec, BY_FIRST),  # type: ignore[attr-defined]
+        keyed=True,
+        restore=snapshot,
+    )
+    for each in (h, restored):  # a snapshot and restore in the middle change nothing
+        for value, time in [(4, 5501), (5, 6000), (5, 6000), (6, 6050)]:
+            each.process(("key2", value), at=time)
+        each.process(("key1", 3), at=2000)
+        each.watermark(12000)
+        output = each.output()
+        assert output[-1] == Watermark(12000)
+        assert sorted(output[:-1]) == [
+            (("key1", 6, 10, 5000), 4999),
+            (("key2", 6, 0, 5500), 5499),
+            (("key2", 20, 5501, 9050), 9049),
+        ]
+
+
+def test_sessions_that_only_touch_are_one() -> None:
+    """WI-04"""
+    h = sessions(2)
+    for time in (6, 9, 8):
+        h.process(("a", 1), at=time)
+    h.watermark(100)
+    assert h.values() == [("a", 3, 6, 11)]
+
+
+def test_point_session_merges_into_one_that_covers_it() -> None:
+    """WI-10: a window of length zero, or next to it."""
+
+    class PointSessions(EventTimeSessionWindows):
+        def assign_windows(
+            self, element: Any, timestamp: int, context: Any
+        ) -> Collection[TimeWindow]:
+            return (TimeWindow(timestamp, timestamp + (0 if element[1] == 33 else 3000)),)
+
+    h = harness(
+        PointSessions.with_gap(Time.seconds(3)),
+        contents=ListContents(),
+        evaluation=Process(WithBounds(), True),
+    )
+    for key, value, time in [
+        ("key2", 1, 0), ("key2", 33, 1000), ("key2", 33, 2500),
+        ("key1", 1, 10), ("key1", 2, 1000), ("key1", 33, 2500),
+    ]:  # fmt: skip
+        h.process((key, value), at=time)
+    h.watermark(12000)
+    assert sorted(h.values()) == [("key1", 36, 10, 4000), ("key2", 67, 0, 3000)]
+
+
+def test_late_record_fires_again_until_its_window_is_cleaned_up() -> None:
+    """WI-06"""
+    h = harness(
+        TumblingEventTimeWindows.of(Time.seconds(2)),
+        PurgingTrigger.of(EventTimeTrigger.create()),
+        allowed_lateness=500,
+        late_tag=LATE,
+    )
+    h.process(("key2", 1), at=500)
+    h.process(("key2", 1), at=1900)
+    h.watermark(2300)
+    assert h.records() == [(("key2", 2), 1999)]
+    h.process(("key2", 1), at=1997)
+    assert h.records() == [(("key2", 1), 1999)]
+    h.watermark(6000)
+    h.process(("key2", 1), at=1998)
+    assert h.records() == []
+    assert h.side("late") == [("key2", 1)]
+
+
+def test_window_that_is_not_purged_fires_again_with_everything() -> None:
+    """WI-06"""
+    h = harness(TumblingEventTimeWindows.of(2000), allowed_lateness=500, late_tag=LATE)
+    assert isinstance(h.operator, AlignedWindowOperator)
+    h.process(("a", 1), ("a", 2), at=[500, 1900])
+    h.watermark(2300)
+    h.process(("a", 4), at=1997)
+    assert h.records() == [(("a", 3), 1999), (("a", 7), 1999)]
+    h.watermark(2499)
+    h.process(("a", 8), at=1998)
+    assert h.side("late") == [("a", 8)]
+    assert h.operator.table == {}  # type: ignore[attr-defined]
+
+
+def test_without_lateness_a_record_behind_the_watermark_is_late() -> None:
+    """WI-07"""
+    h = harness(TumblingEventTimeWindows.of(Time.seconds(2)), late_tag=LATE)
+    h.process(("a", 1), at=1998)
+    h.watermark(1999)
+    assert h.values() == [("a", 1)]
+    h.process(("a", 2), at=1998)
+    h.process(("a", 3), at=2000)
+    assert h.side("late") == [("a", 2)]
+
+
+def test_record_of_sliding_windows_is_late_only_if_all_its_windows_are() -> None:
+    """WI-07"""
+    h = harness(SlidingEventTimeWindows.of(Time.seconds(3), Time.seconds(1)), late_tag=LATE)
+    h.process(("a", 1), at=1500)
+    h.watermark(2999)  # of [-1000, 2000), [0, 3000) and [1000, 4000) one is open
+    assert h.records() == [(("a", 1), 1999), (("a", 1), 2999)]
+    h.process(("a", 2), at=1500)
+    assert h.side("late") == []
+    h.watermark(3999)
+    assert h.records() == [(("a", 3), 3999)]
+    h.process(("a", 4), at=1500)
+    assert h.side("late") == [("a", 4)]
+
+
+def test_dropped_records_are_counted() -> None:
+    h = harness(TumblingEventTimeWindows.of(10))
+    h.watermark(100)
+    h.process(("a", 1), ("a", 2), at=[5, 7])
+    assert h.operator.number_late_records_dropped.get_count() == 2  # type: ignore[attr-defined]
+
+
+def test_lateness_of_sessions_is_judged_on_the_merged_window() -> None:
+    """WI-08"""
+    h = sessions(late_tag=LATE)
+    h.process(("key2", 1), at=11600)
+    h.watermark(14600)
+    assert h.values() == [("key2", 1, 11600, 14600)]
+    h.process(("key2", 1), at=10000)
+    assert h.side("late") == [("key2", 1)]
+    h.process(("key2", 2), at=14500)
+    h.watermark(20000)
+    assert h.values() == [("key2", 2, 14500, 17500)]
+
+
+def test_late_record_that_merges_into_an_open_session_is_not_late() -> None:
+    """WI-08"""
+    h = sessions(late_tag=LATE)
+    h.process(("a", 1), at=5000)
+    h.watermark(6000)
+    h.process(("a", 2), at=2500)  # [2500, 5500) has ended, [2500, 8000) has not
+    h.watermark(9000)
+    assert h.side("late") == []
+    assert h.values() == [("a", 3, 2500, 8000)]
+
+
+def test_cleanup_time_does_not_overflow() -> None:
+    """WI-09"""
+    h = harness(TumblingEventTimeWindows.of(1000), allowed_lateness=MAX_TIMESTAMP - 500)
+    window = TimeWindow(0, 1000)
+    operator: Any = h.operator
+    assert operator.cleanup_time(window) == MAX_TIMESTAMP
+    h.process(("a", 1), at=10)
+    assert operator.timers.number_of_event_time_timers() == 1  # for firing; none for cleaning up
+    h.watermark(5000)
+    assert h.values() == [("a", 1)]
+    assert len(operator.table) == 1
+
+
+def test_global_windows_are_never_cleaned_up_and_processing_time_has_no_lateness() -> None:
+    """WI-09"""
+    everything = harness(GlobalWindows.create(), CountTrigger.of(2))
+    everything.process(("a", 1), ("a", 2), ("a", 3))
+    operator: Any = everything.operator
+    assert operator.timers.number_of_event_time_timers() == 0
+    assert operator.timers.number_of_processing_time_timers() == 0
+    assert everything.records() == [(("a", 3), MAX_TIMESTAMP)]
+    processing = harness(TumblingProcessingTimeWindows.of(10), allowed_lateness=1000)
+    processing.process(("a", 1), ("a", 2))
+    processing.processing_time(9)
+    assert processing.records() == [(("a", 3), 9)]
+    assert processing.operator.table == {}  # type: ignore[attr-defined]
+
+
+def test_sessions_of_processing_time_end_when_nothing_comes() -> None:
+    h = harness(ProcessingTimeSessionWindows.with_gap(Time.milliseconds(3)))
+    h.process(("a", 1))
+    h.processing_time(1)
+    h.process(("a", 2))
+    h.processing_time(2)
+    assert h.values() == []
+    h.processing_time(3)
+    assert h.values() == [("a", 3)]
+
+
+def test_continuous_trigger_fires_at_multiples_and_survives_merges_and_restore() -> None:
+    """WI-11"""
+    h = sessions(trigger=ContinuousEventTimeTrigger.of(Time.seconds(2)))
+    feed_sessions(h)
+    restored = OperatorHarness(
+        WindowOperator(h.operator.spec, BY_FIRST),  # type: ignore[attr-defined]
+        keyed=True,
+        restore=h.snapshot(),
+    )
+    for each in (h, restored):
+        each.watermark(2000)
+        assert sorted(each.records()) == [
+            (("key1", 3, 10, 4000), 3999), (("key2", 6, 0, 5500), 5499),
+        ]  # fmt: skip
+        each.process(("key2", 4), at=4000)
+        each.watermark(4000)
+        assert sorted(each.records()) == [
+            (("key1", 3, 10, 4000), 3999), (("key2", 10, 0, 7000), 6999),
+        ]  # fmt: skip
+        each.watermark(8000)
+        assert sorted(each.records()) == [(("key2", 10, 0, 7000), 6999)] * 2
+
+
+class Scripted(Trigger):
+    """Answers what the record's value says, and takes down what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> TriggerResult:
+        self.calls.append(("element", tuple(window)))
+        return getattr(TriggerResult, element[2])  # type: ignore[no-any-return]
+
+    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Any) -> None:
+        self.calls.append(("merge", tuple(window)))
+
+    def clear(self, window: Any, ctx: Any) -> None:
+        self.calls.append(("clear", tuple(window)))
+
+
+def scripted_record(value: int, result: str) -> tuple[str, int, str]:
+    return "a", value, result
+
+
+class SumScripted(ReduceFunction[Any]):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return "a", value1[1] + value2[1], ""
+
+
+def test_fire_keeps_purge_clears_and_both_do_both() -> None:
+    """WI-12"""
+    h = harness(TumblingEventTimeWindows.of(10), Scripted(), contents=ReduceContents(SumScripted()))
+    emitted = []
+    for value, result in [
+        (1, "CONTINUE"), (2, "FIRE"), (4, "FIRE_AND_PURGE"), (8, "PURGE"), (16, "FIRE"),
+    ]:  # fmt: skip
+        h.process(scripted_record(value, result), at=0)
+        emitted.append([out[1] for out in h.values()])
+    assert emitted == [[], [3], [7], [], [16]]
+
+
+def test_purged_window_does_not_fire_but_a_merging_one_stays_in_flight() -> None:
+    """WI-12"""
+    h = harness(
+        EventTimeSessionWindows.with_gap(10),
+        PurgingTrigger.of(CountTrigger.of(1)),
+        contents=ListContents(),
+        evaluation=Process(WithBounds(), True),
+    )
+    h.process(("a", 1), at=0)
+    assert h.values() == [("a", 1, 0, 10)]
+    h.process(("a", 2), at=5)  # merges with the emptied window
+    assert h.values() == [("a", 2, 0, 15)]
+    h.watermark(50)
+    assert h.values() == []
+    assert h.operator._in_flight == {}  # type: ignore[attr-defined]
+
+
+def test_windows_merge_before_the_trigger_sees_the_record() -> None:
+    """WI-13"""
+    trigger = Scripted()
+    h = harness(
+        EventTimeSessionWindows.with_gap(10), trigger, contents=ReduceContents(SumScripted())
+    )
+    h.process(scripted_record(1, "CONTINUE"), at=0)
+    h.process(scripted_record(2, "CONTINUE"), at=20)
+    h.process(scripted_record(4, "CONTINUE"), at=10)
+    assert trigger.calls == [
+        ("element", (0, 10)),
+        ("element", (20, 30)),
+        ("merge", (0, 30)),
+        ("clear", (0, 10)),
+        ("clear", (20, 30)),
+        ("element", (0, 30)),
+    ]
+    operator: Any = h.operator
+    assert operator.timers.number_of_event_time_timers() == 1
+    assert list(operator.table.values()) == [("a", 7, "")]
+
+
+def test_trigger_that_cannot_merge_is_refused_where_windows_do() -> None:
+    """WI-13"""
+
+    class Alone(Scripted):
+        def can_merge(self) -> bool:
+            return False
+
+    with pytest.raises(StreamError, match="Alone cannot be used with windows that merge"):
+        spec_of(EventTimeSessionWindows.with_gap(10), Alone())
+
+
+def test_merged_window_may_not_have_ended() -> None:
+    """WI-13"""
+
+    class Shrinking(EventTimeSessionWindows):
+        def merge_windows(self, windows: Any, callback: Any) -> None:
+            several = list(windows)
+            if len(several) > 1:
+                callback.merge(several, TimeWindow(0, 5))
+
+    h = harness(Shrinking.with_gap(100))
+    h.process(("a", 1), at=0)
+    h.watermark(50)
+    with pytest.raises(StreamError, match="has ended already"):
+        h.process(("a", 1), at=60)
+
+
+def test_record_without_a_window_is_not_late() -> None:
+    """WI-14"""
+
+    class Nowhere(WindowAssigner):
+        def assign_windows(self, element: Any, timestamp: int, context: Any) -> Any:
+            return ()
+
+        def get_default_trigger(self, env: Any = None) -> Trigger:
+            return EventTimeTrigger()
+
+        def is_event_time(self) -> bool:
+            return True
+
+    h = harness(Nowhere(), late_tag=LATE)
+    h.watermark(100)
+    h.process(("a", 1), at=5)
+    assert h.values() == []
+    assert h.side("late") == []
+
+
+class PerWindowCount(ProcessWindowFunction[Any, Any, Any, Any]):
+    """Counts its firings per window and per key."""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        from flinkray.state import ValueStateDescriptor
+
+        counts = []
+        for store in (context.window_state(), context.global_state()):
+            state = store.get_state(ValueStateDescriptor(f"fired-{len(counts)}", default_value=0))
+            state.update(state.value() + 1)
+            counts.append(state.value())
+        yield (key, *counts)
+
+    def clear(self, context: Any) -> None:
+        from flinkray.state import ValueStateDescriptor
+
+        context.window_state().get_state(ValueStateDescriptor("fired-0", default_value=0)).clear()
+
+
+def test_window_state_is_the_windows_and_global_state_the_keys() -> None:
+    h = harness(
+        TumblingEventTimeWindows.of(10),
+        CountTrigger.of(1),
+        contents=ListContents(),
+        evaluation=Process(PerWindowCount(), True),
+    )
+    h.process(("a", 1), ("a", 1), ("a", 1), ("b", 1), at=[1, 2, 11, 3])
+    assert h.values() == [("a", 1, 1), ("a", 2, 2), ("a", 1, 3), ("b", 1, 1)]
+    h.watermark(9)
+    assert h.operator.keyed_state.number_of_entries("fired-0") == 1  # type: ignore[union-attr]
+
+
+records = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 3)), max_size=40
+)
+
+
+@given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
+def test_short_way_gives_the_results_of_the_long_one(
+    events: list[tuple[str, int, int]], size: int, slide: int, lateness: int
+) -> None:
+    """WI-05, WI-06, WI-07"""
+    outputs = []
+    for make in (AlignedWindowOperator, WindowOperator):
+        assigner = SlidingEventTimeWindows.of(size, slide)
+        spec = spec_of(assigner, allowed_lateness=lateness, late_tag=LATE)
+        h = OperatorHarness(make(spec, BY_FIRST), keyed=True, side_outputs=["late"])
+        result: list[Any] = []
+        watermark = -1
+        for number, (key, time, advance) in enumerate(events):
+            h.process((key, number), at=time)
+            if advance == 0:
+                h.watermark(time)
+            fired = h.output()
+            result.append((sorted(fired, key=str), h.side("late")))
+        h.watermark(MAX_TIMESTAMP)
+        result.append(sorted(h.output(), key=str))
+        outputs.append(result)
+    assert outputs[0] == outputs[1]
+
+
+def test_results_of_a_watermark_are_one_batch() -> None:
+    h = harness(TumblingEventTimeWindows.of(10), evaluation=PassOn())
+    h.process(("a", 1), ("b", 2), ("a", 3), at=[1, 2, 15])
+    h.watermark(100)
+    assert [len(batch) for batch in h.batches()] == [3]
+    assert [type(e) for e in h.output()] == [Record, Record, Record, Watermark]
