@@ -75,6 +75,17 @@ class OperatorSnapshot:
 
     states: Mapping[str, tuple[str, bytes]]
 
+    def without_lists(self) -> OperatorSnapshot:
+        """For subtasks that are not to have these list elements: the names only, and what every
+        subtask has in any case."""
+        empty = pickle.dumps([], 5)
+        return OperatorSnapshot(
+            {
+                name: (mode, empty if mode == "list" else payload)
+                for name, (mode, payload) in self.states.items()
+            }
+        )
+
 
 class OperatorStateBackend:
     """The operator state of one subtask.

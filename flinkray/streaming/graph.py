@@ -110,7 +110,7 @@ class StreamGraph:
             if node.uid is not None:
                 digest.update(b"uid:" + node.uid.encode())
             else:
-                digest.update(f"node:{place}:{node.parallelism}".encode())
+                digest.update(f"node:{place}".encode())
                 for edge in node.inputs:
                     digest.update(hashes[edge.source.id].encode())
             hashes[node.id] = digest.hexdigest()

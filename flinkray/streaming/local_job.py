@@ -10,6 +10,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.elements import Barrier
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error
 from flinkray.streaming.graph import Chain, StreamEdge, StreamGraph
+from flinkray.streaming.mailbox import Mailbox
 from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.operator import OperatorState
 from flinkray.streaming.operators.source import SourceOperator
@@ -34,8 +36,15 @@ from flinkray.streaming.time_service import ProcessingTimeService
 POLL_INTERVAL = 0.005
 """Seconds between two polls of a source that cannot say when it will have records."""
 
-Checkpoint = Mapping[tuple[str, int], OperatorState]
-"""(operator id, subtask) -> state."""
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A point in time of a whole job."""
+
+    operators: Mapping[tuple[str, int], OperatorState]
+    """(Operator id, subtask) -> state."""
+    coordinators: Mapping[str, Any]
+    """Operator id -> state of its source's enumerator."""
 
 
 class WaitingClock(Clock, Protocol):
@@ -75,6 +84,8 @@ class LocalJob:
         self._operator_ids = graph.operator_ids()
         self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
         self._acknowledged: dict[int, dict[tuple[str, int], OperatorState]] = {}
+        self._enumerators: dict[int, dict[str, Any]] = {}
+        self._requests = Mailbox()
         self._awaited: dict[int, set[str]] = {}
         self._on_checkpoint: dict[int, Callable[[Checkpoint], None]] = {}
         self._cancelled = False
@@ -103,8 +114,9 @@ class LocalJob:
         tasks = [self._make_task(chain, subtask) for subtask in range(chain.parallelism)]
         self.tasks += tasks
         if isinstance(chain.head.operator, SourceOperator):
+            operator_id = self._operator_ids[chain.head.id]
             self._coordinators.append(
-                SourceCoordinator(chain.head.operator.source, tasks, self.clock)
+                SourceCoordinator(operator_id, chain.head.operator.source, tasks, self.clock)
             )
 
     def _make_task(self, chain: Chain, subtask: int) -> StreamTask:
@@ -161,14 +173,23 @@ class LocalJob:
         return RecordWriter(channels, partitioner)
 
     def _open(self, restore: Checkpoint | None) -> None:
-        states: dict[str, list[OperatorState]] = {}
-        for (operator_id, _), state in (restore or {}).items():
-            states.setdefault(operator_id, []).append(state)
+        enumerators = {} if restore is None else restore.coordinators
+        states = {} if restore is None else restore.operators
         with self._closing_on_failure():
             for coordinator in self._coordinators:
-                self._guarded(coordinator, partial(coordinator.start, bool(restore)))
+                enumerator = enumerators.get(coordinator.operator_id)
+                self._guarded(coordinator, partial(coordinator.start, enumerator))
             for task in self.tasks:
-                self._guarded(task, partial(task.open, states))
+                mine = {
+                    operator_id: assigned_states(
+                        states,
+                        operator_id,
+                        operator.context.subtask_index,
+                        operator.context.parallelism,
+                    )
+                    for operator_id, operator in task.operators
+                }
+                self._guarded(task, partial(task.open, mine))
             for coordinator in self._coordinators:
                 self._guarded(coordinator, coordinator.serve)
 
@@ -185,7 +206,7 @@ class LocalJob:
         Raises:
             OperatorError: user code or an operator failed.  The job is closed then.
         """
-        progressed = False
+        progressed = self._requests.run_pending()
         with self._closing_on_failure():
             for task in self.tasks:
                 if not task.finished and self._guarded(task, task.step):
@@ -269,15 +290,25 @@ class LocalJob:
     def trigger_checkpoint(
         self, checkpoint_id: int, on_complete: Callable[[Checkpoint], None]
     ) -> None:
-        """Send a barrier through the job; *on_complete* is given every operator's state."""
+        """Send a barrier through the job with the next step; from any thread.  *on_complete* is
+        given every operator's state."""
+        self._requests.put(partial(self._begin_checkpoint, checkpoint_id, on_complete))
+        self.wake()
+
+    def _begin_checkpoint(
+        self, checkpoint_id: int, on_complete: Callable[[Checkpoint], None]
+    ) -> None:
         barrier = Barrier(checkpoint_id, int(self.clock.time() * 1000))
+        self._enumerators[checkpoint_id] = {
+            coordinator.operator_id: coordinator.snapshot(checkpoint_id)
+            for coordinator in self._coordinators
+        }
         self._acknowledged[checkpoint_id] = {}
         self._awaited[checkpoint_id] = {task.name for task in self.tasks if not task.finished}
         self._on_checkpoint[checkpoint_id] = on_complete
         for task in self.tasks:
             if not task.gate.channels and not task.finished:
                 task.mailbox.put(partial(task.trigger_checkpoint, barrier))
-        self.wake()
 
     def _acknowledge(
         self, name: str, subtask: int, barrier: Barrier, states: Mapping[str, OperatorState]
@@ -294,7 +325,27 @@ class LocalJob:
             for task in self.tasks:
                 if not task.finished:
                     task.mailbox.put(partial(task.notify_checkpoint_complete, checkpoint_id))
-            self._on_checkpoint.pop(checkpoint_id)(collected)
+            complete = Checkpoint(collected, self._enumerators.pop(checkpoint_id))
+            self._on_checkpoint.pop(checkpoint_id)(complete)
+
+
+def assigned_states(
+    states: Mapping[tuple[str, int], OperatorState],
+    operator_id: str,
+    subtask: int,
+    parallelism: int,
+) -> list[OperatorState]:
+    """What a subtask is restored from: keyed state of all, of which it takes its key groups; list
+    state of those before it that fall to it; union and broadcast state of all."""
+    result = []
+    for (owner, number), state in states.items():
+        if owner != operator_id:
+            continue
+        operator = state.operator
+        if operator is not None and number % parallelism != subtask:
+            operator = operator.without_lists()
+        result.append(OperatorState(state.keyed, operator, state.timers))
+    return result
 
 
 def _close_each(remaining: Sequence[Any]) -> None:

@@ -14,12 +14,15 @@ from flinkray.streaming.task import StreamTask
 class SourceCoordinator(EnumeratorContext[Any]):
     """Carries requests from readers to the enumerator, and splits back."""
 
-    def __init__(self, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock) -> None:
+    def __init__(
+        self, operator_id: str, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock
+    ) -> None:
+        self.operator_id = operator_id
+        self._source = source
         self._tasks = list(tasks)
         self._clock = clock
         self.name = f"enumerator of {self._tasks[0].name}"
         self._told = [False] * len(self._tasks)
-        self._enumerator = source.create_enumerator(self, clock)
 
     def _operator(self, subtask: int) -> SourceOperator:
         head = self._tasks[subtask].head
@@ -29,11 +32,18 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def _reader(self, subtask: int) -> SourceReader[Any]:
         return self._operator(subtask).reader
 
-    def start(self, restored: bool) -> None:
-        """Begin; after a restore the readers bring their splits themselves."""
-        if restored:
-            self._enumerator.add_splits_back([], -1)
+    def start(self, checkpoint: Any = None) -> None:
+        """Begin, or go on from what :meth:`snapshot` gave; readers bring their own splits."""
+        if checkpoint is None:
+            self._enumerator = self._source.create_enumerator(self, self._clock)
+        else:
+            (state,) = checkpoint
+            self._enumerator = self._source.restore_enumerator(self, self._clock, state)
         self._enumerator.start()
+
+    def snapshot(self, checkpoint_id: int) -> Any:
+        """Taken before any reader's, so that no split is in both or in neither."""
+        return (self._enumerator.snapshot_state(checkpoint_id),)
 
     def current_parallelism(self) -> int:
         return len(self._tasks)
@@ -71,4 +81,6 @@ class SourceCoordinator(EnumeratorContext[Any]):
             yield discovery
 
     def close(self) -> None:
-        self._enumerator.close()
+        enumerator = getattr(self, "_enumerator", None)
+        if enumerator is not None:
+            enumerator.close()

@@ -27,7 +27,7 @@ class _Recorder:
 
     def process_block(self, block: Block) -> None:
         self.batches.append(block)
-        times = block.timestamps or [None] * len(block)
+        times: Sequence[int | None] = block.timestamps or [None] * len(block)
         pairs = zip(block.values, times, strict=True)
         self.elements += [Record(value, time) for value, time in pairs]
 

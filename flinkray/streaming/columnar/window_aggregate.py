@@ -190,26 +190,22 @@ class WindowAggregateOperator(StreamOperator):
     # --- windows ------------------------------------------------------------------------------
 
     def process_watermark(self, timestamp: int) -> None:
-        self._watermark = timestamp
-        for start in self._ended_windows(timestamp):
+        before, self._watermark = self._watermark, timestamp
+        for start in self._windows_that_end(before, timestamp):
             self._emit(start)
         self._drop_panes(timestamp)
         self.output.emit_watermark(timestamp)
 
-    def _ended_windows(self, watermark: int) -> list[int]:
-        """Starts of the windows that have panes and have ended, in order."""
+    def _windows_that_end(self, before: int, watermark: int) -> list[int]:
+        """Starts of the windows that have panes and end between the two watermarks, in order."""
         starts: set[int] = set()
         for number in self._panes:
             begin = number * self._pane_size + self._offset
             last = begin - (begin - self._offset) % self._slide
             starts.update(range(last, begin + self._pane_size - 1 - self._size, -self._slide))
-        return sorted(s for s in starts if s + self._size - 1 <= watermark and s > self._emitted)
-
-    _emitted = MIN_TIMESTAMP
-    """Start of the last window that was put out."""
+        return sorted(s for s in starts if before < s + self._size - 1 <= watermark)
 
     def _emit(self, start: int) -> None:
-        self._emitted = start
         first = (start - self._offset) // self._pane_size
         numbers = range(first, first + self._size // self._pane_size)
         panes = [self._panes[number] for number in numbers if number in self._panes]

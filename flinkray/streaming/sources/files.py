@@ -156,6 +156,11 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
     def snapshot_state(self, checkpoint_id: int) -> Any:
         return list(self._seen), list(self._remaining)
 
+    def restore(self, checkpoint: Any) -> None:
+        seen, remaining = checkpoint
+        self._seen = dict.fromkeys(seen)
+        self._remaining = list(remaining)
+
 
 class _FileReader(SequentialReader[FileSplit]):
     def __init__(self, context: ReaderContext, file_format: str) -> None:

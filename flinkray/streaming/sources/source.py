@@ -136,8 +136,11 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """What :meth:`Source.restore_enumerator` needs; splits that were handed out are not in
-        it."""
+        """What :meth:`restore` needs; splits that were handed out are not in it."""
+
+    @abstractmethod
+    def restore(self, checkpoint: Any) -> None:
+        """Go on from a snapshot; called before :meth:`start`."""
 
     def close(self) -> None:
         """Give resources back."""
@@ -159,9 +162,9 @@ class Source(ABC, Generic[SplitT]):
     def restore_enumerator(
         self, context: EnumeratorContext[SplitT], clock: Clock, checkpoint: Any
     ) -> SplitEnumerator[SplitT]:
-        """The enumerator of a run that goes on from a checkpoint."""
+        """The enumerator of a run that goes on from what ``snapshot_state`` gave."""
         enumerator = self.create_enumerator(context, clock)
-        enumerator.add_splits_back(checkpoint, -1)
+        enumerator.restore(checkpoint)
         return enumerator
 
     @abstractmethod
@@ -183,10 +186,10 @@ class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
             self.context.signal_no_more_splits(subtask)
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        if subtask < 0:  # a restored enumerator: these are all
-            self._remaining = list(splits)
-        else:
-            self._remaining.extend(splits)
+        self._remaining.extend(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
         return list(self._remaining)
+
+    def restore(self, checkpoint: Any) -> None:
+        self._remaining = list(checkpoint)

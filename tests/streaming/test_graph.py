@@ -1,0 +1,145 @@
+"""From a program to tasks: chaining, groups, ids, plans."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import SlotSharingGroup, StreamExecutionEnvironment
+from flinkray.streaming.chain_builder import pointwise_producers
+from flinkray.streaming.errors import StreamError
+
+
+@pytest.fixture
+def env() -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment()
+
+
+def chain_names(env: StreamExecutionEnvironment) -> list[str]:
+    return [chain.name for chain in env.get_stream_graph().chains()]
+
+
+def numbers(env: StreamExecutionEnvironment) -> Any:
+    return env.from_collection([1, 2, 3])
+
+
+def test_forward_operators_of_one_parallelism_are_one_task(env: Any) -> None:
+    numbers(env).map(lambda v: v).filter(lambda v: v).print()
+    assert chain_names(env) == [
+        "Source: Collection Source -> Map -> Filter -> Sink: Print to Std. Out"
+    ]
+
+
+def test_branches_are_chained_too(env: Any) -> None:
+    mapped = numbers(env).map(lambda v: v)
+    mapped.filter(lambda v: v).name("left")
+    mapped.filter(lambda v: v).name("right")
+    assert chain_names(env) == ["Source: Collection Source -> Map -> (left, right)"]
+
+
+def test_other_parallelism_keys_union_and_groups_end_a_chain(env: Any) -> None:
+    source = numbers(env)
+    source.map(lambda v: v).set_parallelism(2).name("parallel")
+    source.key_by(lambda v: v).reduce(lambda a, b: a).name("keyed")
+    source.union(numbers(env)).map(lambda v: v).name("both")
+    source.map(lambda v: v).slot_sharing_group("other").name("apart")
+    source.rebalance().map(lambda v: v).name("rebalanced")
+    names = chain_names(env)
+    assert {"parallel", "keyed", "both", "apart", "rebalanced"} <= set(names)
+
+
+def test_chaining_can_be_refused_by_operator_and_by_environment(env: Any) -> None:
+    stream = numbers(env).map(lambda v: v).name("a")
+    stream.map(lambda v: v).name("b").start_new_chain().map(lambda v: v).name("c")
+    stream.map(lambda v: v).name("d").disable_chaining().map(lambda v: v).name("e")
+    assert chain_names(env) == ["Source: Collection Source -> a", "b -> c", "d", "e"]
+    env.disable_operator_chaining()
+    assert len(chain_names(env)) == 6
+    assert not env.is_chaining_enabled()
+
+
+def test_group_is_inherited_from_inputs_of_one_mind(env: Any) -> None:
+    group = SlotSharingGroup.builder("g").build()
+    first = numbers(env).slot_sharing_group(group)
+    second = numbers(env).slot_sharing_group("g")
+    first.union(second).map(lambda v: v).name("of one")
+    first.union(numbers(env)).map(lambda v: v).name("of two")
+    groups = {node.name: node.slot_sharing_group for node in env.get_stream_graph().nodes}
+    assert (groups["of one"], groups["of two"]) == ("g", "default")
+
+
+def test_ids_are_the_same_whenever_the_program_is_built() -> None:
+    def ids(extra: bool) -> dict[str, str]:
+        env = StreamExecutionEnvironment.get_execution_environment()
+        stream = numbers(env)
+        if extra:
+            stream = stream.map(lambda v: v).name("new")
+        stream.map(lambda v: v).name("old").map(lambda v: v).name("named").uid("my-uid")
+        graph = env.get_stream_graph()
+        by_id = graph.operator_ids()
+        return {node.name: by_id[node.id] for node in graph.nodes}
+
+    assert ids(False) == ids(False)
+    assert ids(False)["old"] != ids(True)["old"]
+    assert ids(False)["named"] == ids(True)["named"]
+
+
+def test_uid_hash_is_taken_as_it_is(env: Any) -> None:
+    numbers(env).map(lambda v: v).set_uid_hash("0123456789abcdef" * 2)
+    graph = env.get_stream_graph()
+    assert graph.operator_ids()[2] == "0123456789abcdef" * 2
+    with pytest.raises(ValueError, match="32 lower-case hexadecimal"):
+        numbers(env).set_uid_hash("xyz")
+
+
+def test_uid_that_is_used_twice_is_refused(env: Any) -> None:
+    numbers(env).map(lambda v: v).uid("same").map(lambda v: v).uid("same")
+    with pytest.raises(ValueError, match="same uid 'same'"):
+        env.get_stream_graph()
+
+
+def test_plan_tells_nodes_and_how_records_travel(env: Any) -> None:
+    env.set_parallelism(2)
+    numbers(env).map(lambda v: v).key_by(lambda v: v).sum().print().name("out").set_description("x")
+    plan = json.loads(env.get_execution_plan())["nodes"]
+    assert [(n["id"], n["type"], n["pact"], n["parallelism"]) for n in plan] == [
+        (1, "Source: Collection Source", "Data Source", 1),
+        (2, "Map", "Operator", 2),
+        (3, "Keyed Sum", "Operator", 2),
+        (4, "out", "Data Sink", 2),
+    ]
+    assert [n["predecessors"][0]["ship_strategy"] for n in plan[1:]] == [
+        "REBALANCE", "HASH", "FORWARD",
+    ]  # fmt: skip
+    assert plan[3]["contents"] == "x"
+    assert plan[3]["predecessors"] == [{"id": 3, "ship_strategy": "FORWARD", "side": "second"}]
+
+
+def test_forward_between_different_parallelisms_is_refused(env: Any) -> None:
+    numbers(env).forward().map(lambda v: v).set_parallelism(2)
+    with pytest.raises(StreamError, match=r"use rebalance\(\)"):
+        env.get_stream_graph()
+
+
+def test_parallelism_above_max_parallelism_is_refused(env: Any) -> None:
+    numbers(env).map(lambda v: v).set_parallelism(5).set_max_parallelism(4)
+    with pytest.raises(StreamError, match="greater than its max parallelism 4"):
+        env.get_stream_graph()
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "producers"),
+    [
+        (3, 5, [[0], [0], [1], [1], [2]]),
+        (5, 3, [[0], [1, 2], [3, 4]]),
+        (6, 4, [[0], [1, 2], [3], [4, 5]]),
+        (10, 3, [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]),
+    ],
+)
+def test_rescaled_consumers_read_from_their_producers(
+    sources: int, targets: int, producers: list[list[int]]
+) -> None:
+    found = [list(pointwise_producers(sources, targets, t)) for t in range(targets)]
+    assert found == producers

@@ -1,0 +1,329 @@
+"""Whole programs in one process: tasks, channels, end of input, checkpoints, failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from flinkray.state import ValueStateDescriptor
+from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.elements import Barrier, Block, Watermark
+from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.functions import KeyedProcessFunction, MapFunction
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.local_job import Checkpoint, LocalJob
+from flinkray.streaming.operators.basic import MapOperator
+from flinkray.streaming.operators.process import KeyedProcessOperator
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.partitioners import ForwardPartitioner, KeyGroupPartitioner
+from flinkray.streaming.sinks.simple import CollectSink
+from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
+from flinkray.streaming.sources.generated import DataGeneratorSource
+from flinkray.streaming.transformations import (
+    GraphSettings,
+    OperatorTransformation,
+    PartitionTransformation,
+    build_graph,
+)
+from flinkray.testing.manual_clock import ManualClock
+
+MOD7 = Keys(lambda value: value % 7)
+
+
+class RunningSum(KeyedProcessFunction[Any, Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", default_value=0))
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.sum.update(self.sum.value() + value)
+        yield ctx.get_current_key(), self.sum.value(), self.subtask
+
+
+def keyed_sums(count: int, parallelism: int = 3, block: int = 16) -> tuple[Any, CollectSink]:
+    source = OperatorTransformation(
+        "Source", operator=SourceOperator(NumberSequenceSource(1, count), block), parallelism=2
+    )
+    by_key = PartitionTransformation("", input=source, partitioner=KeyGroupPartitioner(MOD7))
+    sums = OperatorTransformation(
+        "Sum",
+        operator=KeyedProcessOperator(RunningSum(), MOD7),
+        inputs=[by_key],
+        keyed=True,
+        parallelism=parallelism,
+    )
+    results = CollectSink()
+    sink = OperatorTransformation("Sink", operator=SinkOperator(results), inputs=[sums])
+    return build_graph([sink], GraphSettings()), results
+
+
+def final_sums(results: CollectSink) -> dict[int, int]:
+    sums: dict[int, int] = {}
+    for key, total, _ in results.take_all():
+        sums[key] = max(total, sums.get(key, 0))
+    return sums
+
+
+def expected_sums(count: int) -> dict[int, int]:
+    sums: Counter[int] = Counter()
+    for value in range(1, count + 1):
+        sums[value % 7] += value
+    return dict(sums)
+
+
+def test_every_key_is_on_one_subtask_and_nothing_is_lost() -> None:
+    graph, results = keyed_sums(5000)
+    LocalJob(graph).run()
+    owners: dict[int, set[int]] = {}
+    outputs = results.take_all()
+    for key, _, subtask in outputs:
+        owners.setdefault(key, set()).add(subtask)
+    assert len(outputs) == 5000
+    assert all(len(subtasks) == 1 for subtasks in owners.values())
+    assert len(set.union(*owners.values())) > 1
+    graph, results = keyed_sums(5000)
+    LocalJob(graph).run()
+    assert final_sums(results) == expected_sums(5000)
+
+
+def test_same_seed_same_steps() -> None:
+    outputs = []
+    for _ in range(2):
+        graph, results = keyed_sums(2000)
+        LocalJob(graph, seed=5).run()
+        outputs.append(results.take_all())
+    assert outputs[0] == outputs[1]
+
+
+def run_to_checkpoint(count: int, steps: int) -> tuple[Checkpoint, int]:
+    """A checkpoint in the middle of a run that then is given up, and how far that was."""
+    graph, results = keyed_sums(count)
+    job = LocalJob(graph)
+    for _ in range(steps):
+        job.step()
+    done: list[Checkpoint] = []
+    job.trigger_checkpoint(1, done.append)
+    while not done:
+        job.step()
+    emitted = len(results.take_all())
+    for _ in range(5):
+        job.step()
+    job.close()
+    return done[0], emitted
+
+
+def test_run_that_goes_on_from_a_checkpoint_has_the_sums_of_an_undisturbed_one() -> None:
+    """ST-01: barriers divide the records of every channel at one point."""
+    for steps in (1, 7, 20):
+        checkpoint, emitted = run_to_checkpoint(3000, steps)
+        graph, results = keyed_sums(3000)
+        LocalJob(graph, restore=checkpoint).run()
+        assert 0 < len(results) <= 3000 - emitted + 3000
+        assert final_sums(results) == expected_sums(3000)
+
+
+def test_checkpoint_is_restored_at_another_parallelism() -> None:
+    checkpoint, _ = run_to_checkpoint(3000, 7)
+    graph, results = keyed_sums(3000, parallelism=5)
+    LocalJob(graph, restore=checkpoint).run()
+    assert final_sums(results) == expected_sums(3000)
+
+
+def gate_of(*contents: list[Any]) -> InputGate:
+    channels = []
+    for elements in contents:
+        channel = MemoryChannel()
+        for element in elements:
+            channel.put(element)
+        channels.append(channel)
+    return InputGate(channels)
+
+
+def drained(gate: InputGate) -> list[Any]:
+    """What comes out of a gate as a task would read it: values and completed barriers."""
+    seen: list[Any] = []
+    while (polled := gate.poll()) is not None:
+        channel, element = polled
+        if isinstance(element, Barrier):
+            gate.on_barrier(channel, element)
+        elif isinstance(element, Block):
+            seen.append(element.values[0])
+        else:
+            gate.end(channel)
+        if (barrier := gate.aligned()) is not None:
+            seen.append(f"checkpoint {barrier.checkpoint_id}")
+            gate.release()
+    return seen
+
+
+def test_channel_is_blocked_from_its_barrier_until_all_channels_brought_it() -> None:
+    """ST-01"""
+    barrier = Barrier(1, 0)
+    gate = gate_of([barrier, Block(["after"])], [Block(["before"]), Block(["before too"]), barrier])
+    assert drained(gate) == ["before", "before too", "checkpoint 1", "after"]
+
+
+def test_newer_barrier_gives_the_older_alignment_up() -> None:
+    """ST-02"""
+    gate = gate_of(
+        [Barrier(1, 0), Block(["a"]), Barrier(2, 0), Block(["c"])],
+        [Barrier(2, 0), Block(["b"])],
+    )
+    assert drained(gate) == ["a", "checkpoint 2", "b", "c"]
+
+
+def test_channel_that_ended_is_not_waited_for() -> None:
+    """ST-01, ST-04"""
+    from flinkray.streaming.elements import END_OF_INPUT
+
+    gate = gate_of([Barrier(1, 0), Block(["after"])], [Block(["last"]), END_OF_INPUT])
+    assert drained(gate) == ["last", "checkpoint 1", "after"]
+
+
+def test_small_batches_are_put_together_and_keep_their_place_before_watermarks() -> None:
+    channel = MemoryChannel()
+    writer = RecordWriter([channel], ForwardPartitioner())
+    for number in range(5):
+        writer.process_block(Block([number], [number]))
+    assert not channel.elements
+    writer.process_watermark(9)
+    block, watermark = channel.elements
+    assert isinstance(block, Block)
+    assert block.values == block.timestamps == [0, 1, 2, 3, 4]
+    assert watermark == Watermark(9)
+
+
+def test_slow_reader_holds_its_writers_back() -> None:
+    """Channels are bounded: a source stops while a channel is full."""
+    source = OperatorTransformation(
+        "Source", operator=SourceOperator(NumberSequenceSource(0, 10**6), 1000)
+    )
+    slow = OperatorTransformation(
+        "Slow", operator=MapOperator(lambda value: value), inputs=[source], parallelism=2
+    )
+    graph = build_graph([slow], GraphSettings())
+    job = LocalJob(graph)
+    source_task, *consumers = job.tasks
+    for _ in range(100):
+        source_task.step()
+    waiting = [len(channel.elements) for task in consumers for channel in task.gate.channels]
+    assert max(waiting) <= 17
+    assert not source_task.step()
+    consumers[0].step()
+    consumers[1].step()
+    assert source_task.step()
+    job.close()
+
+
+def one_map(function: Any, values: Any, **settings: Any) -> Any:
+    source = OperatorTransformation(
+        "Source: numbers", operator=SourceOperator(CollectionSource(values))
+    )
+    mapped = OperatorTransformation(
+        "Divide", operator=MapOperator(function), inputs=[source], **settings
+    )
+    return build_graph([mapped], GraphSettings())
+
+
+def test_failure_names_operator_subtask_record_and_origin_after_the_users_traceback() -> None:
+    def divide(value: int) -> float:
+        return 10 / (value - 5)
+
+    with pytest.raises(OperatorError) as caught:
+        LocalJob(one_map(divide, range(10))).run()
+    text = str(caught.value)
+    assert text.startswith("Traceback (most recent call last):\n")
+    frames = [line for line in text.splitlines() if line.startswith("  File")]
+    assert len(frames) == 1
+    assert "in divide" in frames[0]
+    assert "ZeroDivisionError: division by zero\nin operator 'Divide', subtask 1/1\n" in text
+    assert text.endswith(
+        "on record 5\nwhich came from Source: numbers (1/1), in the batch from record 0 on"
+    )
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_failure_in_open_names_the_operator() -> None:
+    class Unready(MapFunction[Any, Any]):
+        def open(self, runtime_context: Any) -> None:
+            raise OSError("no such model")
+
+        def map(self, value: Any) -> Any:
+            return value
+
+    with pytest.raises(OperatorError, match=r"OSError: no such model\nin operator 'Divide'"):
+        LocalJob(one_map(Unready(), [1]))
+
+
+def test_all_functions_are_closed_when_one_fails() -> None:
+    closed = []
+
+    class Guarded(MapFunction[Any, Any]):
+        def map(self, value: Any) -> Any:
+            raise ValueError("bad record")
+
+        def close(self) -> None:
+            closed.append("closed")
+            raise OSError("and the socket is gone")
+
+    graph = one_map(Guarded(), [1])
+    graph.nodes[1].operator.shared = True
+    with pytest.raises(OperatorError, match="bad record") as caught:
+        LocalJob(graph).run()
+    assert closed == ["closed"]
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_function_that_cannot_be_pickled_is_refused_before_anything_runs() -> None:
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(StreamError, match="'Divide' cannot be sent to its tasks"):
+        LocalJob(one_map(lambda value: lock, [1]))
+
+
+def test_subtasks_have_functions_of_their_own() -> None:
+    class Counts(MapFunction[Any, Any]):
+        seen = 0
+
+        def map(self, value: Any) -> Any:
+            self.seen += 1
+            return self.seen
+
+    source = OperatorTransformation("S", operator=SourceOperator(CollectionSource(range(10))))
+    mapped = OperatorTransformation(
+        "M", operator=MapOperator(Counts()), inputs=[source], parallelism=2
+    )
+    results = CollectSink()
+    sink = OperatorTransformation("C", operator=SinkOperator(results), inputs=[mapped])
+    LocalJob(build_graph([sink], GraphSettings())).run()
+    assert sorted(results.take_all()) == sorted([*range(1, 6)] * 2)
+
+
+def test_program_waits_on_its_clock_and_no_longer_than_it_must() -> None:
+    source = DataGeneratorSource(lambda n: n, 10, records_per_second=2)
+    graph = build_graph(
+        [OperatorTransformation("G", operator=SourceOperator(source))], GraphSettings()
+    )
+    clock = ManualClock()
+    LocalJob(graph, clock).run()
+    assert clock.time() == pytest.approx(5.0, abs=0.01)
+    assert len(clock.waits) <= 12
+
+
+def test_cancelled_program_ends() -> None:
+    class Endless(MapFunction[Any, Any]):
+        def map(self, value: Any) -> Any:
+            if value == 50_000:
+                job.cancel()
+            return value
+
+    graph = one_map(Endless(), range(10**7))
+    graph.nodes[1].operator.shared = True
+    job = LocalJob(graph)
+    job.run()
+    assert job.cancelled
+    assert job.finished
