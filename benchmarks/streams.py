@@ -3,9 +3,9 @@
     python benchmarks/streams.py [--rows 1000000] [--rounds 3]
 
 Bounded inputs through the local runner, which has one thread; time is the processor's, so that
-whatever else the machine does counts less, and the fastest of the rounds is shown.  Beside the columnar programs stands pyarrow's own group-by on
-the same table, on one thread, from the same run; beside the keyed sum a bare loop with a
-dictionary.
+whatever else the machine does counts less, and the fastest of the rounds is shown.  Beside the
+columnar programs stands pyarrow's own group-by on the same table, on one thread, from the same
+run; beside the keyed sum a bare loop with a dictionary.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from flinkray.datastream import (
     AggregateFunction,
     KeyedProcessFunction,
     RuntimeContext,
+    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
@@ -67,8 +68,12 @@ def environment(parallelism: int) -> StreamExecutionEnvironment:
     return StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
 
 
-def run(build: Callable[[StreamExecutionEnvironment], Any], parallelism: int = 1) -> float:
-    env = environment(parallelism)
+def run(
+    build: Callable[[StreamExecutionEnvironment], Any],
+    parallelism: int = 1,
+    mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING,
+) -> float:
+    env = environment(parallelism).set_runtime_mode(mode)
     build(env).sink_to(DiscardingSink())
     begun = time.process_time()
     env.execute("benchmark")
@@ -140,6 +145,10 @@ def programs(rows: int) -> dict[str, tuple[int, Callable[[], float]]]:
         "tumbling window, Python aggregate": (rows, lambda: run(python_window)),
         "keyed sum, columns": (many, lambda: run(columns_sum(table))),
         "keyed sum, columns, 2 subtasks": (many, lambda: run(columns_sum(table), 2)),
+        "final keyed sum (batch mode), columns": (
+            many,
+            lambda: run(columns_sum(table), mode=RuntimeExecutionMode.BATCH),
+        ),
         "keyed sum, columns, text keys": (many, lambda: run(columns_sum(texts))),
         "pyarrow group-by, sum": (many, group_by),
         "tumbling window, columns": (many, lambda: run(columns_window(table))),
@@ -151,9 +160,7 @@ def programs(rows: int) -> dict[str, tuple[int, Callable[[], float]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--rows", type=int, default=1_000_000, help="ten times as many in columns"
-    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="ten times as many in columns")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     for name, value in facts("pyarrow", "numpy").items():

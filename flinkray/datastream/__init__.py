@@ -32,7 +32,6 @@ from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
 from flinkray.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flinkray.streaming.functions import (
     AggregateFunction,
-    AllWindowFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
@@ -45,20 +44,23 @@ from flinkray.streaming.functions import (
     KeySelector,
     MapFunction,
     Partitioner,
-    ProcessAllWindowFunction,
     ProcessFunction,
     ProcessJoinFunction,
-    ProcessWindowFunction,
     ReduceFunction,
     SinkFunction,
     TimerService,
-    WindowFunction,
 )
 from flinkray.streaming.output_tag import OutputTag
 from flinkray.streaming.row import Row, RowKind
 from flinkray.streaming.runtime_context import RuntimeContext
 from flinkray.streaming.typeinfo import TypeInformation, Types
 from flinkray.streaming.watermarks import TimestampAssigner, WatermarkStrategy
+from flinkray.streaming.window_functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 
 __all__ = [
     "AggregateFunction",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flinkray.datastream.data_stream_sink import DataStreamSink, OperatorSettings
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
-from flinkray.streaming.functions import NullByteKeySelector, ProcessFunction
+from flinkray.streaming.functions import Function, NullByteKeySelector, ProcessFunction
 from flinkray.streaming.keying import Keys
 from flinkray.streaming.operator import ChainingStrategy, StreamOperator
 from flinkray.streaming.operators.basic import (
@@ -39,7 +39,8 @@ from flinkray.streaming.transformations import (
     Transformation,
     UnionTransformation,
 )
-from flinkray.streaming.typeinfo import RowTypeInfo, TypeInformation, Types, type_of_result
+from flinkray.streaming.type_inference import type_of_result
+from flinkray.streaming.typeinfo import RowTypeInfo, TypeInformation, Types
 from flinkray.streaming.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def expect_function(function: Any, method: str, what: str) -> Any:
     Raises:
         TypeError: it is neither.
     """
-    if callable(getattr(function, method, None)) or (
-        callable(function) and not isinstance(function, type)
-    ):
+    forgotten = isinstance(function, type) and issubclass(function, Function)
+    if not forgotten and (callable(getattr(function, method, None)) or callable(function)):
         return function
-    raise TypeError(f"{what} or a function is needed, got {function!r}")
+    hint = "; make an object of it" if forgotten else ""
+    raise TypeError(f"{what} or a function is needed, got {function!r}{hint}")
 
 
 class DataStream(OperatorSettings):

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from flinkray.core.ids import JobID
 from flinkray.datastream.data_stream import DataStream
+from flinkray.datastream.flink_settings import FLINK_SETTINGS
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
 from flinkray.datastream.settings import (
     CheckpointConfig,
@@ -17,7 +18,6 @@ from flinkray.datastream.settings import (
     ExecutionConfig,
     RuntimeExecutionMode,
     TimeCharacteristic,
-    parse_milliseconds,
 )
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.streaming.errors import StreamError
@@ -39,7 +39,8 @@ from flinkray.streaming.transformations import (
     Transformation,
     build_graph,
 )
-from flinkray.streaming.typeinfo import TypeInformation, type_of_schema
+from flinkray.streaming.type_inference import type_of_schema
+from flinkray.streaming.typeinfo import TypeInformation
 from flinkray.streaming.watermarks import WatermarkStrategy
 
 _default_local_parallelism = 1
@@ -181,7 +182,7 @@ class StreamExecutionEnvironment:
         self._configuration.add_all(configuration)
         values = configuration.to_dict()
         for key, value in values.items():
-            apply = _SETTINGS.get(key)
+            apply = FLINK_SETTINGS.get(key)
             if apply is not None:
                 apply(self, value)
         return self
@@ -378,38 +379,3 @@ class StreamExecutionEnvironment:
 
     def close(self) -> None:
         """Nothing is kept open."""
-
-
-def _set_mode(env: StreamExecutionEnvironment, value: str) -> None:
-    env.set_runtime_mode(RuntimeExecutionMode[value.upper()])
-
-
-def _set_chaining(env: StreamExecutionEnvironment, value: str) -> None:
-    env._chaining = value == "true"
-
-
-_SETTINGS: dict[str, Any] = {
-    "execution.buffer-timeout": lambda env, v: env.set_buffer_timeout(parse_milliseconds(v)),
-    "execution.buffer-timeout.interval": lambda env, v: env.set_buffer_timeout(
-        parse_milliseconds(v)
-    ),
-    "execution.runtime-mode": _set_mode,
-    "execution.checkpointing.interval": lambda env, v: env.enable_checkpointing(
-        parse_milliseconds(v)
-    ),
-    "execution.checkpointing.mode": lambda env, v: env._checkpoint_config.set_checkpointing_mode(
-        CheckpointingMode[v.upper().replace("-", "_")]
-    ),
-    "parallelism.default": lambda env, v: env.set_parallelism(int(v)),
-    "pipeline.max-parallelism": lambda env, v: env.set_max_parallelism(int(v)),
-    "pipeline.auto-watermark-interval": lambda env, v: env._config.set_auto_watermark_interval(
-        parse_milliseconds(v)
-    ),
-    "pipeline.operator-chaining": _set_chaining,
-    "pipeline.operator-chaining.enabled": _set_chaining,
-    "state.backend.changelog.enabled": lambda env, v: env.enable_changelog_state_backend(
-        v == "true"
-    ),
-    "state.changelog.enabled": lambda env, v: env.enable_changelog_state_backend(v == "true"),
-}
-"""Flink's names of settings, and what they set."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flinkray.streaming.functions import (
     AggregateFunction,
-    AllWindowFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
@@ -15,22 +14,25 @@ from flinkray.streaming.functions import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
-    KeyedStateStore,
     KeySelector,
     MapFunction,
     NullByteKeySelector,
     Partitioner,
-    ProcessAllWindowFunction,
     ProcessFunction,
     ProcessJoinFunction,
-    ProcessWindowFunction,
     ReduceFunction,
     SinkFunction,
     TimerService,
-    WindowFunction,
 )
 from flinkray.streaming.functions import TimeDomain as TimeDomain
 from flinkray.streaming.runtime_context import RuntimeContext
+from flinkray.streaming.window_functions import (
+    AllWindowFunction,
+    KeyedStateStore,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 
 __all__ = [
     "AggregateFunction",

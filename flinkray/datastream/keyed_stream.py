@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flinkray.datastream.data_stream import DataStream, expect_function
 from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
-from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
+from flinkray.streaming.columnar.keyed_aggregate import (
+    BatchKeyedAggregateOperator,
+    KeyedAggregateOperator,
+)
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions import Function, KeyedProcessFunction
 from flinkray.streaming.keying import Keys
@@ -21,7 +24,8 @@ from flinkray.streaming.operators.keyed import (
     ReduceOperator,
 )
 from flinkray.streaming.operators.process import KeyedProcessOperator
-from flinkray.streaming.typeinfo import TypeInformation, Types, type_of_result
+from flinkray.streaming.type_inference import type_of_result
+from flinkray.streaming.typeinfo import TypeInformation, Types
 
 if TYPE_CHECKING:
     from flinkray.datastream.connected_streams import ConnectedStreams
@@ -127,11 +131,15 @@ class KeyedStream(DataStream):
 
     def _rolling(self, how: str, position: Position) -> DataStream:
         func = FieldReduce(how, position)
-        operator: StreamOperator
+        operator: ReduceOperator
         if isinstance(position, str) and self._keys.field is not None:
             operator = KeyedAggregateOperator(how, position, func, self._keys)
-        else:
-            operator = ReduceOperator(func, self._keys)
+            stream = self._reduced(f"Keyed {how.capitalize()}", operator, func)
+            stream._transformation.batch_operator = BatchKeyedAggregateOperator(
+                how, position, func, self._keys
+            )
+            return stream
+        operator = ReduceOperator(func, self._keys)
         return self._reduced(f"Keyed {how.capitalize()}", operator, func)
 
     # --- windows and joins ----------------------------------------------------------------------

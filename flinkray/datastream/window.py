@@ -16,6 +16,10 @@ from flinkray.streaming.windowing.assigners import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
+from flinkray.streaming.windowing.continuous_triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+)
 from flinkray.streaming.windowing.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -23,8 +27,6 @@ from flinkray.streaming.windowing.evictors import (
     TimeEvictor,
 )
 from flinkray.streaming.windowing.triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array, owner_of
 from flinkray.streaming.elements import Block, Columns
@@ -166,11 +165,9 @@ class _ByChannel(StreamPartitioner):
         self, columns: Columns, chosen: npt.NDArray[Any]
     ) -> Iterable[tuple[int, Columns]]:
         for channel in range(self.channels):
-            mask = chosen == channel
-            if mask.any():
-                times = None if columns.timestamps is None else columns.timestamps[mask]
-                part = columns.batch.filter(pa.array(mask))
-                yield channel, Columns(part, times, columns.origin, columns.scalar)
+            places = np.flatnonzero(chosen == channel)
+            if len(places):
+                yield channel, columns.take(places)
 
     def choose_columns(self, columns: Columns) -> npt.NDArray[Any]:
         """The channel of each row."""

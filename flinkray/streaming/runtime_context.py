@@ -22,8 +22,8 @@ from flinkray.state.interfaces import (
     ReducingState,
     ValueState,
 )
-from flinkray.streaming.functions import KeyedStateStore
 from flinkray.streaming.metrics import MetricGroup
+from flinkray.streaming.window_functions import KeyedStateStore
 
 
 class RuntimeContext(KeyedStateStore):

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.state.keys import (
@@ -58,11 +58,13 @@ def test_columns_and_values_agree() -> None:
     assert key_groups_of_array(pa.array([7], pa.int16()), 128).tolist() == [key_group_of(7, 128)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
 def test_murmur_of_an_array_is_that_of_its_elements(codes: list[int]) -> None:
     assert murmur_array(np.array(codes, np.int32)).tolist() == [murmur(code) for code in codes]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400), st.integers(1, 400))
 def test_every_key_group_has_one_owner(max_parallelism: int, parallelism: int) -> None:
     if parallelism > max_parallelism:

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.datastream.field_aggregates import FieldReduce
 from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
-from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
+from flinkray.streaming.columnar.keyed_aggregate import (
+    BatchKeyedAggregateOperator,
+    KeyedAggregateOperator,
+)
 from flinkray.streaming.columnar.slots import DENSE_RANGE, SlotTable
 from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
 from flinkray.streaming.elements import MAX_TIMESTAMP, Columns
@@ -33,6 +36,7 @@ ARROW = {"int": pa.int64(), "wide": pa.int64(), "text": pa.string(), "null": pa.
 
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
 @pytest.mark.parametrize("kind", list(keys_of))
+@settings(deadline=None)
 @given(data=st.data())
 def test_rolling_aggregate_is_that_of_the_rows(how: str, kind: str, data: Any) -> None:
     rows = st.tuples(keys_of[kind], st.integers(-(2**40), 2**40), st.text(max_size=2))
@@ -48,6 +52,20 @@ def test_rolling_aggregate_is_that_of_the_rows(how: str, kind: str, data: Any) -
         rowwise.process(*[Row.of(names, list(row)) for row in batch])
     assert all(isinstance(batch, Columns) for batch in h.batches())
     assert h.values() == rowwise.values()
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+def test_batch_mode_puts_out_the_last_row_of_each_key(how: str) -> None:
+    """PF-08"""
+    operator = BatchKeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    for keys, values in ((["a", "b", "a"], [5, 2, 3]), (["a"], [7])):
+        batch = pa.record_batch({"k": keys, "v": values, "other": [str(v) for v in values]})
+        h.process_columns(Columns(batch))
+    assert h.values() == []
+    h.finish()
+    expected = {"sum": 15, "min": 3, "max": 7}[how]
+    assert [tuple(row) for row in h.values()] == [("a", expected, "5"), ("b", 2, "2")]
 
 
 def test_rolling_sum_goes_on_after_a_restore_and_when_rows_follow_columns() -> None:
@@ -113,6 +131,7 @@ records = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(records, st.integers(-60, 60)), min_size=1, max_size=5),
     st.integers(1, 12),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.durations import Time
@@ -59,6 +59,7 @@ def test_windows_begin_rightly_before_the_epoch(offset: int, timestamp: int, sta
     assert windows(TumblingEventTimeWindows.of(7, offset), timestamp) == [(start, start + 7)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(-49, 49), st.integers(-1000, 1000))
 def test_sliding_windows_are_all_that_contain_the_time(
     size: int, slide: int, offset: int, timestamp: int

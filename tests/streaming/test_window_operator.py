@@ -6,15 +6,16 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.durations import Time
 from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import ProcessWindowFunction, ReduceFunction
+from flinkray.streaming.functions import ReduceFunction
 from flinkray.streaming.keying import Keys
 from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.window_functions import ProcessWindowFunction
 from flinkray.streaming.windowing.aligned import AlignedWindowOperator, make_window_operator
 from flinkray.streaming.windowing.assigners import (
     EventTimeSessionWindows,
@@ -26,9 +27,9 @@ from flinkray.streaming.windowing.assigners import (
     WindowAssigner,
 )
 from flinkray.streaming.windowing.contents import ListContents, PassOn, Process, ReduceContents
+from flinkray.streaming.windowing.continuous_triggers import ContinuousEventTimeTrigger
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import (
-    ContinuousEventTimeTrigger,
     CountTrigger,
     EventTimeTrigger,
     PurgingTrigger,
@@ -460,6 +461,7 @@ records = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
 def test_short_way_gives_the_results_of_the_long_one(
     events: list[tuple[str, int, int]], size: int, slide: int, lateness: int

@@ -12,9 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.columnar.grouping import Values, running_extremes, running_sums
-from flinkray.streaming.columnar.slots import SlotTable
-from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.columnar.grouping import (
+    Values,
+    extremes_by_group,
+    running_extremes,
+    running_sums,
+    sums_by_group,
+)
+from flinkray.streaming.columnar.slots import Slots, SlotTable
+from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.keying import Keys
 from flinkray.streaming.operator import OperatorState
@@ -66,6 +72,9 @@ class KeyedAggregateOperator(ReduceOperator):
         elif schema != state.schema:
             self.process_block(columns.to_block())
             return
+        self._take_in(state, columns, keys)
+
+    def _take_in(self, state: _ColumnState, columns: Columns, keys: pa.Array) -> None:
         batch = state.aggregate(columns.batch, keys)
         self.output.emit_columns(Columns(batch, columns.timestamps, columns.origin))
 
@@ -83,6 +92,24 @@ class KeyedAggregateOperator(ReduceOperator):
             return super().snapshot(checkpoint_id)
         finally:
             self._values.clear()
+
+
+class BatchKeyedAggregateOperator(KeyedAggregateOperator):
+    """The same in batch mode: the final row of each key, at the end of the input."""
+
+    def process_block(self, block: Block) -> None:
+        self._leave_columns()
+        self.reduce_block(block)
+
+    def _take_in(self, state: _ColumnState, columns: Columns, keys: pa.Array) -> None:
+        state.add(columns.batch, keys)
+
+    def finish(self) -> None:
+        self._leave_columns()
+        results = list(self._values.values())
+        if results:
+            self.output.emit(Block(results, [MAX_TIMESTAMP] * len(results)))
+        self._values.clear()
 
 
 class _ColumnState:
@@ -103,28 +130,40 @@ class _ColumnState:
             kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
         self._kind = kind
         self._start = _START[how](kind)
+        self._ufunc = np.minimum if how == "min" else np.maximum
         self._values: Values = np.full(1024, self._start, kind)
         self._others = [name for name in schema.names if name not in (key, field)]
         self._first_rows: pa.Table | None = None
 
     def aggregate(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
-        column = batch.column(self._field)
-        if column.null_count:
-            raise StreamError(
-                f"{self._how} of {self._field!r}: {column.null_count} values are null"
-            )
-        known = len(self._slots)
-        slots = self._slots.slots_of(keys)
-        self._grow(len(self._slots))
-        values = column.to_numpy(zero_copy_only=False)
+        """Every record's key as it is after the record."""
+        slots, values = self._prepare(batch, keys)
         if self._how == "sum":
             running = running_sums(slots, values, self._values)
         else:
-            ufunc = np.minimum if self._how == "min" else np.maximum
-            running = running_extremes(slots, values, self._values, ufunc)
+            running = running_extremes(slots, values, self._values, self._ufunc)
+        return self._result(batch, slots, running)
+
+    def add(self, batch: pa.RecordBatch, keys: pa.Array) -> None:
+        """The same without telling of each record."""
+        slots, values = self._prepare(batch, keys)
+        if self._how == "sum":
+            size = len(self._slots)
+            self._values[:size] += sums_by_group(slots, values, size)
+        else:
+            extremes_by_group(slots, values, self._values, self._ufunc)
+
+    def _prepare(self, batch: pa.RecordBatch, keys: pa.Array) -> tuple[Slots, Values]:
+        column = batch.column(self._field)
+        if column.null_count:
+            raise StreamError(f"{self._how} of {self._field!r}: {column.null_count} nulls")
+        known = len(self._slots)
+        slots = self._slots.slots_of(keys)
+        self._grow(len(self._slots))
         if self._others:
             self._keep_first_rows(batch, slots, known)
-        return self._result(batch, slots, running)
+        values: Values = column.to_numpy(zero_copy_only=False)
+        return slots, values
 
     def _grow(self, needed: int) -> None:
         if needed > len(self._values):

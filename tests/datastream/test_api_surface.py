@@ -1,0 +1,267 @@
+"""Everything that PYFLINK-API lists is there, documented, and what it refuses it refuses early."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import json
+from typing import Any
+
+import pytest
+
+import flinkray.datastream as api
+from flinkray.datastream import common, connectors, functions, metrics, state, window
+from flinkray.streaming import runtime_context
+from flinkray.streaming.errors import OperatorError, StreamError
+
+SURFACE: list[tuple[Any, str]] = [
+    (
+        api.StreamExecutionEnvironment,
+        "get_execution_environment get_config set_parallelism get_parallelism set_max_parallelism "
+        "get_max_parallelism set_buffer_timeout get_buffer_timeout set_runtime_mode "
+        "get_default_local_parallelism set_default_local_parallelism disable_operator_chaining "
+        "is_chaining_enabled get_checkpoint_config enable_checkpointing get_checkpoint_interval "
+        "get_checkpointing_mode enable_changelog_state_backend is_changelog_state_backend_enabled "
+        "configure add_python_file set_python_requirements add_python_archive "
+        "set_python_executable from_collection execute execute_async get_execution_plan "
+        "register_slot_sharing_group register_cached_file",
+    ),
+    (api.ExecutionConfig, "set_auto_watermark_interval"),
+    (api.JobClient, "get_job_id get_job_execution_result"),
+    (api.JobExecutionResult, "get_job_id"),
+    (
+        api.DataStream,
+        "name get_name uid set_parallelism set_max_parallelism force_non_parallel map flat_map "
+        "filter key_by union connect broadcast shuffle rebalance rescale forward project "
+        "partition_custom process assign_timestamps_and_watermarks window_all add_sink "
+        "get_side_output start_new_chain disable_chaining slot_sharing_group execute_and_collect "
+        "print map_batches",
+    ),
+    (
+        api.KeyedStream,
+        "reduce sum min max min_by max_by window count_window process map flat_map filter key_by "
+        "union",
+    ),
+    (
+        api.WindowedStream,
+        "trigger allowed_lateness side_output_late_data reduce aggregate apply process "
+        "aggregate_columns",
+    ),
+    (
+        api.AllWindowedStream,
+        "trigger allowed_lateness side_output_late_data reduce aggregate apply process",
+    ),
+    (api.ConnectedStreams, "key_by map flat_map process"),
+    (api.BroadcastConnectedStream, "process"),
+    (
+        api.DataStreamSink,
+        "name uid set_parallelism set_description disable_chaining slot_sharing_group",
+    ),
+    (functions.MapFunction, "open close map"),
+    (functions.CoMapFunction, "open close map1 map2"),
+    (functions.FlatMapFunction, "open close flat_map"),
+    (functions.CoFlatMapFunction, "open close flat_map1 flat_map2"),
+    (functions.FilterFunction, "open close filter"),
+    (functions.ReduceFunction, "open close reduce"),
+    (functions.AggregateFunction, "open close create_accumulator add get_result merge"),
+    (functions.KeySelector, "open close get_key"),
+    (functions.Partitioner, "open close partition"),
+    (functions.ProcessFunction, "open close process_element Context"),
+    (functions.KeyedProcessFunction, "open close process_element on_timer Context OnTimerContext"),
+    (functions.CoProcessFunction, "open close process_element1 process_element2"),
+    (functions.KeyedCoProcessFunction, "open close process_element1 process_element2 on_timer"),
+    (functions.BroadcastProcessFunction, "open close process_element process_broadcast_element"),
+    (
+        functions.KeyedBroadcastProcessFunction,
+        "open close process_element process_broadcast_element on_timer",
+    ),
+    (functions.WindowFunction, "open close apply"),
+    (functions.ProcessWindowFunction, "open close process clear"),
+    (functions.ProcessAllWindowFunction, "open close process clear"),
+    (
+        runtime_context.RuntimeContext,
+        "get_state get_list_state get_map_state get_reducing_state get_aggregating_state "
+        "get_metrics_group get_task_name get_number_of_parallel_subtasks "
+        "get_index_of_this_subtask get_attempt_number",
+    ),
+    (functions.KeyedProcessFunction.Context, "timestamp timer_service get_current_key"),
+    (functions.KeyedProcessFunction.OnTimerContext, "time_domain"),
+    (functions.BroadcastProcessFunction.Context, "get_broadcast_state timestamp"),
+    (
+        functions.ProcessWindowFunction.Context,
+        "window current_watermark window_state global_state",
+    ),
+    (
+        api.TimerService,
+        "current_processing_time current_watermark register_event_time_timer "
+        "register_processing_time_timer delete_event_time_timer delete_processing_time_timer",
+    ),
+    (state.ValueState, "value update clear"),
+    (state.ListState, "get add add_all update clear"),
+    (
+        state.MapState,
+        "get put put_all remove contains items keys values is_empty clear __contains__ "
+        "__getitem__ __setitem__ __iter__",
+    ),
+    (state.ReducingState, "get add clear"),
+    (state.AggregatingState, "get add clear"),
+    (state.StateTtlConfig, "new_builder UpdateType StateVisibility"),
+    (metrics.Counter, "inc get_count"),
+    (metrics.Meter, "mark_event get_count"),
+    (metrics.Distribution, "update"),
+    (metrics.Gauge, "get_value"),
+    (window.TumblingEventTimeWindows, "of"),
+    (window.SlidingEventTimeWindows, "of"),
+    (window.EventTimeSessionWindows, "with_gap with_dynamic_gap"),
+    (window.GlobalWindows, "create"),
+    (window.CountSlidingWindowAssigner, "of assign_windows"),
+    (window.CountTrigger, "of"),
+    (window.EventTimeTrigger, "create"),
+    (window.PurgingTrigger, "of"),
+    (window.TimeWindow, "start end max_timestamp"),
+    (window.CountWindow, "id max_timestamp"),
+    (window.SessionWindowTimeGapExtractor, "extract"),
+    (common.WatermarkStrategy, "for_monotonous_timestamps with_timestamp_assigner"),
+    (common.TimestampAssigner, "extract_timestamp"),
+    (
+        common.Types,
+        "STRING BOOLEAN BYTE SHORT INT LONG FLOAT DOUBLE CHAR BIG_INT BIG_DEC SQL_DATE SQL_TIME "
+        "SQL_TIMESTAMP PICKLED_BYTE_ARRAY ROW ROW_NAMED TUPLE PRIMITIVE_ARRAY BASIC_ARRAY "
+        "OBJECT_ARRAY LIST MAP",
+    ),
+    (common.Time, "milliseconds seconds minutes hours days"),
+    (common.Duration, "of_millis of_seconds of_minutes of_hours of_days"),
+    (api.SlotSharingGroup, "builder"),
+    (api.MemorySize, "of_mebi_bytes get_bytes"),
+    (connectors.FileSink, "create_writer"),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"), SURFACE, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_listed_name_is_there(owner: Any, names: str) -> None:
+    assert [name for name in names.split() if not hasattr(owner, name)] == []
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["", ".common", ".connectors", ".functions", ".metrics", ".state", ".window", ".output_tag",
+     ".common.typeinfo", ".common.time", ".common.types", ".common.watermark_strategy"],
+)  # fmt: skip
+def test_every_public_class_has_a_docstring(package: str) -> None:
+    module = importlib.import_module(f"flinkray.datastream{package}")
+    exported = {name: getattr(module, name) for name in module.__all__}
+    classes = {name for name, value in exported.items() if inspect.isclass(value)}
+    assert classes or exported
+    assert {name for name in classes if not exported[name].__doc__} == set()
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["data_stream", "keyed_stream", "windowed_stream", "connected_streams", "data_stream_sink",
+     "environment", "job_client", "settings", "slot_sharing_group"],
+)  # fmt: skip
+def test_examples_in_docstrings_run(module: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"flinkray.datastream.{module}"))
+    assert found.failed == 0
+    assert found.attempted > 0
+
+
+def test_program_that_runs_beside_the_caller(env: Any) -> None:
+    env.from_collection([1, 2]).map(lambda v: v)
+    client = env.execute_async("beside")
+    result = client.get_job_execution_result().result(timeout=30)
+    assert result.get_job_id() == client.get_job_id()
+    assert client.get_job_status().result() == "FINISHED"
+
+
+def test_program_that_is_cancelled_ends(env: Any) -> None:
+    source = connectors.DataGeneratorSource(lambda n: n, 10**9)
+    env.from_source(source).sink_to(connectors.DiscardingSink())
+    client = env.execute_async("endless")
+    client.cancel().result(timeout=30)
+    assert client.get_job_status().result() == "CANCELED"
+
+
+def test_failure_beside_the_caller_is_raised_to_who_asks(env: Any) -> None:
+    env.from_collection([0]).map(lambda v: 1 // v)
+    client = env.execute_async("fails")
+    with pytest.raises(OperatorError, match="ZeroDivisionError"):
+        client.get_job_execution_result().result(timeout=30)
+    assert client.get_job_status().result() == "FAILED"
+
+
+def test_empty_program_is_refused(env: Any) -> None:
+    with pytest.raises(StreamError, match="No operators defined"):
+        env.execute("nothing")
+
+
+def test_program_begins_anew_after_it_was_executed(env: Any) -> None:
+    env.from_collection([1]).map(lambda v: v)
+    assert len(json.loads(env.get_execution_plan())["nodes"]) == 2
+    env.execute("first")
+    with pytest.raises(StreamError, match="No operators defined"):
+        env.get_execution_plan()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda s: s.map(5),
+        lambda s: s.map(functions.MapFunction),
+        lambda s: s.process(lambda v: v),
+        lambda s: s.key_by(lambda v: v).process(lambda v: v),
+        lambda s: s.key_by(lambda v: v).window("5 s"),
+        lambda s: s.connect(s).map(lambda v: v),
+        lambda s: s.sink_to(print),
+        lambda s: s.project("name"),
+        lambda s: s.key_by(5),
+        lambda s: s.set_parallelism(0),
+        lambda s: s.set_parallelism(2),
+        lambda s: s.set_max_parallelism(0),
+        lambda s: s.set_buffer_timeout(-2),
+        lambda s: s.connect(s.key_by(lambda v: v)).process(None),
+    ],
+)
+def test_mistakes_are_refused_when_they_are_made(env: Any, wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError, StreamError)):
+        wrong(env.from_collection([1]))
+
+
+def test_batch_mode_needs_an_end(env: Any) -> None:
+    env.set_runtime_mode(api.RuntimeExecutionMode.BATCH)
+    env.socket_text_stream("localhost", 1)
+    with pytest.raises(StreamError, match="bounded sources"):
+        env.get_stream_graph()
+
+
+def test_metrics_and_place_of_a_function(env: Any) -> None:
+    seen: list[Any] = []
+
+    class Measured(functions.MapFunction[Any, Any]):
+        def open(self, runtime_context: Any) -> None:
+            self.place = (
+                runtime_context.get_task_name(),
+                runtime_context.get_index_of_this_subtask(),
+                runtime_context.get_number_of_parallel_subtasks(),
+                runtime_context.get_attempt_number(),
+                runtime_context.get_job_parameter("who", "nobody"),
+            )
+            group = runtime_context.get_metrics_group().add_group("mine")
+            self.counter = group.counter("records")
+            self.meter = group.meter("rate")
+            self.sizes = group.distribution("sizes")
+            group.gauge("twice", lambda: 2 * self.counter.get_count())
+
+        def map(self, value: Any) -> Any:
+            self.counter.inc()
+            self.meter.mark_event(2)
+            self.sizes.update(value)
+            return (*self.place, self.counter.get_count(), self.meter.get_count(), self.sizes.max)
+
+    env.get_config().set_global_job_parameters({"who": "me"})
+    stream = env.from_collection([5, 3]).map(Measured()).set_parallelism(1).name("measured")
+    seen = list(stream.execute_and_collect())
+    assert seen == [("measured", 0, 1, 0, "me", 1, 2, 5), ("measured", 0, 1, 0, "me", 2, 4, 5)]

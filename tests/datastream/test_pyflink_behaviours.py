@@ -1,0 +1,505 @@
+"""Behaviours of PyFlink that are easy to miss (PYFLINK-API's PF cases)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import (
+    AggregateFunction,
+    CheckpointingMode,
+    CoFlatMapFunction,
+    Configuration,
+    FileSystemCheckpointStorage,
+    FilterFunction,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    MemorySize,
+    OutputTag,
+    ProcessAllWindowFunction,
+    ProcessFunction,
+    ProcessWindowFunction,
+    Row,
+    RuntimeExecutionMode,
+    SlotSharingGroup,
+    StreamExecutionEnvironment,
+    TimestampAssigner,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.common import Time
+from flinkray.datastream.settings import ExternalizedCheckpointRetention
+from flinkray.datastream.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from flinkray.datastream.window import (
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    PurgingTrigger,
+    SessionWindowTimeGapExtractor,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.watermarks import PerElementWatermarks
+
+PAIR = Types.TUPLE([Types.STRING(), Types.INT()])
+
+
+class SecondColumn(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value[1])
+
+
+MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondColumn())
+PER_ELEMENT = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_assigner(
+    SecondColumn()
+)
+
+
+class StartEndCount(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        window = context.window()
+        return [(key, window.start, window.end, len(list(elements)))]
+
+
+def results(stream: Any) -> list[Any]:
+    return sorted(stream.execute_and_collect(), key=str)
+
+
+def stamped(env: Any, *times: int, strategy: Any = MONOTONOUS) -> Any:
+    data = env.from_collection([("hi", time) for time in times], type_info=PAIR)
+    return data.assign_timestamps_and_watermarks(strategy)
+
+
+def keyed(env: Any, *times: int, strategy: Any = MONOTONOUS) -> Any:
+    return stamped(env, *times, strategy=strategy).key_by(lambda v: v[0], key_type=Types.STRING())
+
+
+def test_watermarks_are_periodic_so_a_late_record_still_merges_sessions(env: Any) -> None:
+    """PF-01"""
+    windows = keyed(env, 0, 8, 4).window(EventTimeSessionWindows.with_gap(Time.milliseconds(5)))
+    assert results(windows.process(StartEndCount())) == [("hi", 0, 13, 3)]
+
+
+def test_watermarks_per_element_make_records_late(env: Any) -> None:
+    """PF-01"""
+    env.set_parallelism(1)
+    tag = OutputTag("late-data", type_info=Types.ROW([Types.STRING(), Types.INT()]))
+    main = (
+        keyed(env, 0, 8, 4, 6, strategy=PER_ELEMENT)
+        .window(TumblingEventTimeWindows.of(Time.milliseconds(5)))
+        .allowed_lateness(0)
+        .side_output_late_data(tag)
+        .process(StartEndCount())
+    )
+    late: list[Any] = []
+    main.get_side_output(tag).add_sink(Collect(late))
+    assert results(main) == [("hi", 0, 5, 1), ("hi", 5, 10, 2)]
+    assert late == [("hi", 4)]
+
+
+class Collect:
+    """A sink function that is not copied."""
+
+    shared = True
+
+    def __init__(self, into: list[Any]) -> None:
+        self.into = into
+
+    def invoke(self, value: Any) -> None:
+        self.into.append(value)
+
+
+class OwnTime(SessionWindowTimeGapExtractor):
+    def extract(self, element: Any) -> int:
+        return int(element[1])
+
+
+def test_sessions_that_only_touch_merge(env: Any) -> None:
+    """PF-02"""
+    static = keyed(env, 6, 8, 9).window(EventTimeSessionWindows.with_gap(Time.milliseconds(2)))
+    assert results(static.process(StartEndCount())) == [("hi", 6, 11, 3)]
+    dynamic = keyed(env, 1, 2, 3, 4).window(EventTimeSessionWindows.with_dynamic_gap(OwnTime()))
+    assert results(dynamic.process(StartEndCount())) == [("hi", 1, 8, 4)]
+
+
+def test_first_sliding_window_begins_before_the_first_record(env: Any) -> None:
+    """PF-04"""
+    assigner = SlidingEventTimeWindows.of(Time.milliseconds(5), Time.milliseconds(2))
+    windows = results(keyed(env, 1, 2, 3, 4, 5, 8, 9, 15).window(assigner).process(StartEndCount()))
+    assert ("hi", -2, 3, 2) in windows
+    assert sorted(window[3] for window in windows) == [1, 1, 2, 2, 2, 3, 4, 4]
+
+
+class SetsTimer(KeyedProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1000)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), timestamp
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
+def test_end_of_input_fires_every_window_and_timer(env: Any, mode: Any) -> None:
+    """PF-05, PF-22: the interval of the watermarks is longer than the program runs."""
+    env.get_config().set_auto_watermark_interval(2000)
+    env.set_runtime_mode(mode)
+    assert results(keyed(env, 5, 7).process(SetsTimer())) == [("hi", 1005), ("hi", 1007)]
+    windows = keyed(env, 1, 9).window(TumblingEventTimeWindows.of(Time.milliseconds(5)))
+    assert results(windows.process(StartEndCount())) == [("hi", 0, 5, 1), ("hi", 5, 10, 1)]
+
+
+class SumAndCount(AggregateFunction[Any, Any, Any]):
+    def create_accumulator(self) -> Any:
+        return 0, 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator[0] + value[1], accumulator[1] + 1
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
+
+
+class OnlyElement(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        (only,) = elements
+        yield key, context.window().end, only
+
+
+def test_window_function_behind_reduce_and_aggregate_sees_one_element(env: Any) -> None:
+    """PF-06"""
+    tumbling = TumblingEventTimeWindows.of(Time.milliseconds(5))
+    reduced = keyed(env, 1, 2, 8).window(tumbling).reduce(
+        lambda a, b: (a[0], a[1] + b[1]), window_function=OnlyElement()
+    )  # fmt: skip
+    assert results(reduced) == [("hi", 10, ("hi", 8)), ("hi", 5, ("hi", 3))]
+    aggregated = keyed(env, 1, 2, 8).window(tumbling).aggregate(
+        SumAndCount(),
+        window_function=OnlyElement(),
+        accumulator_type=Types.TUPLE([Types.LONG(), Types.LONG()]),
+        output_type=Types.TUPLE([Types.STRING(), Types.LONG(), PAIR]),
+    )  # fmt: skip
+    assert results(aggregated) == [("hi", 10, (8, 1)), ("hi", 5, (3, 2))]
+    sessions = keyed(env, 1, 8, 4).window(EventTimeSessionWindows.with_gap(4))
+    assert results(sessions.aggregate(SumAndCount())) == [(13, 3)]
+
+
+class CountAll(ProcessAllWindowFunction[Any, Any, Any]):
+    def process(self, context: Any, elements: Any) -> Any:
+        yield len(list(elements))
+
+
+class CountOf(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, len(list(elements))
+
+
+def test_global_windows_with_a_purging_count_give_full_windows_only(env: Any) -> None:
+    """PF-07"""
+    windows = keyed(env, *range(7)).window(GlobalWindows.create())
+    purging = windows.trigger(PurgingTrigger.of(CountTrigger.of(2)))
+    assert results(purging.process(CountOf())) == [("hi", 2)] * 3
+
+
+def test_window_all_reduce(env: Any) -> None:
+    """PF-02"""
+    windows = stamped(env, 6, 8, 9).window_all(EventTimeSessionWindows.with_gap(2))
+    assert results(windows.reduce(lambda a, b: (a[0], a[1] + b[1]))) == [("hi", 23)]
+    assert results(env.from_collection(range(5)).count_window_all(2).process(CountAll())) == [2, 2]
+
+
+LETTERS = [("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (RuntimeExecutionMode.STREAMING, ["a", "ab", "c", "cd", "cde"]),
+        (RuntimeExecutionMode.BATCH, ["ab", "cde"]),
+        (RuntimeExecutionMode.AUTOMATIC, ["ab", "cde"]),
+    ],
+)
+def test_streaming_puts_out_every_update_and_batch_the_last(
+    env: Any, mode: Any, expected: list[str]
+) -> None:
+    """PF-08"""
+    env.set_runtime_mode(mode)
+    reduced = env.from_collection(LETTERS).key_by(lambda v: v[1]).reduce(
+        lambda a, b: (a[0] + b[0], b[1])
+    )  # fmt: skip
+    assert results(reduced.map(lambda v: v[0])) == expected
+
+
+@pytest.mark.parametrize(
+    ("how", "streaming", "batch"),
+    [
+        ("sum", [(1, 5), (1, 8), (1, 9), (2, 4)], [(1, 9), (2, 4)]),
+        ("min", [(1, 1), (1, 3), (1, 5), (2, 4)], [(1, 1), (2, 4)]),
+        ("max", [(1, 5), (1, 5), (1, 5), (2, 4)], [(1, 5), (2, 4)]),
+        ("min_by", [(1, 1), (1, 3), (1, 5), (2, 4)], [(1, 1), (2, 4)]),
+        ("max_by", [(1, 5), (1, 5), (1, 5), (2, 4)], [(1, 5), (2, 4)]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["tuple", "row by position", "row by name"])
+def test_aggregates_of_tuples_and_rows(
+    env: Any, how: str, streaming: Any, batch: Any, kind: str
+) -> None:
+    """PF-08, PF-10"""
+    data = [(1, 5), (2, 4), (1, 3), (1, 1)]
+    row_type = Types.ROW_NAMED(["k", "v"], [Types.INT(), Types.INT()])
+    for mode, expected in (("STREAMING", streaming), ("BATCH", batch)):
+        env.set_runtime_mode(RuntimeExecutionMode[mode])
+        stream = env.from_collection(data, None if kind == "tuple" else row_type)
+        aggregated = getattr(stream.key_by(lambda v: v[0]), how)("v" if "name" in kind else 1)
+        assert sorted(map(tuple, results(aggregated))) == expected
+
+
+def test_aggregates_of_bare_numbers_need_no_position(env: Any) -> None:
+    """PF-10"""
+    numbers = env.from_collection([1, 2, 3, 4, 5])
+    assert results(numbers.key_by(lambda v: v % 2).sum()) == [1, 2, 4, 6, 9]
+    assert results(numbers.key_by(lambda v: v % 2).max(0)) == [1, 2, 3, 4, 5]
+    with pytest.raises(Exception, match="only position 0"):
+        results(numbers.key_by(lambda v: v % 2).sum(1))
+    with pytest.raises(TypeError, match="position or its name"):
+        numbers.key_by(lambda v: v).sum(1.5)
+
+
+class Remembering:
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.STRING()))
+
+    def swap(self, value: Any) -> Any:
+        before = self.last.value()
+        self.last.update(value[0])
+        return before
+
+
+class RememberMap(Remembering, MapFunction[Any, Any]):
+    def map(self, value: Any) -> Any:
+        return self.swap(value)
+
+
+class RememberFilter(Remembering, FilterFunction[Any]):
+    def filter(self, value: Any) -> bool:
+        return self.swap(value) is not None
+
+
+class RememberFlat(Remembering, FlatMapFunction[Any, Any]):
+    def flat_map(self, value: Any) -> Any:
+        yield self.swap(value)
+
+
+def test_plain_functions_on_keyed_streams_have_state(env: Any) -> None:
+    """PF-11"""
+    stream = env.from_collection(LETTERS).key_by(lambda v: v[1])
+    assert results(stream.map(RememberMap())) == [None, None, "a", "c", "d"]
+    assert results(stream.filter(RememberFilter())) == [("b", 0), ("d", 1), ("e", 1)]
+    assert results(stream.flat_map(RememberFlat())) == [None, None, "a", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("shuffle", ()), ("rebalance", ()), ("rescale", ()), ("broadcast", ()), ("forward", ()),
+        ("name", ("x",)), ("get_name", ()), ("uid", ("x",)), ("set_uid_hash", ("x",)),
+        ("set_parallelism", (1,)), ("set_max_parallelism", (1,)),
+        ("partition_custom", (lambda k, n: 0, lambda v: v)),
+    ],
+)  # fmt: skip
+def test_keyed_stream_refuses_what_makes_no_sense_on_it(
+    env: Any, method: str, arguments: tuple[Any, ...]
+) -> None:
+    """PF-13, PF-24"""
+    stream = env.from_collection([1]).key_by(lambda v: v)
+    with pytest.raises(StreamError, match=f"{method} is not supported on a KeyedStream"):
+        getattr(stream, method)(*arguments)
+
+
+TAG: OutputTag[Any] = OutputTag("side", Types.INT())
+
+
+class Sides(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+        yield TAG, value + 1
+
+
+class NoneOrList(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value, value] if value % 2 else None
+
+
+class CoSides(CoFlatMapFunction[Any, Any, Any]):
+    def flat_map1(self, value: Any) -> Any:
+        yield str(value)
+        yield TAG, value
+
+    def flat_map2(self, value: Any) -> Any:
+        yield TAG, value * 10
+        yield value
+
+
+def test_process_may_return_generator_list_or_none(env: Any) -> None:
+    """PF-14"""
+    assert results(env.from_collection([1, 2, 3]).process(NoneOrList())) == [1, 1, 3, 3]
+
+
+def test_side_outputs_of_chained_operators_with_one_tag(env: Any) -> None:
+    """PF-14"""
+    first = env.from_collection([1, 2]).process(Sides(), Types.INT())
+    second = first.map(lambda v: v * 10).process(Sides())
+    of_first: list[int] = []
+    of_second: list[int] = []
+    first.get_side_output(TAG).add_sink(Collect(of_first))
+    second.get_side_output(TAG).map(lambda v: v).add_sink(Collect(of_second))
+    assert results(second) == [10, 20]
+    assert (sorted(of_first), sorted(of_second)) == ([2, 3], [11, 21])
+
+
+def test_side_output_from_both_inputs(env: Any) -> None:
+    """PF-14"""
+    connected = env.from_collection([1, 2]).connect(env.from_collection(["a"]))
+    both = connected.flat_map(CoSides())
+    side: list[Any] = []
+    both.get_side_output(TAG).add_sink(Collect(side))
+    assert results(both) == ["1", "2", "a"]
+    assert sorted(side, key=str) == [1, 2, "a" * 10]
+
+
+def test_tagged_values_that_nobody_asks_for_do_not_reach_the_main_output(env: Any) -> None:
+    """PF-14"""
+    assert results(env.from_collection([1]).process(Sides())) == [1]
+
+
+class StateHabits(KeyedProcessFunction[Any, Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        ttl = StateTtlConfig.new_builder(Time.seconds(1)).never_return_expired().build()
+        map_descriptor = MapStateDescriptor("m", Types.INT(), Types.STRING())
+        map_descriptor.enable_time_to_live(ttl)
+        self.value = runtime_context.get_state(ValueStateDescriptor("v", Types.INT()))
+        self.list = runtime_context.get_list_state(ListStateDescriptor("l", Types.INT()))
+        self.map = runtime_context.get_map_state(map_descriptor)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield (
+            self.value.value(),
+            list(self.list.get()),
+            dict(self.map.items()),
+            value[1] in self.map,
+        )
+        self.value.update(value[1])
+        self.list.add(value[1])
+        self.map[value[1]] = value[0]
+        assert self.map[value[1]] == value[0]
+
+
+def test_empty_list_state_is_an_empty_iterable_and_maps_index(env: Any) -> None:
+    """PF-16, PF-22: values with a time to live that has not passed are all there."""
+    stream = env.from_collection([("a", 1), ("a", 2)]).key_by(lambda v: v[0])
+    assert results(stream.process(StateHabits())) == [
+        (1, [1], {1: "a"}, False),
+        (None, [], {}, False),
+    ]
+
+
+def test_collecting_gives_a_list_with_a_limit_and_an_iterator_without(env: Any) -> None:
+    """PF-18"""
+    stream = env.from_collection([1, 2, 3])
+    assert stream.execute_and_collect(limit=2) == [1, 2]
+    assert stream.execute_and_collect(limit=100) == [1, 2, 3]
+    with env.from_collection([4, 5]).execute_and_collect("job name") as iterator:
+        assert next(iterator) == 4
+        assert list(iterator) == [5]
+
+
+class Custom:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+def test_custom_classes_travel_through_untyped_streams(env: Any) -> None:
+    """PF-19"""
+    stream = env.from_collection([Custom(1), Custom(2)]).map(lambda c: Custom(c.value * 10))
+    assert results(stream.rebalance().map(lambda c: c.value)) == [10, 20]
+
+
+def test_checkpoint_defaults(env: Any) -> None:
+    """PF-20"""
+    config = env.get_checkpoint_config()
+    assert config.get_checkpoint_interval() == env.get_checkpoint_interval() == -1
+    assert not config.is_checkpointing_enabled()
+    assert config.get_checkpoint_timeout() == 600000
+    assert config.get_min_pause_between_checkpoints() == 0
+    assert config.get_max_concurrent_checkpoints() == 1
+    assert config.get_tolerable_checkpoint_failure_number() == 0
+    assert config.is_fail_on_checkpointing_errors()
+    none = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+    assert config.get_externalized_checkpoint_retention() is none
+    assert not config.is_externalized_checkpoints_enabled()
+    assert not config.is_unaligned_checkpoints_enabled()
+    assert env.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
+    env.enable_checkpointing(1000, CheckpointingMode.AT_LEAST_ONCE)
+    assert env.get_checkpoint_interval() == 1000
+    assert config.get_checkpointing_mode() is CheckpointingMode.AT_LEAST_ONCE
+
+
+def test_slot_sharing_groups_hold_everything_or_nothing() -> None:
+    """PF-21"""
+    empty = SlotSharingGroup.builder("g").build()
+    assert empty.get_cpu_cores() is None
+    assert empty.get_task_heap_memory() is None
+    assert empty.get_task_off_heap_memory() is None
+    assert empty.get_managed_memory() is None
+    assert empty.get_external_resources() == {}
+    for half in (
+        SlotSharingGroup.builder("g").set_cpu_cores(1),
+        SlotSharingGroup.builder("g").set_task_heap_memory_mb(100),
+        SlotSharingGroup.builder("g").set_external_resource("gpu", 1),
+    ):
+        with pytest.raises(ValueError, match="set both, or none"):
+            half.build()
+    full = SlotSharingGroup.builder("g").set_cpu_cores(1).set_task_heap_memory_mb(100)
+    built = full.set_external_resource("gpu", 2).build()
+    assert built.get_task_heap_memory() == MemorySize.of_mebi_bytes(100)
+    assert built.get_external_resources() == {"gpu": 2}
+
+
+def test_environment_is_configured_by_flinks_names(env: Any) -> None:
+    """PF-21"""
+    assert env.is_changelog_state_backend_enabled() is None
+    env.enable_changelog_state_backend(True)
+    assert env.is_changelog_state_backend_enabled() is True
+    env.configure(Configuration().set_string("execution.buffer-timeout", "1 min"))
+    assert env.get_buffer_timeout() == 60000
+    other = Configuration().set_integer("parallelism.default", 7)
+    other.set_string("pipeline.auto-watermark-interval", "300 ms")
+    other.set_string("execution.runtime-mode", "BATCH")
+    configured = StreamExecutionEnvironment.get_execution_environment(other)
+    assert configured.get_parallelism() == 7
+    assert configured.get_config().get_auto_watermark_interval() == 300
+
+
+def test_checkpoint_storage_has_a_plain_path() -> None:
+    """PF-21"""
+    storage = FileSystemCheckpointStorage("file:///var/checkpoints/")
+    assert storage.get_checkpoint_path() == "file:///var/checkpoints"
+    assert storage.get_min_file_size_threshold() == 20480
+
+
+def test_row_types_make_rows_with_field_names(env: Any) -> None:
+    stream = env.from_collection([(1, "a")], Types.ROW([Types.INT(), Types.STRING()]))
+    assert results(stream.map(str)) == ["Row(f0=1, f1='a')"]
+    named = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
+    assert results(stream.map(lambda r: (r[0], r.f1), named)) == [Row.of(["id", "name"], [1, "a"])]
+    assert results(stream.map(lambda r: r, PAIR)) == [(1, "a")]
