@@ -6,6 +6,8 @@ import doctest
 import importlib
 import inspect
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -167,6 +169,25 @@ def test_examples_in_docstrings_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"flinkray.datastream.{module}"))
     assert found.failed == 0
     assert found.attempted > 0
+
+
+def test_streams_need_no_ray() -> None:
+    program = """
+import sys
+from flinkray.datastream import StreamExecutionEnvironment
+env = StreamExecutionEnvironment.get_execution_environment()
+assert list(env.from_collection([1]).map(lambda v: v + 1).execute_and_collect()) == [2]
+assert not {"ray", "pyspark", "pandas"} & set(sys.modules)
+"""
+    path = ":".join(place for place in sys.path if place)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_program_that_runs_beside_the_caller(env: Any) -> None:

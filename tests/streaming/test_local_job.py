@@ -167,7 +167,6 @@ def test_channel_is_blocked_from_its_barrier_until_all_channels_brought_it() -> 
 
 
 def test_newer_barrier_gives_the_older_alignment_up() -> None:
-    """ST-02"""
     gate = gate_of(
         [Barrier(1, 0), Block(["a"]), Barrier(2, 0), Block(["c"])],
         [Barrier(2, 0), Block(["b"])],
