@@ -23,7 +23,7 @@ import msgpack
 from flinkray.core.errors import FlinkRayError, RemoteError, RpcSerializationError
 from flinkray.core.ids import AbstractID
 from flinkray.core.message import lookup, type_name
-from flinkray.rpc.packing import pack
+from flinkray.rpc.packing import LARGE, LONGEST, Packed, array_head, bytes_head, pack
 
 _ID_EXT = 1
 _STR_EXT = 2
@@ -72,6 +72,29 @@ def encode(value: object) -> bytes:
         ) from None
     except (ValueError, RecursionError, UnicodeEncodeError) as error:
         raise RpcSerializationError(f"cannot send a {type(value).__name__}: {error}") from error
+
+
+def encode_in_parts(value: object) -> Packed:
+    """As :func:`encode`; large bytes, if *value* is such or a tuple of such, are not copied."""
+    if type(value) is tuple:
+        for item in value:
+            if type(item) is bytes and LARGE < len(item) <= LONGEST:
+                return _encode_items(value)
+    elif type(value) is bytes and LARGE < len(value) <= LONGEST:
+        return [bytes_head(len(value)), value]
+    return encode(value)
+
+
+def _encode_items(items: tuple[Any, ...]) -> list[bytes]:
+    parts: list[bytes] = []
+    small = [array_head(len(items))]
+    for item in items:
+        if type(item) is bytes and LARGE < len(item) <= LONGEST:
+            parts += (b"".join(small) + bytes_head(len(item)), item)
+            small = []
+        else:
+            small.append(encode(item))
+    return [*parts, b"".join(small)]
 
 
 def decode(data: bytes | memoryview) -> Any:

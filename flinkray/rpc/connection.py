@@ -31,10 +31,12 @@ from flinkray.rpc.envelope import (
     TELL,
     TERMINATED,
     Kind,
+    Payload,
     frame_of,
     unpack_answer,
 )
 from flinkray.rpc.metrics import MethodRecorder
+from flinkray.rpc.packing import Packed
 from flinkray.rpc.pending_answer import PendingAnswer
 from flinkray.rpc.tracing import outgoing_trace
 from flinkray.rpc.transport import OpeningTransport, Transport
@@ -161,7 +163,7 @@ class ClientConnection:
         target: int,
         method: str,
         token: bytes | None,
-        payload: bytes,
+        payload: Packed,
         timeout: float | None,
         recorder: MethodRecorder,
         kind: int = ASK,
@@ -180,7 +182,7 @@ class ClientConnection:
         return answer
 
     def tell(
-        self, what: str, target: int, method: str, token: bytes | None, payload: bytes
+        self, what: str, target: int, method: str, token: bytes | None, payload: Packed
     ) -> None:
         """Send a call without an answer; wait for :meth:`drain` when :attr:`is_congested`."""
         self._send(what, TELL, target, method, token, None, payload)
@@ -208,7 +210,7 @@ class ClientConnection:
         method: str,
         token: bytes | None,
         timeout: float | None,
-        payload: bytes,
+        payload: Packed,
     ) -> int:
         if self.lost_reason is not None or target in self._ended:
             raise RecipientUnreachableError(f"{what}: {self.end_of(target)}")
@@ -221,7 +223,10 @@ class ClientConnection:
             frame = frame_of(parts, self._max_frame_size)
         except FrameTooLargeError as error:
             raise FrameTooLargeError(f"{what}: {error}") from None
-        self._transport.send(frame, target)
+        if isinstance(frame, bytes):
+            self._transport.send(frame, target)
+        else:
+            self._transport.send_parts(frame, target)
         return sequence
 
     def forget(self, sequence: int) -> None:
@@ -230,7 +235,7 @@ class ClientConnection:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def frame_received(self, frame: bytes) -> None:
+    def frame_received(self, frame: bytes | memoryview) -> None:
         try:
             _, kind, sequence, payload = unpack_answer(frame)
         except RpcSerializationError as error:
@@ -264,7 +269,7 @@ class ClientConnection:
         self.refused_frames += 1
         logger.warning("refused a frame from %s: %s", self.process_name, reason)
 
-    def _terminated(self, number: int, payload: bytes) -> None:
+    def _terminated(self, number: int, payload: Payload) -> None:
         try:
             reason = str(codec.decode(payload))
         except RpcSerializationError as error:

@@ -33,6 +33,7 @@ from flinkray.rpc.envelope import (
     TELL,
     TERMINATED,
     Kind,
+    Payload,
     frame_of,
     unpack_request,
 )
@@ -41,6 +42,7 @@ from flinkray.rpc.gateway import GatewayMethod
 from flinkray.rpc.handler_call import HandlerCall
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.rpc.metrics import RpcRecorder
+from flinkray.rpc.packing import Packed
 from flinkray.rpc.transport import Transport
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ class ServerConnection:
         self._lanes = {CONTROL_LANE: _Lane(None, service.recorder)}
         self._resolved: set[int] = set()
 
-    def frame_received(self, frame: bytes) -> None:
+    def frame_received(self, frame: bytes | memoryview) -> None:
         try:
             _, kind, sequence, target, name, token, timeout, trace, payload = unpack_request(frame)
         except RpcSerializationError as error:
@@ -177,7 +179,7 @@ class ServerConnection:
 
     # --- requests to the process --------------------------------------------------------------
 
-    def _control(self, kind: int, sequence: int, target: int, name: str, payload: bytes) -> None:
+    def _control(self, kind: int, sequence: int, target: int, name: str, payload: Payload) -> None:
         try:
             if kind == RESOLVE:
                 self._resolve(sequence, target, name, payload)
@@ -188,7 +190,7 @@ class ServerConnection:
         except RpcError as error:
             self._refuse(name, sequence, error)
 
-    def _resolve(self, sequence: int, target: int, endpoint_id: str, payload: bytes) -> None:
+    def _resolve(self, sequence: int, target: int, endpoint_id: str, payload: Payload) -> None:
         if target != CONTROL_LANE:  # known from a connection that broke
             number, endpoint = target, self._service.endpoint_by_number(target)
         else:
@@ -270,11 +272,14 @@ class ServerConnection:
             self._send(ERROR, sequence, codec.encode_error(too_large))
 
     def _reply(self, kind: int, sequence: int, value: object) -> None:
-        self._send(kind, sequence, codec.encode(value))
+        self._send(kind, sequence, codec.encode_in_parts(value))
 
-    def _send(self, kind: int, sequence: int, payload: bytes) -> None:
-        parts = (PROTOCOL_VERSION, kind, sequence, payload)
-        self._transport.send(frame_of(parts, self._max_frame_size))
+    def _send(self, kind: int, sequence: int, payload: Packed) -> None:
+        frame = frame_of((PROTOCOL_VERSION, kind, sequence, payload), self._max_frame_size)
+        if isinstance(frame, bytes):
+            self._transport.send(frame)
+        else:
+            self._transport.send_parts(frame)
 
 
 def _refuse_state(endpoint: RpcEndpoint | None, method: str) -> NoReturn:

@@ -2,7 +2,8 @@
 
 One envelope is one msgpack array that begins with the protocol version and the kind.  The payload
 inside is packed on its own, so that what cannot be decoded there fails that one call only, and
-nothing of it is decoded before the fencing token was found right.
+nothing of it is decoded before the fencing token was found right.  It comes last, so that a large
+one need not be copied on its way into the envelope and out of it.
 
 =========  ==========================================================================
 requests   version, kind, sequence, target, method, token, timeout, trace, payload
@@ -21,7 +22,7 @@ from typing import Any
 import msgpack
 
 from flinkray.core.errors import FrameTooLargeError, RpcSerializationError
-from flinkray.rpc.packing import pack
+from flinkray.rpc.packing import LARGE, LONGEST, Packed, bytes_head, pack, unpack_but_last
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_SIZE = 10_485_760
@@ -55,25 +56,37 @@ CONTROL_LANE = 0
 ENDED = "the endpoint has terminated"
 """Why an endpoint does not answer; the caller's side adds which call it was."""
 
+Payload = bytes | memoryview
+"""Of a message that came; a view where it is large."""
+
 Request = tuple[
-    int, int, int, int, str, "bytes | None", "float | None", "dict[str, str] | None", bytes
+    int, int, int, int, str, "bytes | None", "float | None", "dict[str, str] | None", Payload
 ]
-Answer = tuple[int, int, int, bytes]
+Answer = tuple[int, int, int, Payload]
 
 NOT_MSGPACK = (ValueError, TypeError, msgpack.UnpackException, RecursionError, MemoryError)
 """What msgpack raises for bytes that are none of its."""
 
 
-def unpack_request(frame: bytes) -> Request:
+def _unpack(frame: bytes | memoryview, count: int) -> Any:
+    """An envelope of *count* parts, or something else."""
+    if len(frame) > LARGE:
+        parts = unpack_but_last(frame, count)
+        if parts is not None:
+            return parts
+    try:
+        return msgpack.unpackb(frame, use_list=False)
+    except NOT_MSGPACK as error:
+        raise RpcSerializationError(f"not an envelope: {error!r}") from error
+
+
+def unpack_request(frame: bytes | memoryview) -> Request:
     """The parts of a request.
 
     Raises:
         RpcSerializationError: it is none, or one of another protocol version.
     """
-    try:
-        parts = msgpack.unpackb(frame, use_list=False)
-    except NOT_MSGPACK as error:
-        raise RpcSerializationError(f"not an envelope: {error!r}") from error
+    parts = _unpack(frame, 9)
     if type(parts) is tuple and len(parts) == 9:
         version, kind, sequence, target, method, token, timeout, trace, payload = parts
         if (
@@ -86,22 +99,19 @@ def unpack_request(frame: bytes) -> Request:
             and (token is None or type(token) is bytes)
             and (timeout is None or (type(timeout) in _NUMBERS and timeout >= 0))
             and (trace is None or _is_trace(trace))
-            and type(payload) is bytes
+            and type(payload) in _PAYLOADS
         ):
             return parts
     raise _not_an_envelope(parts)
 
 
-def unpack_answer(frame: bytes) -> Answer:
+def unpack_answer(frame: bytes | memoryview) -> Answer:
     """The parts of an answer or notice.
 
     Raises:
         RpcSerializationError: as :func:`unpack_request`.
     """
-    try:
-        parts = msgpack.unpackb(frame, use_list=False)
-    except NOT_MSGPACK as error:
-        raise RpcSerializationError(f"not an envelope: {error!r}") from error
+    parts = _unpack(frame, 4)
     if type(parts) is tuple and len(parts) == 4:
         version, kind, sequence, payload = parts
         if (
@@ -109,13 +119,14 @@ def unpack_answer(frame: bytes) -> Answer:
             and type(kind) is int
             and RESULT <= kind <= TERMINATED
             and type(sequence) is int
-            and type(payload) is bytes
+            and type(payload) in _PAYLOADS
         ):
             return parts
     raise _not_an_envelope(parts)
 
 
 _NUMBERS = frozenset({int, float})
+_PAYLOADS = frozenset({bytes, memoryview})
 
 
 def _is_trace(value: object) -> bool:
@@ -130,19 +141,36 @@ def _not_an_envelope(parts: Any) -> RpcSerializationError:
     return RpcSerializationError("not an envelope: a field is missing or of the wrong type")
 
 
-def frame_of(parts: Request | Answer, limit: int) -> bytes:
-    """The frame of a request or an answer.
+def frame_of(parts: tuple[Any, ...], limit: int) -> Packed:
+    """The frame of a request or an answer, of which the payload may be in parts.
 
     Raises:
         FrameTooLargeError: it is larger than *limit* bytes.
     """
-    frame = pack(parts)
-    if len(frame) > limit:
-        raise FrameTooLargeError(
-            f"a message of {len(frame)} bytes is above the frame limit of {limit} bytes "
-            "(rpc.frame-size); what is larger travels as a blob (flinkray.blob)"
-        )
-    return frame
+    payload: Packed = parts[-1]
+    if type(payload) is bytes and len(payload) <= LARGE:
+        frame = pack(parts)
+        if len(frame) > limit:
+            raise _too_large(len(frame), limit)
+        return frame
+    chunks = [payload] if isinstance(payload, bytes) else payload
+    size = sum(map(len, chunks))
+    if size > min(limit, LONGEST):
+        raise _too_large(size, limit)
+    head = pack((*parts[:-1], b"")).removesuffix(_NO_BYTES) + bytes_head(size)
+    if len(head) + size > limit:
+        raise _too_large(len(head) + size, limit)
+    return [head, *chunks]
+
+
+_NO_BYTES = pack(b"")
+
+
+def _too_large(size: int, limit: int) -> FrameTooLargeError:
+    return FrameTooLargeError(
+        f"a message of {size} bytes is above the frame limit of {limit} bytes "
+        "(rpc.frame-size); what is larger travels as a blob (flinkray.blob)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +180,7 @@ class Envelope:
     kind: Kind
     sequence: int
     """Of a request: counts up within one connection.  Of an answer: that of its request."""
-    payload: bytes
+    payload: Payload
     """Encoded arguments (a tuple), result, exception."""
     target: int = CONTROL_LANE
     """Number of an endpoint within its process; never used twice."""
@@ -165,7 +193,7 @@ class Envelope:
     """Trace context, passed on as it is."""
 
 
-def unpack(frame: bytes) -> Envelope:
+def unpack(frame: bytes | memoryview) -> Envelope:
     """The envelope of a frame of either direction.
 
     Raises:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flinkray.core.errors import RpcConnectionError
 
 LENGTH = struct.Struct(">I")
 _FRAGMENT = struct.Struct(">III")
-_FRAGMENT_HEAD = struct.Struct(">II")
+FRAGMENT_HEAD = struct.Struct(">II")
 FRAGMENT_BIT = 1 << 31
 
 FRAGMENT_SIZE = 65_536
 """Bytes of a large frame that travel together; larger frames are large frames."""
-LARGEST_FRAGMENT = FRAGMENT_SIZE + _FRAGMENT_HEAD.size
+LARGEST_FRAGMENT = FRAGMENT_SIZE + FRAGMENT_HEAD.size
 MAX_LARGE_FRAMES = 8
 """Large frames of one connection that are under way at the same time; with the frame limit, what
 bounds the memory that the other side needs to put them together."""
@@ -29,26 +30,34 @@ bounds the memory that the other side needs to put them together."""
 class _LargeFrame:
     """A frame that leaves in fragments."""
 
-    __slots__ = ("_number", "_position", "_view", "lane", "size")
+    __slots__ = ("_missing", "_parts", "lane", "number", "size")
 
-    def __init__(self, number: int, lane: object, frame: bytes) -> None:
-        self._number = number
-        self._view = memoryview(frame)
-        self._position = 0
-        self.lane = lane
-        self.size = len(frame)
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        self._parts = deque([memoryview(part) for part in parts])
+        self.size = self._missing = sum(map(len, parts))
+        self.number = 0
+        self.lane: object = None
 
-    def next_fragment(self) -> tuple[bytes, memoryview]:
-        """Head and body."""
-        begin = self._position
-        self._position = min(begin + FRAGMENT_SIZE, self.size)
-        body = self._view[begin : self._position]
-        length = FRAGMENT_BIT | (len(body) + _FRAGMENT_HEAD.size)
-        return _FRAGMENT.pack(length, self._number, self.size), body
+    def next_fragment(self, taken: list[bytes | memoryview]) -> int:
+        """Add it to what is *taken*; returns the size of its body."""
+        size = left = min(FRAGMENT_SIZE, self._missing)
+        self._missing -= size
+        length = FRAGMENT_BIT | (size + FRAGMENT_HEAD.size)
+        taken.append(_FRAGMENT.pack(length, self.number, self.size))
+        while left:
+            part = self._parts[0]
+            if len(part) <= left:
+                taken.append(self._parts.popleft())
+                left -= len(part)
+            else:
+                taken.append(part[:left])
+                self._parts[0] = part[left:]
+                left = 0
+        return size
 
     @property
     def is_sent(self) -> bool:
-        return self._position == self.size
+        return self._missing == 0
 
 
 class FrameSplitter:
@@ -64,7 +73,7 @@ class FrameSplitter:
         """Bytes of small frames that have to be written yet."""
         self.large_bytes = 0
         """Bytes of frames that are large, or behind one, and have to be written yet."""
-        self._lanes: dict[object, deque[bytes]] = {}
+        self._lanes: dict[object, deque[bytes | _LargeFrame]] = {}
         """What is behind the large frame of a lane; there is a lane only while it has one."""
         self._under_way: deque[_LargeFrame] = deque()
         self._next: deque[_LargeFrame] = deque()
@@ -76,18 +85,32 @@ class FrameSplitter:
 
     def put(self, frame: bytes, lane: int | None) -> None:
         """Queue a frame behind those of its lane."""
-        if self._lanes and lane in self._lanes:
+        if len(frame) > FRAGMENT_SIZE:
+            self._put_large(_LargeFrame((frame,)), lane)
+        elif self._lanes and lane in self._lanes:
             self._lanes[lane].append(frame)
             self.large_bytes += len(frame)
-        elif len(frame) <= FRAGMENT_SIZE:
+        else:
             self._small.append(LENGTH.pack(len(frame)))
             self._small.append(frame)
             self.small_bytes += len(frame)
+
+    def put_parts(self, parts: Sequence[bytes], lane: int | None) -> None:
+        """Queue one frame that is in parts."""
+        large = _LargeFrame(parts)
+        if large.size > FRAGMENT_SIZE:
+            self._put_large(large, lane)
         else:
-            key = object() if lane is None else lane
-            self._lanes[key] = deque()
-            self.large_bytes += len(frame)
-            self._begin(key, frame)
+            self.put(b"".join(parts), lane)
+
+    def _put_large(self, large: _LargeFrame, lane: int | None) -> None:
+        self.large_bytes += large.size
+        if lane in self._lanes:
+            self._lanes[lane].append(large)
+        else:
+            large.lane = object() if lane is None else lane
+            self._lanes[large.lane] = deque()
+            self._begin(large)
 
     def take(self, size: int) -> list[bytes | memoryview]:
         """What to write next: about *size* bytes."""
@@ -114,31 +137,30 @@ class FrameSplitter:
 
     def _take_fragment(self, taken: list[bytes | memoryview]) -> int:
         large = self._under_way.popleft()
-        head, body = large.next_fragment()
-        taken += (head, body)
-        self.large_bytes -= len(body)
+        size = large.next_fragment(taken)
+        self.large_bytes -= size
         if not large.is_sent:
             self._under_way.append(large)
         else:
             if self._next:
                 self._under_way.append(self._next.popleft())
             self._go_on_with(large.lane)
-        return len(body)
+        return size
 
     def _go_on_with(self, lane: object) -> None:
         behind = self._lanes.pop(lane)
         while behind:
             frame = behind.popleft()
-            if len(frame) > FRAGMENT_SIZE:
+            if isinstance(frame, _LargeFrame):
+                frame.lane = lane
                 self._lanes[lane] = behind
-                self._begin(lane, frame)
+                self._begin(frame)
                 return
             self.large_bytes -= len(frame)
             self.put(frame, None)
 
-    def _begin(self, lane: object, frame: bytes) -> None:
-        self._numbers = (self._numbers + 1) & 0xFFFF_FFFF
-        large = _LargeFrame(self._numbers, lane, frame)
+    def _begin(self, large: _LargeFrame) -> None:
+        large.number = self._numbers = (self._numbers + 1) & 0xFFFF_FFFF
         if len(self._under_way) < MAX_LARGE_FRAMES:
             self._under_way.append(large)
         else:
@@ -149,9 +171,10 @@ class FrameSplitter:
 class _PartialFrame:
     """A large frame of which more has to come."""
 
-    total: int
-    missing: int
-    parts: list[bytes]
+    memory: bytearray
+    content: memoryview
+    """As much of the memory as the frame takes."""
+    received: int = 0
 
 
 class FragmentJoiner:
@@ -161,17 +184,18 @@ class FragmentJoiner:
         self._max_frame_size = max_frame_size
         self._frames: dict[int, _PartialFrame] = {}
         """By number."""
+        self._spare: bytearray | None = None
+        """Memory of a frame that was taken.  New memory costs more than what is copied to it, as
+        the system has to clear it, page by page."""
 
-    def add(self, fragment: bytes) -> bytes | None:
-        """The large frame, once it is whole.
+    def place_for(self, number: int, total: int, size: int) -> memoryview:
+        """Where the *size* bytes go that come next of large frame *number*, of *total* bytes.
 
         Raises:
             RpcConnectionError: this cannot be a fragment of a frame within the limits.
         """
-        if len(fragment) <= _FRAGMENT_HEAD.size:
+        if size <= 0:
             raise RpcConnectionError("a fragment without content came")
-        number, total = _FRAGMENT_HEAD.unpack_from(fragment)
-        body = fragment[_FRAGMENT_HEAD.size :]
         frame = self._frames.get(number)
         if frame is None:
             if total > self._max_frame_size:
@@ -180,12 +204,30 @@ class FragmentJoiner:
                 )
             if len(self._frames) >= MAX_LARGE_FRAMES:
                 raise RpcConnectionError(f"more than {MAX_LARGE_FRAMES} large frames came at once")
-            frame = self._frames[number] = _PartialFrame(total, total, [])
-        if total != frame.total or len(body) != min(FRAGMENT_SIZE, frame.missing):
+            memory, self._spare = self._spare, None
+            if memory is None or len(memory) < total:
+                memory = bytearray(total)
+            frame = _PartialFrame(memory, memoryview(memory)[:total])
+        begin = frame.received
+        if total != len(frame.content) or size != min(FRAGMENT_SIZE, total - begin):
             raise RpcConnectionError("a fragment came that does not fit to those before it")
-        frame.parts.append(body)
-        frame.missing -= len(body)
-        if frame.missing > 0:
+        self._frames[number] = frame
+        frame.received += size
+        return frame.content[begin : frame.received]
+
+    def take(self, number: int) -> memoryview | None:
+        """The large frame, if it is whole now that the last place was filled.
+
+        Its memory is used again for a frame to come: be done with it before asking for the next
+        place.
+        """
+        frame = self._frames[number]
+        if frame.received < len(frame.content):
             return None
         del self._frames[number]
-        return b"".join(frame.parts)
+        self._spare = frame.memory
+        return frame.content
+
+    def give_back(self) -> None:
+        """Keep no memory for frames to come."""
+        self._spare = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.fragments import (
     FRAGMENT_BIT,
+    FRAGMENT_HEAD,
     FRAGMENT_SIZE,
     LARGEST_FRAGMENT,
     LENGTH,
@@ -27,6 +29,10 @@ _WRITE_EARLY = 16_384
 """Bytes that are not kept until the end of the loop's turn, so that the other side can begin."""
 
 
+_MEMORY_KEPT = 1.0
+"""Seconds for which the memory of a large frame may lie ready for the next one."""
+
+
 class FrameStream(asyncio.Protocol, Transport):
     """Both ends of one socket: frames out, frames in.
 
@@ -43,6 +49,11 @@ class FrameStream(asyncio.Protocol, Transport):
         self._unread = b""
         """What has come and is not a whole frame yet, or waits for who reads it."""
         self._joiner = FragmentJoiner(max_frame_size)
+        self._gap: memoryview | None = None
+        """Where what comes next belongs, if it is the rest of a fragment ..."""
+        self._gap_number = 0
+        """... of this large frame."""
+        self._is_memory_kept = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
         self._outgoing = FrameSplitter()
@@ -93,8 +104,16 @@ class FrameStream(asyncio.Protocol, Transport):
     def send(self, frame: bytes, lane: int | None = None) -> None:
         if self._lost is not None:
             return
+        self._outgoing.put(frame, lane)
+        self._queued()
+
+    def send_parts(self, parts: Sequence[bytes], lane: int | None = None) -> None:
+        if self._lost is None:
+            self._outgoing.put_parts(parts, lane)
+            self._queued()
+
+    def _queued(self) -> None:
         outgoing = self._outgoing
-        outgoing.put(frame, lane)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
@@ -179,6 +198,8 @@ class FrameStream(asyncio.Protocol, Transport):
         limit = min(self._max_frame_size, FRAGMENT_SIZE)
         length_at = LENGTH.unpack_from
         receiver = self._receiver
+        if self._gap is not None and not self._is_paused and receiver is not None:
+            position = self._fill(data, position)
         while end - position >= 4 and not self._is_paused and receiver is not None:
             (length,) = length_at(data, position)
             begin = position + 4
@@ -188,36 +209,58 @@ class FrameStream(asyncio.Protocol, Transport):
                     position = begin - 4
                     break
                 receiver.frame_received(data[begin:position])
+            elif end - begin < FRAGMENT_HEAD.size and _may_be_fragment(length):
+                break
             else:
-                size = length & ~FRAGMENT_BIT
-                if size != length and size <= LARGEST_FRAGMENT and begin + size > end:
-                    break
-                position = begin + size
-                if not self._large_frame(data, begin, length):
-                    position = end
+                position = self._fragment(data, begin, length)
             receiver = self._receiver
         self._unread = data[position:] if position else data
 
-    def _large_frame(self, data: bytes, begin: int, length: int) -> bool:
-        """Take a fragment; returns whether it was one."""
+    def _fragment(self, data: bytes, begin: int, length: int) -> int:
+        """A fragment of a large frame, or something else; returns where in *data* to go on."""
         assert self._receiver is not None
         size = length & ~FRAGMENT_BIT
         try:
-            if size == length or size > LARGEST_FRAGMENT:
+            if not _may_be_fragment(length):
                 kind = "frame" if size == length else "fragment"
                 raise RpcConnectionError(
                     f"a {kind} of {size} bytes came, the limit is "
                     f"{min(self._max_frame_size, FRAGMENT_SIZE)}"
                 )
-            frame = self._joiner.add(data[begin : begin + size])
+            number, total = FRAGMENT_HEAD.unpack_from(data, begin)
+            self._gap = self._joiner.place_for(number, total, size - FRAGMENT_HEAD.size)
         except RpcConnectionError as error:
             self._receiver.frame_refused(str(error))
             self.abort(str(error))
             self._is_paused = True
-            return False
+            return len(data)
+        self._gap_number = number
+        return self._fill(data, begin + FRAGMENT_HEAD.size)
+
+    def _fill(self, data: bytes, begin: int) -> int:
+        """Copy to the gap what is there for it; returns where in *data* to go on."""
+        assert self._receiver is not None
+        assert self._gap is not None
+        gap = self._gap
+        there = len(data) - begin
+        if there < len(gap):
+            gap[:there] = memoryview(data)[begin:]
+            self._gap = gap[there:]
+            return len(data)
+        end = begin + len(gap)
+        gap[:] = memoryview(data)[begin:end]
+        self._gap = None
+        frame = self._joiner.take(self._gap_number)
         if frame is not None:
+            if not self._is_memory_kept:
+                self._is_memory_kept = True
+                self._loop.call_later(_MEMORY_KEPT, self._give_memory_back)
             self._receiver.frame_received(frame)
-        return True
+        return end
+
+    def _give_memory_back(self) -> None:
+        self._is_memory_kept = False
+        self._joiner.give_back()
 
     def _wake_reader(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -266,4 +309,12 @@ class FrameStream(asyncio.Protocol, Transport):
         self._wake_reader()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
+            # proxies may hold on to a lost connection for long
+            self._joiner, self._gap, self._unread = FragmentJoiner(0), None, b""
             receiver.connection_lost(self._lost)
+
+
+def _may_be_fragment(length: int) -> bool:
+    """Whether a large frame's number and size, and something of it, follow such a length."""
+    size = length & ~FRAGMENT_BIT
+    return size != length and FRAGMENT_HEAD.size < size <= LARGEST_FRAGMENT

@@ -21,6 +21,7 @@ from flinkray.rpc.call_context import current_call
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 from flinkray.rpc.metrics import MethodRecorder, RpcRecorder
+from flinkray.rpc.packing import Packed
 from flinkray.rpc.pending_answer import PendingAnswer
 
 G = TypeVar("G", bound=RpcGateway)
@@ -141,9 +142,9 @@ def _what_is_left(what: str, deadline: float, timeout: float | None) -> float:
     return left if timeout is None else min(left, timeout)
 
 
-def _encode(what: str, method: GatewayMethod, arguments: tuple[Any, ...]) -> bytes:
+def _encode(what: str, method: GatewayMethod, arguments: tuple[Any, ...]) -> Packed:
     try:
-        return codec.encode(arguments)
+        return codec.encode_in_parts(arguments)
     except RpcSerializationError as error:
         raise _blame(what, method.parameters, arguments) from error
 

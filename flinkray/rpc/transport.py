@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 WRITE_HIGH_WATER = 262_144
@@ -16,8 +16,11 @@ WRITE_HIGH_WATER = 262_144
 class FrameReceiver(Protocol):
     """The end of a transport where frames arrive."""
 
-    def frame_received(self, frame: bytes) -> None:
-        """Frames arrive whole, each once; those of one lane in the order they were sent."""
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        """Frames arrive whole, each once; those of one lane in the order they were sent.
+
+        A view is of memory that is used again after the call.
+        """
 
     def frame_refused(self, reason: str) -> None:
         """What came could not be a frame; the connection is about to be lost for it."""
@@ -40,6 +43,10 @@ class Transport(ABC):
         Frames of one lane arrive in the order they were sent, and a large frame holds up those of
         its own lane only.  A large frame without a lane may be overtaken by any other.
         """
+
+    def send_parts(self, parts: Sequence[bytes], lane: int | None = None) -> None:
+        """Send one frame that is in parts; large ones are not copied where that can be avoided."""
+        self.send(b"".join(parts), lane)
 
     @property
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -10,12 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.core.errors import FencingTokenError, RemoteError, RpcSerializationError
+from flinkray.core.errors import (
+    FencingTokenError,
+    FrameTooLargeError,
+    RemoteError,
+    RpcSerializationError,
+)
 from flinkray.core.ids import AllocationID, JobID, JobMasterId, ResourceID
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import codec
-from flinkray.rpc.envelope import PROTOCOL_VERSION, Envelope, Kind, unpack
+from flinkray.rpc.envelope import PROTOCOL_VERSION, Envelope, Kind, frame_of, unpack
+from flinkray.rpc.packing import LARGE
 
 
 @register
@@ -208,3 +215,71 @@ def test_an_envelope_of_another_version_or_with_a_wrong_field_is_none(
     for short in (parts[:-1], (*parts, None), ()):
         with pytest.raises(RpcSerializationError):
             unpack(msgpack.packb(short))
+
+
+LARGE_BYTES = bytes(range(256)) * 300
+BARELY_SMALL = LARGE_BYTES[:LARGE]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        LARGE_BYTES,
+        (LARGE_BYTES,),
+        (1, LARGE_BYTES, ("a", JobID(b"j" * 16)), LARGE_BYTES, b"small", None),
+        (*range(20), LARGE_BYTES),
+    ],
+)
+def test_large_bytes_are_sent_as_they_are_and_arrive_as_if_they_were_copied(value: object) -> None:
+    encoded = codec.encode_in_parts(value)
+    assert b"".join(encoded) == codec.encode(value)
+    assert [part for part in encoded if len(part) > LARGE] == [
+        part for part in encoded if part is LARGE_BYTES
+    ]
+    request = (PROTOCOL_VERSION, Kind.ASK, 7, 3, "put", b"token", 1.5, {"a": "b"})
+    frame = frame_of((*request, encoded), 1_000_000)
+    assert any(part is LARGE_BYTES for part in frame)
+    arrived = b"".join(frame)
+    assert arrived == msgpack.packb((*request, codec.encode(value)))
+    # a view of what came, of which no more is copied than what the handler gets
+    payload = unpack(memoryview(arrived)).payload
+    assert isinstance(payload, memoryview)
+    assert payload.obj is arrived
+    assert codec.decode(payload) == value
+
+
+@pytest.mark.parametrize("value", [BARELY_SMALL, (BARELY_SMALL, 1), [LARGE_BYTES], {"a": b""}])
+def test_whatever_else_is_encoded_at_once(value: object) -> None:
+    assert codec.encode_in_parts(value) == codec.encode(value)
+
+
+def test_the_frame_limit_holds_for_frames_in_parts_to_the_byte() -> None:
+    parts = (PROTOCOL_VERSION, Kind.RESULT, 1, codec.encode_in_parts(LARGE_BYTES))
+    size = sum(map(len, frame_of(parts, 1_000_000)))
+    frame_of(parts, size)
+    for limit in (size - 1, 1000):
+        with pytest.raises(FrameTooLargeError, match=r"rpc\.frame-size"):
+            frame_of(parts, limit)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda frame: frame + b"\0",
+        lambda frame: frame[:-1],
+        lambda frame: b"\x95" + frame[1:],
+        lambda frame: frame.replace(b"\xc6", b"\xdb", 1),
+        lambda frame: b"\x94\x02\x06\x01" + b"\x93" * 70_000,
+        lambda frame: b"\xc1" + frame,
+    ],
+)
+def test_large_frames_that_make_no_sense_are_refused(spoil: Callable[[bytes], bytes]) -> None:
+    frame = msgpack.packb((PROTOCOL_VERSION, Kind.RESULT, 1, LARGE_BYTES))
+    assert unpack(frame).payload == LARGE_BYTES
+    with pytest.raises(RpcSerializationError):
+        unpack(spoil(frame))
+
+
+def test_an_envelope_whose_head_is_large_arrives_too() -> None:
+    parts = (PROTOCOL_VERSION, Kind.ASK, 1, 1, "m" * 100_000, None, None, None, LARGE_BYTES)
+    assert unpack(msgpack.packb(parts)).payload == LARGE_BYTES

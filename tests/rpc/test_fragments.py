@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import weakref
+from itertools import cycle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.fragments import (
     FRAGMENT_BIT,
+    FRAGMENT_HEAD,
     FRAGMENT_SIZE,
     LENGTH,
     MAX_LARGE_FRAMES,
     FragmentJoiner,
     FrameSplitter,
 )
+from flinkray.rpc.frames import FrameStream
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.sockets import Relay, joined
 
 MEBIBYTE = 1_048_576
 LIMIT = 10 * MEBIBYTE
+
+
+def add(joiner: FragmentJoiner, fragment: bytes) -> bytes | None:
+    """The large frame, once it is whole."""
+    number, total = FRAGMENT_HEAD.unpack_from(fragment.ljust(FRAGMENT_HEAD.size))
+    body = fragment[FRAGMENT_HEAD.size :]
+    joiner.place_for(number, total, len(body))[:] = body
+    frame = joiner.take(number)
+    return None if frame is None else bytes(frame)
 
 
 def arriving(stream: bytes, joiner: FragmentJoiner) -> list[bytes]:
@@ -35,7 +48,7 @@ def arriving(stream: bytes, joiner: FragmentJoiner) -> list[bytes]:
         position = begin + (length & ~FRAGMENT_BIT)
         frame: bytes | None = stream[begin:position]
         if length & FRAGMENT_BIT:
-            frame = joiner.add(stream[begin:position])
+            frame = add(joiner, stream[begin:position])
         if frame is not None:
             frames.append(frame)
     return frames
@@ -54,6 +67,7 @@ sizes = st.integers(5, 200) | st.integers(FRAGMENT_SIZE - 2, 4 * FRAGMENT_SIZE)
 lanes = st.none() | st.integers(0, 3)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(lanes, sizes, st.booleans()), max_size=25), st.integers(1, 3 * FRAGMENT_SIZE)
 )
@@ -132,9 +146,9 @@ def fragment(number: int, total: int, size: int) -> bytes:
 def test_fragments_that_cannot_be_are_refused(fragments: list[bytes], reason: str) -> None:
     joiner = FragmentJoiner(LIMIT)
     for one in fragments[:-1]:
-        assert joiner.add(one) is None
+        assert add(joiner, one) is None
     with pytest.raises(RpcConnectionError, match=reason):
-        joiner.add(fragments[-1])
+        add(joiner, fragments[-1])
 
 
 async def test_a_large_argument_does_not_hold_up_a_call_of_another_endpoint() -> None:
@@ -167,3 +181,93 @@ async def test_a_large_answer_does_not_hold_up_a_small_one() -> None:
         assert await echo.echo("pong") == "pong"
         assert not large.done()
         assert len(await large) == 8 * MEBIBYTE
+
+
+class Received:
+    """A receiver that copies what it gets, and stops reading after some frames."""
+
+    def __init__(self, stream: FrameStream, pauses_after: set[int]) -> None:
+        self.frames: list[bytes] = []
+        self.lost: list[str] = []
+        self._stream = stream
+        self._pauses_after = pauses_after
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        self.frames.append(bytes(frame))
+        if len(self.frames) in self._pauses_after:
+            self._stream.pause_reading()
+
+    def frame_refused(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def connection_lost(self, reason: str) -> None:
+        self.lost.append(reason)
+
+
+@settings(deadline=None)
+@given(
+    sent=st.lists(st.tuples(lanes, sizes), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(1, 14) | st.integers(1, 3 * FRAGMENT_SIZE), min_size=1),
+    pauses_after=st.sets(st.integers(1, 12), max_size=3),
+)
+def test_frames_arrive_whole_wherever_the_stream_is_cut_and_reading_pauses(
+    sent: list[tuple[int | None, int]], cuts: list[int], pauses_after: set[int]
+) -> None:
+    splitter = FrameSplitter()
+    frames = []
+    for number, (lane, size) in enumerate(sent):
+        frame = struct.pack(">I", number) + bytes([number + 1]) * (size - 4)
+        frames.append(frame)
+        splitter.put_parts((frame[:3], frame[3:]), lane)
+    stream = written(splitter)
+
+    async def feed() -> list[bytes]:
+        incoming = FrameStream(LIMIT)
+        received = Received(incoming, pauses_after)
+        incoming.attach(received)
+        position, cut = 0, cycle(cuts)
+        while position < len(stream):
+            size = next(cut) if len(stream) < 100_000 else max(next(cut), len(stream) // 50)
+            incoming.data_received(stream[position : position + size])
+            position += size
+            incoming.resume_reading()
+            await asyncio.sleep(0)
+        assert not received.lost
+        return received.frames
+
+    assert sorted(asyncio.run(feed())) == sorted(frames)
+
+
+async def test_a_lost_connection_keeps_no_part_of_a_large_frame() -> None:
+    splitter = FrameSplitter()
+    splitter.put(bytes(MEBIBYTE), None)
+    incoming = FrameStream(LIMIT)
+    received = Received(incoming, set())
+    incoming.attach(received)
+    incoming.data_received(written(splitter)[: MEBIBYTE // 2 + 1000])
+    (partial,) = (weakref.ref(frame.content) for frame in incoming._joiner._frames.values())
+    incoming.connection_lost(None)
+    assert received.lost
+    assert partial() is None
+
+
+def test_memory_of_a_large_frame_is_used_again_until_it_is_given_back() -> None:
+    joiner = FragmentJoiner(LIMIT)
+
+    def receive(number: int, byte: bytes, size: int) -> memoryview:
+        position = 0
+        while position < size:
+            portion = min(FRAGMENT_SIZE, size - position)
+            joiner.place_for(number, size, portion)[:] = byte * portion
+            position += portion
+        frame = joiner.take(number)
+        assert frame is not None
+        return frame
+
+    first = receive(1, b"a", 200_000)
+    second = receive(2, b"b", 150_000)
+    assert second.obj is first.obj
+    assert second == b"b" * 150_000
+    assert len(receive(3, b"c", 300_000)) == 300_000
+    joiner.give_back()
+    assert receive(4, b"d", 200_000).obj is not first.obj
