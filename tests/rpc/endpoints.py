@@ -214,6 +214,7 @@ class SpawnerGateway(RpcGateway):
     """Starts processes on behalf of others."""
 
     @abstractmethod
+    @ask_timeout(60.0)
     async def spawn_echo(self, name: str, detached: bool) -> str: ...
 
 
