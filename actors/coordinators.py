@@ -7,9 +7,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flinkray.actors.cluster_services import ClusterServices
+from flinkray.core import options
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobVertexID
+from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_scheduler_actions import StartCoordinator
 from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor
 
 log = logging.getLogger(__name__)
@@ -28,6 +32,37 @@ def spark_driver_process(descriptor: SparkStageDescriptor) -> str:
     return (
         f"SparkDriver-{descriptor.job_id}-{descriptor.vertex_id.short()}"
         f"-{descriptor.job_master_id.short()}-{descriptor.attempt_number}"
+    )
+
+
+def stage_descriptor(
+    graph: JobGraph,
+    action: StartCoordinator,
+    services: ClusterServices,
+    job_master_address: str,
+    job_master_id: JobMasterId,
+) -> SparkStageDescriptor:
+    """What the driver of an attempt is started with, but for where blobs come from."""
+    vertex = next(v for v in graph.vertices if v.vertex_id == action.vertex_id)
+    storage = services.arguments.storage_dir.rstrip("/")
+    java_home = services.configuration.get(options.JAVA_HOME)
+    defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}
+    return SparkStageDescriptor(
+        job_id=graph.job_id,
+        job_name=graph.name,
+        vertex_id=vertex.vertex_id,
+        attempt_number=action.attempt_number,
+        listener_address=job_master_address,
+        job_master_id=job_master_id,
+        worker_group=action.slots[0].location.worker_group,
+        parallelism=vertex.parallelism,
+        slot_profile=vertex.slot_profile,
+        code=vertex.invokable.code,
+        configuration={**defaults, **vertex.invokable.configuration},
+        result_location=(
+            f"{storage}/data/{graph.job_id}/{vertex.vertex_id.short()}"
+            f"-{job_master_id.short()}-{action.attempt_number}"
+        ),
     )
 
 

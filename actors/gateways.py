@@ -8,11 +8,13 @@ from flinkray.actors.messages import (
     AllocatedSlotReport,
     JobMasterRegistrationSuccess,
     JobMasterToDispatcherRegistrationSuccess,
+    RefusedTask,
     TaskExecutorHeartbeat,
     TaskExecutorRegistration,
     TaskExecutorRegistrationSuccess,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
+from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -27,7 +29,6 @@ from flinkray.core.ids import (
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
-    RpcGateway,
     ask_timeout,
     oneway,
     runs_to_completion,
@@ -52,8 +53,13 @@ from flinkray.scheduler.slots import (
     SlotReport,
     WorkerLocation,
 )
-from flinkray.scheduler.states import JobStatus
-from flinkray.scheduler.tasks import TaskDeploymentDescriptor, TaskExecutionState
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.tasks import (
+    ResultPartitionID,
+    TaskDeploymentDescriptor,
+    TaskDeployments,
+    TaskExecutionState,
+)
 from flinkray.spark.gateway import SparkStageListenerGateway
 
 
@@ -240,7 +246,18 @@ class JobMasterGateway(SparkStageListenerGateway):
     ) -> None: ...
 
     @abstractmethod
-    async def update_task_execution_state(self, state: TaskExecutionState) -> None: ...
+    @runs_to_completion
+    async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
+        """States of tasks in their order, many in one message; repetitions do no harm."""
+
+    @abstractmethod
+    async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
+        """The state of the task that produces it.
+
+        Raises:
+            ValueError: the job has no such partition.
+            PartitionProducerDisposedError: it is of an attempt that is not the current one.
+        """
 
     @abstractmethod
     @oneway
@@ -370,7 +387,7 @@ class SlotPoolGateway(FencedRpcGateway):
         """Free every slot at its TaskExecutor, declare empty requirements, and stop."""
 
 
-class TaskExecutorGateway(RpcGateway):
+class TaskExecutorGateway(TaskProcessListenerGateway):
     """Has slots and runs tasks in them.  It is no leader: the ResourceManagerId and JobMasterId
     that its calls carry say on whose behalf they come, and calls of a past leader are refused."""
 
@@ -411,14 +428,39 @@ class TaskExecutorGateway(RpcGateway):
         """Nobody can use these data sets any more."""
 
     @abstractmethod
+    @runs_to_completion
     async def submit_task(
         self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
-    ) -> None: ...
+    ) -> None:
+        """Run a Spark stage's task in its slot."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def submit_tasks(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> tuple[RefusedTask, ...]:
+        """Run Python tasks in their slots; returns those that will not be run.
+
+        *blob_server* is the address from which code comes that is not in the message.
+        """
 
     @abstractmethod
     async def cancel_task(
         self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId
     ) -> None: ...
+
+    @abstractmethod
+    async def cancel_tasks(
+        self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
+    ) -> tuple[ExecutionAttemptID, ...]:
+        """Begin to cancel Python tasks; returns those that do not run here."""
+
+    @abstractmethod
+    @oneway
+    async def release_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        """The job needs these results no more."""
 
     @abstractmethod
     @oneway

@@ -10,32 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any
+from dataclasses import replace
 
 from flinkray.actors.cluster_services import ClusterServices
-from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators
-from flinkray.actors.gateways import (
-    DispatcherGateway,
-    JobMasterGateway,
-    ResourceManagerGateway,
-    SlotPoolGateway,
-)
-from flinkray.actors.leader_connection import LeaderConnection
+from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators, stage_descriptor
+from flinkray.actors.format_runner import FormatRunner
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.job_master_leaders import JobMasterLeaders
 from flinkray.actors.messages import (
     JobMasterArguments,
-    JobMasterRegistrationSuccess,
-    JobMasterToDispatcherRegistrationSuccess,
     SlotPoolArguments,
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
-from flinkray.actors.settings import heartbeat_settings, registration_settings
+from flinkray.actors.settings import default_restart_strategy, heartbeat_settings
+from flinkray.actors.slot_pool_connection import SlotPoolConnection
+from flinkray.actors.task_deployer import TaskDeployer
 from flinkray.actors.task_executor_connections import TaskExecutorConnections
-from flinkray.actors.task_runners import TaskError
-from flinkray.actors.tell import tell
-from flinkray.blob import blob_server_beside
 from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
@@ -43,31 +34,27 @@ from flinkray.core.errors import (
     JobStateError,
     RecipientUnreachableError,
     RpcError,
-    SlotAllocationError,
-    UnknownTaskExecutorError,
 )
 from flinkray.core.ids import (
     AllocationID,
-    DispatcherId,
     JobID,
     JobMasterId,
     JobVertexID,
     ResourceID,
     ResourceManagerId,
+    random_bytes,
 )
 from flinkray.rpc import (
-    EndpointSpec,
     FencedRpcEndpoint,
-    HeartbeatManager,
     RegistrationFailure,
     RegistrationRejection,
     RpcService,
 )
 from flinkray.scheduler import job_scheduler_actions as act
+from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
 from flinkray.scheduler.held_slots import HeldSlots
-from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart, RestartStrategy
+from flinkray.scheduler.job_graph import SchedulerMode
 from flinkray.scheduler.job_info import JobDetails, JobResult
-from flinkray.scheduler.job_scheduler import JobScheduler
 from flinkray.scheduler.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
@@ -84,31 +71,19 @@ from flinkray.scheduler.slots import (
     SlotOfferAnswer,
     WorkerLocation,
 )
-from flinkray.scheduler.states import JobStatus
-from flinkray.scheduler.tasks import TaskExecutionState
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
 from flinkray.spark.gateway import (
     SparkExecutorInfo,
     SparkFailure,
     SparkProgress,
     SparkResult,
-    SparkStageDescriptor,
 )
 
 log = logging.getLogger(__name__)
 
 _REPORT_RETRY_DELAY = 0.5
 """Seconds between two attempts to tell the Dispatcher of the job's end."""
-
-_SLOT_POOL_STARTS = 5
-"""How many SlotPools in a row may die while they start before the JobMaster gives up."""
-
-
-PoolCall = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
-
-
-def slot_pool_process(job_id: JobID) -> str:
-    """Name of the process of a job's SlotPool."""
-    return f"SlotPool-{job_id}"
 
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
@@ -132,18 +107,27 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._graph = arguments.job_graph
         self._job_id = arguments.job_graph.job_id
         self._resource_id = ResourceID(rpc_service.process_name)
-        self._scheduler = JobScheduler(
+        self._scheduler = new_job_scheduler(
             arguments.job_graph,
             self.address,
-            default_restart_strategy=_default_restart_strategy(services),
+            default_restart_strategy=default_restart_strategy(configuration),
             epoch_offset=self.clock.time() - self.clock.monotonic(),
             now=self.clock.monotonic(),
             slot_request_timeout=configuration.get(options.SLOT_REQUEST_TIMEOUT),
+            random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
         )
-        self._slot_pool: SlotPoolGateway | None = None
-        self._for_next_pool: list[PoolCall] = []
+        self._pool = SlotPoolConnection(
+            self,
+            SlotPoolArguments(
+                arguments.cluster, self._job_id, arguments.job_master_id, self.address
+            ),
+            resource_manager=lambda: self._leaders.resource_manager,
+            on_lost=self._slot_pool_lost,
+        )
         self._held_slots = HeldSlots()
         self._offers_in_flight: Counter[ResourceID] = Counter()
+        self._is_restarting = False
+        """As the SlotPool was told last."""
         self._requirements: ResourceRequirements | None = None
         """As declared last: to be declared again to a new SlotPool."""
         self._task_executors = TaskExecutorConnections(
@@ -152,6 +136,27 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             heartbeat_settings(configuration),
             allocations=self._held_slots.on,
             on_lost=self._task_executor_lost,
+        )
+        self._deployer = TaskDeployer(
+            self,
+            self._task_executors,
+            self._scheduler,
+            apply=self._apply,
+            slot_lost=self._slot_lost,
+            blob_server=lambda: self._leaders.blob_server,
+        )
+        self._formats = FormatRunner(
+            self,
+            self._graph,
+            on_initialized=lambda vertex_id, splits: self._apply(
+                self._scheduler.master_initialized(vertex_id, splits, self._now)
+            ),
+            on_finalized=lambda vertex_id, generation: self._apply(
+                self._scheduler.master_finalized(vertex_id, generation, self._now)
+            ),
+            on_failed=lambda vertex_id, cause, generation: self._apply(
+                self._scheduler.master_failed(vertex_id, cause, self._now, generation)
+            ),
         )
         self._coordinators = Coordinators(
             self,
@@ -166,36 +171,14 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             ),
             factory=spark_driver_factory,
         )
-        registration = registration_settings(configuration)
-        self._resource_manager: LeaderConnection[
-            ResourceManagerGateway, JobMasterRegistrationSuccess
-        ] = LeaderConnection(
+        self._leaders = JobMasterLeaders(
             self,
-            target_name="ResourceManager",
-            gateway=ResourceManagerGateway,
-            token_type=ResourceManagerId,
-            register=lambda manager: manager.register_job_master(
-                self.fencing_token, self._resource_id, self.address, self._job_id
-            ),
-            on_connected=self._resource_manager_connected,
-            on_lost=self._resource_manager_lost,
+            self._job_id,
+            services,
+            on_resource_manager=self._pool.connect_to,
+            on_resource_manager_lost=self._resource_manager_lost,
+            on_cancel_requested=self.cancel,
             on_rejection=self._rejected,
-            settings=registration,
-        )
-        self._dispatcher: LeaderConnection[
-            DispatcherGateway, JobMasterToDispatcherRegistrationSuccess
-        ] = LeaderConnection(
-            self,
-            target_name="Dispatcher",
-            gateway=DispatcherGateway,
-            token_type=DispatcherId,
-            register=lambda dispatcher: dispatcher.register_job_master(
-                self._job_id, self.fencing_token, self.address
-            ),
-            on_connected=self._dispatcher_connected,
-            on_lost=lambda reason: self._dispatcher_heartbeats.stop(),
-            on_rejection=self._rejected,
-            settings=registration,
         )
 
     @property
@@ -206,42 +189,19 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def on_start(self) -> None:
         self._task_executors.start()
-        self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
-        self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
-        high_availability = self._services.high_availability
-        await self._dispatcher.start(high_availability.get_dispatcher_leader_retriever())
-        await self._resource_manager.start(
-            high_availability.get_resource_manager_leader_retriever()
-        )
+        await self._leaders.start()
         self.create_task(self._start_scheduling(), name="start scheduling")
-
-    def _heartbeats_of(self, leader: LeaderConnection[Any, Any]) -> HeartbeatManager[None, None]:
-        return HeartbeatManager(
-            self,
-            heartbeat_settings(self._services.configuration),
-            payload=lambda target: None,
-            on_timeout=lambda target: leader.reconnect("its heartbeat timed out"),
-            on_unreachable=lambda target: leader.reconnect("it is unreachable"),
-        )
 
     async def on_stop(self) -> None:
         self._task_executors.stop()
-        self._resource_manager_heartbeats.stop()
-        self._dispatcher_heartbeats.stop()
-        manager = self._resource_manager.target_gateway
-        await self._dispatcher.stop()
-        await self._resource_manager.stop()
+        manager = await self._leaders.stop()
         await self._coordinators.kill_all()
-        if manager is not None:  # before the slots are free, which it would give to the job again
-            try:
-                await manager.disconnect_job_master(self._job_id, self.fencing_token, "it stops")
-            except RpcError as error:
-                log.info("job %s: no goodbye to the ResourceManager: %s", self._job_id, error)
-        await self._close_slot_pool("the JobMaster stops")
+        await self._leaders.say_goodbye(manager)
+        await self._pool.close("the JobMaster stops")
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
-        await self._start_slot_pool()
+        await self._pool.start()
         self._apply(self._scheduler.start(self._now))
 
     async def _rejected(self, rejection: RegistrationRejection) -> None:
@@ -254,87 +214,71 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         """Begin all actions, in their order; what their calls answer comes back as events."""
         for action in actions:
             match action:
-                case act.DeclareRequirements(requirements):
-                    self._requirements = requirements
-                    self._declare_requirements()
-                case act.ReleaseSlots(allocations, reason):
-                    self._tell_pool(lambda pool: pool.release_slots(allocations, reason))
-                case SlotRequests():
-                    for message in in_messages(action):
-                        self._ask_pool(partial(SlotPoolGateway.request_slots, wanted=message))
-                case CancelSlotRequests():
-                    self._ask_pool(partial(SlotPoolGateway.cancel_slot_requests, cancelled=action))
-                case ReturnSlots():
-                    self._ask_pool(partial(SlotPoolGateway.return_slots, returned=action))
+                case act.DeployTasks():
+                    self._deployer.deploy_all(action)
+                case act.CancelTasks():
+                    self._deployer.cancel_all(action)
+                case act.ReleasePartitions():
+                    self._deployer.release(action)
+                    self._let_go(action.location.resource_id)
                 case act.DeployTask():
-                    self.create_task(self._deploy(action))
+                    self._deployer.deploy(action)
                 case act.CancelTask():
-                    self.create_task(self._cancel_task(action))
-                case act.StartCoordinator():
-                    self._start_coordinator(action)
-                case act.StopCoordinator(vertex_id, attempt_number):
-                    self._coordinators.stop((vertex_id, attempt_number))
-                case act.ScheduleRestart(delay, generation):
-                    self.schedule_run_async(delay, partial(self._restart_delay_over, generation))
-                case act.ScheduleSlotRequestTimeout(delay, generation):
-                    self.schedule_run_async(delay, partial(self._slots_timed_out, generation))
+                    self._deployer.cancel(action)
+                case act.StartCoordinator() | act.StopCoordinator():
+                    self._carry_out_of_coordinator(action)
+                case act.ScheduleRestart() | act.ScheduleSlotRequestTimeout():
+                    self._start_timer(action)
+                case act.ScheduleScalingTimer():
+                    self._start_timer(action)
+                case act.InitializeOnMaster() | act.FinalizeOnMaster():
+                    self._formats.carry_out(action)
+                case act.JobStatusChanged(status):
+                    self._tell_pool_whether_restarting(status)
                 case act.JobEnded(result, details):
                     self.create_task(self._end(result, details), name="report the job's end")
+                case _:
+                    self._carry_out_of_pool(action)
 
-    def _restart_delay_over(self, generation: int) -> None:
-        self._apply(self._scheduler.restart_delay_over(generation, self._now))
+    def _carry_out_of_pool(self, action: act.JobSchedulerAction) -> None:
+        match action:
+            case act.DeclareRequirements(requirements):
+                self._requirements = requirements
+                self._declare_requirements()
+            case act.ReleaseSlots(allocations, reason):
+                self._pool.tell(lambda pool: pool.release_slots(allocations, reason))
+            case SlotRequests():
+                for message in in_messages(action):
+                    self._request_slots(message)
+            case CancelSlotRequests():
+                self._pool.tell(lambda pool: pool.cancel_slot_requests(action))
+            case ReturnSlots():
+                self._pool.tell(lambda pool: pool.return_slots(action))
 
-    def _slots_timed_out(self, generation: int) -> None:
-        self._apply(self._scheduler.slot_request_timed_out(generation, self._now))
-
-    async def _deploy(self, action: act.DeployTask) -> None:
-        attempt_id = action.descriptor.attempt_id
-        try:
-            executor = self._task_executors.get(action.slot.location.resource_id)
-            await executor.submit_task(action.descriptor, self.fencing_token)
-        except (UnknownTaskExecutorError, SlotAllocationError, TaskError) as error:
-            # not a slot of ours (any more): with it the next attempt would fail at once, too
-            self._slot_lost(action.slot.allocation_id, str(error))
-        except FlinkRayError as error:
-            self._apply(self._scheduler.deploy_failed(attempt_id, str(error), self._now))
-
-    async def _cancel_task(self, action: act.CancelTask) -> None:
-        try:
-            executor = self._task_executors.get(action.slot.location.resource_id)
-            await executor.cancel_task(action.attempt_id, self.fencing_token)
-        except FlinkRayError as error:
-            self._apply(self._scheduler.cancel_failed(action.attempt_id, str(error), self._now))
-
-    def _start_coordinator(self, action: act.StartCoordinator) -> None:
-        vertex = next(v for v in self._graph.vertices if v.vertex_id == action.vertex_id)
-        storage = self._services.arguments.storage_dir.rstrip("/")
-        descriptor = SparkStageDescriptor(
-            job_id=self._job_id,
-            job_name=self._graph.name,
-            vertex_id=vertex.vertex_id,
-            attempt_number=action.attempt_number,
-            listener_address=self.address,
-            job_master_id=self.fencing_token,
-            worker_group=action.slots[0].location.worker_group,
-            parallelism=vertex.parallelism,
-            slot_profile=vertex.slot_profile,
-            code=vertex.invokable.code,
-            blob_server=self._blob_server(),
-            configuration={**self._stage_defaults(), **vertex.invokable.configuration},
-            result_location=(
-                f"{storage}/data/{self._job_id}/{vertex.vertex_id.short()}"
-                f"-{self.fencing_token.short()}-{action.attempt_number}"
-            ),
+    def _carry_out_of_coordinator(self, action: act.StartCoordinator | act.StopCoordinator) -> None:
+        key = (action.vertex_id, action.attempt_number)
+        if isinstance(action, act.StopCoordinator):
+            self._coordinators.stop(key)
+            return
+        descriptor = stage_descriptor(
+            self._graph, action, self._services, self.address, self.fencing_token
         )
-        self._coordinators.start((vertex.vertex_id, action.attempt_number), descriptor)
+        self._coordinators.start(key, replace(descriptor, blob_server=self._leaders.blob_server))
 
-    def _blob_server(self) -> str | None:
-        dispatcher = self._dispatcher.leader_address
-        return None if dispatcher is None else blob_server_beside(dispatcher)
-
-    def _stage_defaults(self) -> dict[str, str]:
-        java_home = self._services.configuration.get(options.JAVA_HOME)
-        return {} if java_home is None else {options.JAVA_HOME.key: java_home}
+    def _start_timer(
+        self,
+        action: act.ScheduleRestart | act.ScheduleSlotRequestTimeout | act.ScheduleScalingTimer,
+    ) -> None:
+        scheduler, generation = self._scheduler, action.generation
+        match action:
+            case act.ScheduleRestart():
+                event = scheduler.restart_delay_over
+            case act.ScheduleSlotRequestTimeout():
+                event = scheduler.slot_request_timed_out
+            case act.ScheduleScalingTimer():
+                assert isinstance(scheduler, ElasticJobScheduler)
+                event = scheduler.scaling_timer
+        self.schedule_run_async(action.delay, lambda: self._apply(event(generation, self._now)))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         """Tell the Dispatcher, whichever it is by then, until it has stored the result."""
@@ -355,46 +299,21 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     # --- the SlotPool -----------------------------------------------------------------------------
 
-    async def _start_slot_pool(self) -> None:
-        spec = EndpointSpec(
-            kind="SlotPool",
-            name=slot_pool_process(self._job_id),
-            factory="flinkray.actors.slot_pool:create_slot_pool",
-            arguments=SlotPoolArguments(
-                self._services.arguments, self._job_id, self.fencing_token, self.address
-            ),
-        )
-        for starts_left in reversed(range(_SLOT_POOL_STARTS)):
-            try:
-                address = await self.rpc_service.spawn(spec)
-                pool = await self.connect(address, SlotPoolGateway, self.fencing_token)
-                break
-            except RpcError as error:  # it died while it started
-                if not starts_left:
-                    raise
-                log.warning("job %s: its SlotPool did not start: %s", self._job_id, error)
-                await self.rpc_service.kill(spec.name)
-        self._slot_pool = pool
-        self.watch(pool, lambda reason: self.run_async(partial(self._slot_pool_lost, reason)))
-        for location in self._task_executors.locations():  # they have registered meanwhile
-            self._tell_pool_of(location)
-        manager = self._resource_manager.target_gateway
-        if manager is not None:
-            await self._connect_slot_pool(manager)
-        self._declare_requirements()
-        waiting, self._for_next_pool = self._for_next_pool, []
-        for call in waiting:
-            self._tell_pool(call)
-
-    def _tell_pool_of(self, location: WorkerLocation) -> None:
-        self._tell_pool(lambda pool: pool.register_task_executor(location))
+    def _request_slots(self, wanted: SlotRequests) -> None:
+        self._pool.tell(lambda pool: pool.request_slots(wanted))
 
     def _declare_requirements(self) -> None:
         requirements = self._requirements
         if requirements is not None:
-            self._tell_pool(lambda pool: pool.set_resource_requirements(requirements))
+            self._pool.tell(lambda pool: pool.set_resource_requirements(requirements))
 
-    async def _slot_pool_lost(self, reason: str) -> None:
+    def _tell_pool_whether_restarting(self, status: JobStatus) -> None:
+        is_restarting = status is JobStatus.RESTARTING
+        if is_restarting != self._is_restarting:
+            self._is_restarting = is_restarting
+            self._pool.tell(lambda pool: pool.set_job_restarting(is_restarting))
+
+    def _slot_pool_lost(self, reason: str) -> None:
         """A new pool knows of no slot: those that TaskExecutors hold are given back first.
 
         The scheduler hears of it first, so that the tasks' ends do not come as failures of their
@@ -402,32 +321,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         """
         if not self.is_running or self._scheduler.status.is_terminal:
             return
-        cause = f"the SlotPool died: {reason}"
-        log.warning("job %s: %s", self._job_id, cause)
-        self._slot_pool = None
         self._held_slots.clear()
-        self._for_next_pool.clear()
+        self._is_restarting = False
+        self._declare_requirements()
         self._apply(self._scheduler.slot_pool_lost(reason, self._now))
-        self._task_executors.remove_all(cause)
+        self._task_executors.remove_all(f"the SlotPool died: {reason}")
         if self._scheduler.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
-            await self._start_slot_pool()
-
-    def _ask_pool(self, call: PoolCall) -> None:
-        """What the next pool has to hear, should there be none at present."""
-        if self._slot_pool is None:
-            self._for_next_pool.append(call)
-        else:
-            self._tell_pool(call)
-
-    def _tell_pool(self, call: PoolCall) -> None:
-        """Calls reach the pool in the order of this method's; its death is the watch's to tell."""
-        if self._slot_pool is not None:
-            tell(self, call(self._slot_pool), f"the SlotPool of job {self._job_id}")
-
-    async def _close_slot_pool(self, reason: str) -> None:
-        pool, self._slot_pool = self._slot_pool, None
-        if pool is not None:
-            await _log_failure(pool.close_pool(reason), f"job {self._job_id}: closing its SlotPool")
+            self.create_task(self._pool.start(), name="start another SlotPool")
 
     async def slots_changed(
         self,
@@ -437,80 +337,60 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> None:
         """Last words of a pool that died, and slots of TaskExecutors that were lost since, do not
         count."""
-        if self._slot_pool is None:
+        if self._pool.gateway is None:
             return
         for slot in gained:
             if self._task_executors.is_connected(slot.location.resource_id):
                 self._held_slots.add(slot)
         self._held_slots.remove(lost)
-        if self._graph.needs_dedicated_workers:
+        if self._needs_to_know_all_slots:
             self._apply(self._scheduler.slots_changed(self._held_slots.all(), self._now))
         self._apply(self._scheduler.slot_events(events, self._now))
         for event in events:
             if isinstance(event, TaskExecutorWithoutSlots):
                 self._let_go(event.resource_id)
 
+    @property
+    def _needs_to_know_all_slots(self) -> bool:
+        """Not only those that it has requested."""
+        is_elastic = self._graph.scheduler_mode is SchedulerMode.ADAPTIVE
+        return self._graph.needs_dedicated_workers or is_elastic
+
     def _let_go(self, resource_id: ResourceID) -> None:
-        """The job has no slot there any more, and none is being offered from there (JM-15)."""
-        if not self._held_slots.on(resource_id) and not self._offers_in_flight[resource_id]:
+        """The job has no slot there any more, and no result that it still needs, and no slot is
+        being offered from there (JM-15)."""
+        if (
+            self._task_executors.is_connected(resource_id)
+            and not self._held_slots.on(resource_id)
+            and not self._offers_in_flight[resource_id]
+            and not self._scheduler.holds_partitions_on(resource_id)
+        ):
             self._task_executors.remove(resource_id, "the job has no slot there any more")
             reason = "it was let go with its last slot"
-            self._tell_pool(lambda pool: pool.release_task_executor(resource_id, reason))
+            self._pool.tell(lambda pool: pool.release_task_executor(resource_id, reason))
 
     # --- the ResourceManager and the Dispatcher ---------------------------------------------------
 
-    async def _resource_manager_connected(
-        self, manager: ResourceManagerGateway, response: JobMasterRegistrationSuccess
-    ) -> None:
-        self._resource_manager_heartbeats.monitor_target(
-            response.resource_manager_resource_id,
-            lambda _: manager.heartbeat_from_job_master(self._resource_id),
-        )
-        if self._slot_pool is not None:
-            await self._connect_slot_pool(manager)
-
-    async def _connect_slot_pool(self, manager: ResourceManagerGateway) -> None:
-        token = manager.fencing_token
-        assert self._slot_pool is not None
-        assert isinstance(token, ResourceManagerId)
-        await _log_failure(
-            self._slot_pool.connect_to_resource_manager(manager.address, token),
-            f"job {self._job_id}: connecting its SlotPool to the ResourceManager",
-        )
-
-    async def _resource_manager_lost(self, reason: str) -> None:
-        self._resource_manager_heartbeats.stop()
-        self._tell_pool(lambda pool: pool.disconnect_resource_manager())
+    def _resource_manager_lost(self) -> None:
+        self._pool.tell(lambda pool: pool.disconnect_resource_manager())
         # the next one knows nothing of what this one said, and would never take it back
         self._apply(self._scheduler.resources_short((), self._now))
 
     async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
-        self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
+        self._leaders.heartbeat_from_resource_manager(resource_id)
 
     async def disconnect_resource_manager(
         self, resource_manager_id: ResourceManagerId, reason: str
     ) -> None:
-        manager = self._resource_manager.target_gateway
-        if manager is not None and manager.fencing_token == resource_manager_id:
-            self._resource_manager.reconnect(reason)
+        self._leaders.disconnected_by(resource_manager_id, reason)
 
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
         self._apply(self._scheduler.resources_short(shortages, self._now))
         if not self._graph.needs_dedicated_workers:
-            self._tell_pool(lambda pool: pool.notify_not_enough_resources(shortages))
-
-    async def _dispatcher_connected(
-        self, dispatcher: DispatcherGateway, response: JobMasterToDispatcherRegistrationSuccess
-    ) -> None:
-        self._dispatcher_heartbeats.monitor_target(
-            response.dispatcher_resource_id,
-            lambda _: dispatcher.heartbeat_from_job_master(self._resource_id),
-        )
-        if response.cancel_requested:
-            await self.cancel()
+            self._pool.tell(lambda pool: pool.notify_not_enough_resources(shortages))
 
     async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
-        self._dispatcher_heartbeats.request_heartbeat(resource_id, None)
+        self._leaders.heartbeat_from_dispatcher(resource_id)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -519,9 +399,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         if job_id != self._job_id:
             return RegistrationRejection(f"this JobMaster runs job {self._job_id}, not {job_id}")
+        # who registers, again or not, may have forgotten what it was sent
+        self._scheduler.task_executor_registered(location.resource_id)
         try:
             if await self._task_executors.add(location):
-                self._tell_pool_of(location)
+                self._pool.tell(lambda pool: pool.register_task_executor(location))
         except RpcError as error:
             return RegistrationFailure(f"no TaskExecutor at {location.address}: {error}")
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
@@ -531,17 +413,17 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         cause = f"{resource_id} was lost: {reason}"
         self._held_slots.remove_all_on(resource_id)
         self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
-        self._tell_pool(lambda pool: pool.release_task_executor(resource_id, cause))
+        self._pool.tell(lambda pool: pool.release_task_executor(resource_id, cause))
 
     async def offer_slots(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
         self._task_executors.get(resource_id)
-        if self._slot_pool is None:
+        if self._pool.gateway is None:
             raise RecipientUnreachableError(f"job {self._job_id} has no SlotPool at present")
         self._offers_in_flight[resource_id] += 1
         try:
-            return await self._slot_pool.offer_slots(resource_id, offers)
+            return await self._pool.gateway.offer_slots(resource_id, offers)
         finally:
             self._offers_in_flight[resource_id] -= 1
 
@@ -552,10 +434,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     def _slot_lost(self, allocation_id: AllocationID, reason: str) -> None:
         self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
-        self._tell_pool(lambda pool: pool.fail_allocation(allocation_id, reason))
+        self._pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))
 
-    async def update_task_execution_state(self, state: TaskExecutionState) -> None:
-        self._apply(self._scheduler.task_state_changed(state, self._now))
+    async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
+        self._apply(self._scheduler.task_states_changed(states, self._now))
+
+    async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
+        return self._scheduler.partition_state(partition)
 
     async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         self._task_executors.lose(resource_id, reason)
@@ -602,21 +487,3 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def cancel(self) -> None:
         self._apply(self._scheduler.cancel(self._now))
-
-
-async def _log_failure(call: Coroutine[Any, Any, None], what: str) -> None:
-    """For calls whose failure is told by other means, such as a watch, and only noted here."""
-    try:
-        await call
-    except FlinkRayError as error:
-        log.info("%s: %s", what, error)
-
-
-def _default_restart_strategy(services: ClusterServices) -> RestartStrategy:
-    configuration = services.configuration
-    if configuration.get(options.RESTART_STRATEGY) == "none":
-        return NoRestart()
-    return FixedDelayRestart(
-        configuration.get(options.RESTART_FIXED_DELAY_ATTEMPTS),
-        configuration.get(options.RESTART_FIXED_DELAY_DELAY),
-    )

@@ -75,6 +75,16 @@ class TaskExecutorHeartbeat:
 
 
 @message
+class RefusedTask:
+    """A task that a TaskExecutor was told to run and will not."""
+
+    attempt_id: ExecutionAttemptID
+    cause: str
+    lost_slot: AllocationID | None = None
+    """The slot that it was to run in, if that is not the job's (any more)."""
+
+
+@message
 class ClusterArguments:
     """What the factories of Dispatcher and ResourceManager are given."""
 

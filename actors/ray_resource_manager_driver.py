@@ -119,6 +119,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                     total_profile=group.bundles[bundle_index],
                     number_of_slots=number_of_slots,
                     cluster=self._cluster,
+                    is_dedicated=group.job_id is not None,
                 ),
                 placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
                 detached=True,

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from flinkray.actors.task_runners import TaskError, TaskRunner
+from flinkray.actors.task_errors import TaskError
+from flinkray.actors.task_runners import TaskRunner
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint

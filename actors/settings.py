@@ -8,6 +8,7 @@ from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
 from flinkray.rpc.ray_dialler import TransportChoice
+from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart, RestartStrategy
 
 
 def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
@@ -34,6 +35,16 @@ def registration_settings(configuration: Configuration) -> RegistrationSettings:
         max_timeout=configuration.get(options.REGISTRATION_MAX_TIMEOUT),
         error_delay=configuration.get(options.REGISTRATION_ERROR_DELAY),
         refused_delay=configuration.get(options.REGISTRATION_REFUSED_DELAY),
+    )
+
+
+def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
+    """``restart-strategy.*``"""
+    if configuration.get(options.RESTART_STRATEGY) == "none":
+        return NoRestart()
+    return FixedDelayRestart(
+        configuration.get(options.RESTART_FIXED_DELAY_ATTEMPTS),
+        configuration.get(options.RESTART_FIXED_DELAY_DELAY),
     )
 
 

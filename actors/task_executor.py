@@ -12,21 +12,26 @@ from flinkray.actors.job_leader_service import JobLeaderService
 from flinkray.actors.leader_connection import LeaderConnection
 from flinkray.actors.messages import (
     AllocatedSlotReport,
+    RefusedTask,
     TaskExecutorHeartbeat,
     TaskExecutorRegistration,
     TaskExecutorRegistrationSuccess,
 )
+from flinkray.actors.python_tasks import PythonTasks
 from flinkray.actors.registration_timeout import RegistrationTimeout
 from flinkray.actors.running_tasks import RunningTasks
 from flinkray.actors.settings import heartbeat_settings, registration_settings
 from flinkray.actors.slot_comparison import SlotComparison
 from flinkray.actors.slot_offering import SlotOffering
+from flinkray.actors.task_execution import TaskExecution
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.task_executor_host import TaskExecutorHost
-from flinkray.actors.task_runners import TaskError, TaskRunner, task_runners
+from flinkray.actors.task_process.gateway import PartitionPlaces
+from flinkray.actors.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
+from flinkray.actors.task_runners import TaskRunner, task_runners
 from flinkray.actors.tell import tell
 from flinkray.core import options
-from flinkray.core.errors import FlinkRayError, RpcError, RpcTimeoutError, SlotAllocationError
+from flinkray.core.errors import FlinkRayError, RpcError, SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -46,10 +51,14 @@ from flinkray.rpc import (
     RpcService,
     TimerHandle,
 )
-from flinkray.scheduler.cluster_partitions import TaskExecutorPartitions
 from flinkray.scheduler.slots import SlotReport, WorkerLocation
 from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotTableAction, TaskSlotTable
-from flinkray.scheduler.tasks import TaskDeploymentDescriptor, TaskExecutionState
+from flinkray.scheduler.tasks import (
+    ResultPartitionID,
+    TaskDeploymentDescriptor,
+    TaskDeployments,
+    TaskExecutionState,
+)
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +86,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         arguments: TaskExecutorArguments,
         host: TaskExecutorHost,
         runners: Mapping[str, TaskRunner],
+        task_process_factory: str = TASK_PROCESS_FACTORY,
     ) -> None:
         super().__init__(rpc_service, "taskexecutor")
+        self._arguments = arguments
         self._services = services
         self._location = WorkerLocation(
             resource_id=arguments.resource_id,
@@ -118,7 +129,28 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._instance_id: InstanceID | None = None
         """Of the registration at the present ResourceManager."""
         self._resource_manager_target: ResourceID | None = None
-        self._tasks = RunningTasks(self, runners, on_ended=self._task_ended)
+        slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
+        python = PythonTasks(
+            self,
+            lambda on_died: TaskProcesses(
+                self,
+                arguments,
+                slots_per_process=slots_per_process,
+                on_died=on_died,
+                factory=task_process_factory,
+            ),
+            cancellation_timeout=configuration.get(options.TASK_CANCELLATION_TIMEOUT),
+            on_states=lambda states: self._tasks.states_changed(states),
+        )
+        self._python = python
+        self._tasks = TaskExecution(
+            self,
+            self._table,
+            RunningTasks(self, runners, on_ended=lambda end: self._tasks.states_changed([end])),
+            python,
+            leaders=lambda: self._job_leaders,
+            carry_out=self._carry_out,
+        )
         heartbeat = heartbeat_settings(configuration)
         silence = f"no heartbeat from it for {heartbeat.timeout:g} s"
         self._heartbeats: HeartbeatManager[SlotReport, None] = HeartbeatManager(
@@ -139,7 +171,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             on_slot_report=self._compare_with_job_master,
             heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
         )
-        self._partitions = TaskExecutorPartitions()
         self._freed: dict[AllocationID, asyncio.Future[None]] = {}
         """Completed when a slot that somebody waits for is free."""
         self._offers = SlotOffering(
@@ -156,6 +187,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     async def on_start(self) -> None:
         self._registration_timeout.start()
+        if not self._arguments.is_dedicated:
+            self._python.processes.start_ahead(self._arguments.number_of_slots)
         retriever = self._services.high_availability.get_resource_manager_leader_retriever()
         await self._resource_manager.start(retriever)
 
@@ -194,7 +227,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._heartbeats.monitor_target(
             target,
             lambda report: manager.heartbeat_from_task_executor(
-                resource_id, report, self._partitions.report()
+                resource_id, report, self._python.results.report()
             ),
         )
         try:
@@ -247,7 +280,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             )
         if not self._job_leaders.is_led_by(job_id, job_master_id):
             reason = f"job {job_id} has a new JobMaster"
-            self._carry_out(self._table.free_slots_of_job(job_id, reason))
+            self._free_slots_of_job(job_id, reason)
         now = self.clock.monotonic()
         index = slot_id.slot_index
         allocated = self._table.allocate_slot(index, job_id, allocation_id, profile, now)
@@ -265,13 +298,12 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._carry_out(self._table.free_inactive_slots_of_job(job_id, reason))
 
     async def can_be_released(self) -> bool:
-        return self._table.is_empty and self._partitions.is_empty
+        return self._table.is_empty and self._python.results.is_empty
 
     async def release_cluster_partitions(
         self, data_sets: tuple[IntermediateDataSetID, ...]
     ) -> None:
-        for partition in self._partitions.release_data_sets(data_sets):
-            log.info("%s: partition %s is released", self.address, partition)
+        self._python.results.release_data_sets(data_sets)
 
     def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
         return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
@@ -302,12 +334,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._carry_out(self._table.free_timed_out_slots(self.clock.monotonic()))
 
     def _carry_out(self, actions: list[SlotTableAction]) -> None:
+        self._tasks.end([a.attempt_id for a in actions if isinstance(a, EndTask)])
         for action in actions:
-            match action:
-                case EndTask():
-                    self._tasks.cancel(action.attempt_id)
-                case CleanSlot():
-                    self.create_task(self._clean_slot(action), f"clean {action.slot_id}")
+            if isinstance(action, CleanSlot):
+                self.create_task(self._clean_slot(action), f"clean {action.slot_id}")
         self._schedule_slot_timeout()
 
     async def _clean_slot(self, action: CleanSlot) -> None:
@@ -322,8 +352,14 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         if manager is not None and self._instance_id is not None and slot_id is not None:
             news = manager.notify_slot_available(self._instance_id, slot_id, allocation_id)
             tell(self, news, "ResourceManager")
-        if not self._table.allocations_of(job_id):
+        await self._leave_unless_used(job_id)
+
+    async def _leave_unless_used(self, job_id: JobID) -> None:
+        """A job that has neither a slot nor a result here any more is forgotten (TM-14)."""
+        has_results = self._python.results.has_results_of(job_id)
+        if not self._table.allocations_of(job_id) and not has_results:
             self._comparison.forget(job_id)
+            self._tasks.forget_job(job_id)
             await self._job_leaders.remove_job(job_id)
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -338,47 +374,48 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def _job_master_lost(self, job_id: JobID, reason: str) -> None:
         log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
+        self._free_slots_of_job(job_id, reason)
+        self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
+
+    def _free_slots_of_job(self, job_id: JobID, reason: str) -> None:
+        """And with them what the job has produced (TM-28)."""
         self._carry_out(self._table.free_slots_of_job(job_id, reason))
-        for partition in self._partitions.job_gone(job_id):
-            log.info("%s: partition %s is released", self.address, partition)
+        self._tasks.forget_job(job_id)
 
     # --- tasks ------------------------------------------------------------------------------------
 
     async def submit_task(
         self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
     ) -> None:
-        self._refuse_past_leader(descriptor.job_id, job_master_id, descriptor.task_name)
-        self._tasks.check(descriptor)
-        self._table.add_task(descriptor.attempt_id, descriptor.allocation_id)
-        self._schedule_slot_timeout()
-        self._tasks.start(descriptor, job_master_id)
+        self._tasks.submit(descriptor, job_master_id)
+
+    async def submit_tasks(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> tuple[RefusedTask, ...]:
+        return self._tasks.submit_all(deployments, job_master_id, blob_server)
 
     async def cancel_task(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
-        job_id = self._tasks.job_of(attempt_id)
-        if job_id is None:
-            raise TaskError(f"task {attempt_id} does not run in {self._location.resource_id}")
-        self._refuse_past_leader(job_id, job_master_id, str(attempt_id))
-        self._tasks.cancel(attempt_id)
+        self._tasks.cancel(attempt_id, job_master_id)
 
-    def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId, task: str) -> None:
-        if not self._job_leaders.is_led_by(job_id, job_master_id):
-            raise TaskError(
-                f"task {task} of job {job_id}: JobMaster {job_master_id} does not lead the job here"
-            )
+    async def cancel_tasks(
+        self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
+    ) -> tuple[ExecutionAttemptID, ...]:
+        return self._tasks.cancel_all(attempts, job_master_id)
 
-    def _task_ended(self, state: TaskExecutionState) -> None:
-        log.info("task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or "")
-        self.create_task(self._report(state), f"report {state.attempt_id}")
-        self._carry_out(self._table.remove_task(state.attempt_id))
+    async def release_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        self._tasks.release_partitions(job_id, job_master_id, partitions)
+        await self._leave_unless_used(job_id)
 
-    async def _report(self, state: TaskExecutionState) -> None:
-        """Tell the JobMaster; one that is lost has given the task up."""
-        while (master := self._job_leaders.job_master(state.job_id)) is not None:
-            try:
-                await master.update_task_execution_state(state)
-                return
-            except RpcTimeoutError as error:
-                log.warning("the end of task %s is reported again: %s", state.attempt_id, error)
-            except FlinkRayError as error:
-                log.warning("the end of task %s is not known: %s", state.attempt_id, error)
-                return
+    # from task processes, and from tasks elsewhere that read results
+
+    async def task_states_changed(
+        self, process_name: str, states: tuple[TaskExecutionState, ...]
+    ) -> None:
+        self._python.states_changed(process_name, states)
+
+    async def find_partitions(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> PartitionPlaces:
+        return self._python.results.find(job_id, data_set_id)

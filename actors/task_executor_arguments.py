@@ -27,5 +27,7 @@ class TaskExecutorArguments:
     total_profile: ResourceProfile
     number_of_slots: int
     cluster: ClusterArguments
+    is_dedicated: bool = False
+    """Whether it is one job's own, for its Spark stage: no task processes are started ahead."""
     node: NodeAddress | None = None
     """Where the process runs, when it is not on Ray; None: it asks Ray."""

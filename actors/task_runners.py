@@ -6,7 +6,6 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 
-from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import SPARK
@@ -15,10 +14,6 @@ from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratc
 from flinkray.spark.ray_java import check_ray_starts_java
 
 log = logging.getLogger(__name__)
-
-
-class TaskError(FlinkRayError):
-    """A task cannot be run, or has failed."""
 
 
 class TaskRunner(ABC):

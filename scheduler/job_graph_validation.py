@@ -129,7 +129,8 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
             f"vertex {vertex.name!r} has min parallelism {vertex.min_parallelism}: it must be from "
             f"1 to the parallelism, {vertex.parallelism}"
         )
-    if vertex.slot_profile.cpu <= 0:
+    takes_any_slot = vertex.slot_profile.is_zero() and vertex.invokable.kind == PYTHON
+    if vertex.slot_profile.cpu <= 0 and not takes_any_slot:
         return (
             f"vertex {vertex.name!r} asks for {vertex.slot_profile.cpu:g} CPU per slot: "
             "it must be more than 0"

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from flinkray.core.errors import PartitionProducerDisposedError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    JobID,
+    JobVertexID,
+    ResourceID,
+)
 from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.input_splits import InputSplit
@@ -232,6 +238,10 @@ class JobScheduler(SparkDriverEvents):
             )
         return self._outbox.take()
 
+    def task_executor_registered(self, resource_id: ResourceID) -> None:
+        """It has connected (again), and may not know what it was sent before."""
+        self._outbox.bulk.forget(resource_id)
+
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
         """The SlotPool is gone with all slots; requests are made again, to the next one."""
         if self.status.is_terminal:
@@ -318,6 +328,10 @@ class JobScheduler(SparkDriverEvents):
         return self._outbox.take()
 
     # questions
+
+    @property
+    def job_id(self) -> JobID:
+        return self._job_graph.job_id
 
     @property
     def status(self) -> JobStatus:

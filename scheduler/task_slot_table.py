@@ -310,6 +310,10 @@ class TaskSlotTable:
         slot = self._slots.get(allocation_id)
         return () if slot is None else tuple(slot.tasks)
 
+    def slot_index(self, allocation_id: AllocationID) -> int:
+        """Of an allocation that is here."""
+        return self._slots[allocation_id].index
+
     def allocations_of(self, job_id: JobID) -> tuple[AllocationID, ...]:
         """The job's allocations, by slot index."""
         return tuple(slot.allocation_id for slot in self._slots_of(job_id))

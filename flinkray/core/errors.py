@@ -170,6 +170,10 @@ class JobStateError(JobError):
     """The operation does not fit the job's present state (cancelling a finished job, …)."""
 
 
+class SuppressRestartsError(FlinkRayError):
+    """For user code to raise: the job fails and is not restarted, as it would only fail again."""
+
+
 # --- resources ------------------------------------------------------------------------------------
 
 

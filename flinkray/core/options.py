@@ -247,6 +247,42 @@ TASK_EXECUTOR_MEMORY = ConfigOption(
     "Memory of a shared TaskExecutor, as it is reserved with Ray.",
 )
 
+SLOTS_PER_TASK_PROCESS = ConfigOption(
+    "taskmanager.slots-per-task-process",
+    integer(minimum=1),
+    1,
+    "So many slots of a TaskExecutor run their Python tasks in one process. One: each has a Python "
+    "interpreter of its own, and nobody else to suffer when its code crashes. Many: for many "
+    "tasks that do little, which then start faster and need less memory.",
+)
+TASK_CANCELLATION_INTERVAL = ConfigOption(
+    "task.cancellation.interval",
+    duration(),
+    1.0,
+    "A Python task that is cancelled and has not ended is interrupted after this time, and again "
+    "and again. (Flink: 30 s.)",
+)
+TASK_CANCELLATION_TIMEOUT = ConfigOption(
+    "task.cancellation.timeout",
+    duration(),
+    30.0,
+    "When a Python task has not ended so long after it was cancelled, its process is killed and "
+    "replaced, and all other tasks in it fail. (Flink: 180 s, and its TaskManager ends.)",
+)
+PARTITION_REQUEST_INITIAL_BACKOFF = ConfigOption(
+    "taskmanager.network.request-backoff.initial",
+    duration(),
+    0.1,
+    "Pause before a task looks again for a result that it reads and did not find; doubled each "
+    "time.",
+)
+PARTITION_REQUEST_MAX_BACKOFF = ConfigOption(
+    "taskmanager.network.request-backoff.max",
+    duration(),
+    10.0,
+    "With a longer pause than this the task fails instead.",
+)
+
 TASK_EXECUTOR_REGISTRATION_TIMEOUT = ConfigOption(
     "taskmanager.registration.timeout",
     duration(),

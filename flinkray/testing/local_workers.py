@@ -191,6 +191,7 @@ class LocalResourceManagerDriver(ResourceManagerDriver):
                     total_profile=group.bundles[bundle_index],
                     number_of_slots=number_of_slots,
                     cluster=self._cluster,
+                    is_dedicated=group.job_id is not None,
                     node=NodeAddress(node.node_id, "127.0.0.1"),
                 ),
                 detached=True,

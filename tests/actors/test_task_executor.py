@@ -23,10 +23,11 @@ from flinkray.actors.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.registration_timeout import RegistrationTimeoutError
+from flinkray.actors.task_errors import TaskError
 from flinkray.actors.task_executor import TaskExecutor
 from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
 from flinkray.actors.task_executor_host import TaskExecutorHost
-from flinkray.actors.task_runners import TaskError, TaskRunner
+from flinkray.actors.task_runners import TaskRunner
 from flinkray.core.errors import RecipientUnreachableError, SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
@@ -463,7 +464,7 @@ async def test_a_task_submitted_before_the_offer_is_answered_runs(tmp_path: Path
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
     await asyncio.sleep(1)
     assert allocations(await bench.latest_report(executor)) == [A, None]
-    assert master.calls_of(JobMasterGateway.update_task_execution_state) == []
+    assert master.calls_of(JobMasterGateway.update_task_execution_states) == []
 
 
 @on_virtual_time
@@ -525,7 +526,7 @@ async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_pat
     await executor.submit_task(task(A), MASTER)
     bench.runner.may_clean.clear()
     freeing = asyncio.ensure_future(executor.free_slot(A, "enough"))
-    (state,) = await master.wait_for(JobMasterGateway.update_task_execution_state)
+    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
     assert state.state is ExecutionState.CANCELED
     await asyncio.sleep(1)
     assert not freeing.done()
@@ -667,10 +668,10 @@ async def test_a_cancelled_task_is_reported_and_the_other_one_runs_on(tmp_path: 
     with pytest.raises(TaskError, match="does not lead"):
         await executor.cancel_task(first.attempt_id, NEXT_MASTER)
     await executor.cancel_task(first.attempt_id, MASTER)
-    (state,) = await master.wait_for(JobMasterGateway.update_task_execution_state)
+    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
     assert (state.attempt_id, state.state) == (first.attempt_id, ExecutionState.CANCELED)
     await asyncio.sleep(1)
-    assert len(master.calls_of(JobMasterGateway.update_task_execution_state)) == 1
+    assert len(master.calls_of(JobMasterGateway.update_task_execution_states)) == 1
     assert allocations(await bench.latest_report(executor)) == [A, B], "the slot stays the job's"
     with pytest.raises(TaskError, match="does not run"):
         await executor.cancel_task(first.attempt_id, MASTER)
@@ -685,7 +686,7 @@ async def test_a_failed_task_is_reported_with_its_cause(tmp_path: Path) -> None:
     await executor.submit_task(task(A), MASTER)
     await asyncio.sleep(0.1)
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("the disk is full"))
-    (state,) = await master.wait_for(JobMasterGateway.update_task_execution_state)
+    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
     assert (state.state, state.failure) == (ExecutionState.FAILED, "the disk is full")
 
 

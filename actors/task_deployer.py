@@ -1,0 +1,154 @@
+"""How a JobMaster has its tasks deployed and cancelled, and what it hears of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flinkray.actors.task_errors import TaskError
+from flinkray.actors.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.tell import tell
+from flinkray.core.errors import (
+    FlinkRayError,
+    RpcTimeoutError,
+    SlotAllocationError,
+    UnknownTaskExecutorError,
+)
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobMasterId, ResourceID
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.job_scheduler import JobScheduler
+from flinkray.scheduler.job_scheduler_actions import (
+    CancelTask,
+    CancelTasks,
+    DeployTask,
+    DeployTasks,
+    JobSchedulerAction,
+    ReleasePartitions,
+)
+from flinkray.scheduler.tasks import TaskDeployments, VertexInformation, attempt_of
+
+
+class TaskDeployer:
+    """Lives on the JobMaster's main thread.
+
+    To one TaskExecutor, messages go in the order of the decisions.
+    """
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        task_executors: TaskExecutorConnections,
+        scheduler: JobScheduler,
+        *,
+        apply: Callable[[list[JobSchedulerAction]], None],
+        slot_lost: Callable[[AllocationID, str], None],
+        blob_server: Callable[[], str | None],
+    ) -> None:
+        """*apply* carries out what follows; *slot_lost*: a slot is not the job's (any more)."""
+        self._job_master = job_master
+        self._task_executors = task_executors
+        self._scheduler = scheduler
+        self._apply = apply
+        self._slot_lost = slot_lost
+        self._blob_server = blob_server
+        self._vertices: dict[int, VertexInformation] = {}
+
+    @property
+    def _now(self) -> float:
+        return self._job_master.clock.monotonic()
+
+    # --- Python tasks, in bulk --------------------------------------------------------------------
+
+    def deploy_all(self, action: DeployTasks) -> None:
+        """Begin; attempts that could not be deployed are told to the scheduler."""
+        for part in action.deployments.parts:
+            if isinstance(part.content, VertexInformation):
+                self._vertices[part.key] = part.content
+        self._job_master.create_task(self._deploy_all(action), "deploy tasks")
+
+    async def _deploy_all(self, action: DeployTasks) -> None:
+        resource_id = action.location.resource_id
+        deployments = action.deployments
+        token = self._job_master.fencing_token
+        try:
+            executor = self._task_executors.get(resource_id)
+            refused = await executor.submit_tasks(deployments, token, self._blob_server())
+        except FlinkRayError as error:
+            attempts = self._attempts(deployments)
+            if isinstance(error, RpcTimeoutError):  # they may run there all the same
+                self._tell_to_cancel(resource_id, attempts)
+            self._apply(
+                self._scheduler.deployments_failed(resource_id, attempts, str(error), self._now)
+            )
+            return
+        for task in refused:
+            if task.lost_slot is not None:
+                # with it the next attempt would fail at once, too
+                self._slot_lost(task.lost_slot, task.cause)
+            else:
+                self._apply(
+                    self._scheduler.deployments_failed(
+                        resource_id, (task.attempt_id,), task.cause, self._now
+                    )
+                )
+
+    def _attempts(self, deployments: TaskDeployments) -> list[ExecutionAttemptID]:
+        return [attempt_of(self._vertices[task.vertex], task) for task in deployments.tasks]
+
+    def _tell_to_cancel(self, resource_id: ResourceID, attempts: list[ExecutionAttemptID]) -> None:
+        async def cancel() -> None:
+            executor = self._task_executors.get(resource_id)
+            await executor.cancel_tasks(tuple(attempts), self._job_master.fencing_token)
+
+        tell(self._job_master, cancel(), resource_id)
+
+    def cancel_all(self, action: CancelTasks) -> None:
+        """Begin; each cancelled task reports its end."""
+        self._job_master.create_task(self._cancel_all(action), "cancel tasks")
+
+    async def _cancel_all(self, action: CancelTasks) -> None:
+        cause = "it does not run there"
+        try:
+            executor = self._task_executors.get(action.location.resource_id)
+            failed = await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
+        except FlinkRayError as error:
+            failed, cause = action.attempts, str(error)
+        for attempt_id in failed:
+            self._apply(self._scheduler.cancel_failed(attempt_id, cause, self._now))
+
+    def release(self, action: ReleasePartitions) -> None:
+        """Whether it arrives changes nothing."""
+        resource_id = action.location.resource_id
+        if self._task_executors.is_connected(resource_id):
+            executor = self._task_executors.get(resource_id)
+            release = executor.release_partitions(
+                self._scheduler.job_id, self._job_master.fencing_token, action.partitions
+            )
+            tell(self._job_master, release, resource_id)
+
+    # --- tasks of Spark stages --------------------------------------------------------------------
+
+    def deploy(self, action: DeployTask) -> None:
+        """Begin."""
+        self._job_master.create_task(self._deploy(action))
+
+    async def _deploy(self, action: DeployTask) -> None:
+        attempt_id = action.descriptor.attempt_id
+        try:
+            executor = self._task_executors.get(action.slot.location.resource_id)
+            await executor.submit_task(action.descriptor, self._job_master.fencing_token)
+        except (UnknownTaskExecutorError, SlotAllocationError, TaskError) as error:
+            # not a slot of ours (any more): with it the next attempt would fail at once, too
+            self._slot_lost(action.slot.allocation_id, str(error))
+        except FlinkRayError as error:
+            self._apply(self._scheduler.deploy_failed(attempt_id, str(error), self._now))
+
+    def cancel(self, action: CancelTask) -> None:
+        """Begin."""
+        self._job_master.create_task(self._cancel(action))
+
+    async def _cancel(self, action: CancelTask) -> None:
+        try:
+            executor = self._task_executors.get(action.slot.location.resource_id)
+            await executor.cancel_task(action.attempt_id, self._job_master.fencing_token)
+        except FlinkRayError as error:
+            self._apply(self._scheduler.cancel_failed(action.attempt_id, str(error), self._now))

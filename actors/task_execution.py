@@ -1,0 +1,196 @@
+"""What a TaskExecutor does about tasks: accepts, cancels, reports and cleans up after them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from flinkray.actors.batches import MOST_STATES, Batches
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.job_leader_service import JobLeaderService
+from flinkray.actors.messages import RefusedTask
+from flinkray.actors.python_tasks import PythonTasks
+from flinkray.actors.running_tasks import RunningTasks
+from flinkray.actors.task_errors import TaskError
+from flinkray.core.errors import FlinkRayError, RpcTimeoutError, SlotAllocationError
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.job_graph import PYTHON
+from flinkray.scheduler.task_slot_table import SlotTableAction, TaskSlotTable
+from flinkray.scheduler.tasks import (
+    ResultPartitionID,
+    TaskDeployment,
+    TaskDeploymentDescriptor,
+    TaskDeployments,
+    TaskExecutionState,
+)
+
+log = logging.getLogger(__name__)
+
+
+class TaskExecution:
+    """Lives on the main thread of its TaskExecutor.
+
+    Spark stages' tasks are run by *spark*, Python tasks by *python*; of both the slot table knows
+    and the JobMaster hears.  Calls of past JobMasters are refused.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        table: TaskSlotTable,
+        spark: RunningTasks,
+        python: PythonTasks,
+        *,
+        leaders: Callable[[], JobLeaderService],
+        carry_out: Callable[[list[SlotTableAction]], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._table = table
+        self._spark = spark
+        self._python = python
+        self._leaders = leaders
+        self._carry_out = carry_out
+        self._reports: dict[JobID, Batches[TaskExecutionState]] = {}
+
+    # --- orders of a JobMaster --------------------------------------------------------------------
+
+    def submit(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+        """Run the task of a Spark stage.
+
+        Raises:
+            TaskError, SlotAllocationError: it is refused.
+        """
+        self._refuse_past_leader(descriptor.job_id, job_master_id)
+        self._spark.check(descriptor)
+        self._table.add_task(descriptor.attempt_id, descriptor.allocation_id)
+        self._carry_out([])
+        self._spark.start(descriptor, job_master_id)
+
+    def submit_all(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> tuple[RefusedTask, ...]:
+        """Run Python tasks; returns those that are refused.
+
+        Raises:
+            TaskError: all are refused.
+        """
+        job_id = deployments.job_id
+        self._refuse_past_leader(job_id, job_master_id)
+        self._python.add_parts(deployments)
+        refused = []
+        accepted: list[tuple[TaskDeployment, int]] = []
+        for task in deployments.tasks:
+            attempt_id, vertex = self._python.attempt_of(job_id, task)
+            if vertex.invokable.kind != PYTHON:
+                kind = vertex.invokable.kind
+                cause = f"it is of kind {kind!r}, which task processes do not run"
+                refused.append(RefusedTask(attempt_id, cause))
+                continue
+            try:
+                self._table.add_task(attempt_id, task.allocation_id)
+            except SlotAllocationError as error:
+                refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))
+                continue
+            accepted.append((task, self._table.slot_index(task.allocation_id)))
+        self._carry_out([])
+        self._python.start(deployments, accepted, blob_server)
+        return tuple(refused)
+
+    def cancel(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
+        """Raises TaskError when it does not run here."""
+        job_id = self._spark.job_of(attempt_id)
+        if job_id is None:
+            raise TaskError(f"task {attempt_id} does not run in {self._endpoint.address}")
+        self._refuse_past_leader(job_id, job_master_id)
+        self._spark.cancel(attempt_id)
+
+    def cancel_all(
+        self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
+    ) -> tuple[ExecutionAttemptID, ...]:
+        """Cancel Python tasks; returns those that do not run here."""
+        unknown = []
+        for attempt_id in attempts:
+            job_id = self._python.job_of(attempt_id)
+            if job_id is None:
+                unknown.append(attempt_id)
+            else:
+                self._refuse_past_leader(job_id, job_master_id)
+        self._python.cancel(attempts)
+        return tuple(unknown)
+
+    def release_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        """Those of a job of which this JobMaster is not the leader stay."""
+        if self._leaders().is_led_by(job_id, job_master_id):
+            self._python.results.release(job_id, partitions)
+
+    def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        if not self._leaders().is_led_by(job_id, job_master_id):
+            raise TaskError(f"JobMaster {job_master_id} does not lead the job here: job {job_id}")
+
+    # --- orders of the slot table -----------------------------------------------------------------
+
+    def end(self, attempts: Iterable[ExecutionAttemptID]) -> None:
+        """Their slots are being freed."""
+        attempts = tuple(attempts)
+        self._python.cancel(attempts)
+        for attempt_id in attempts:
+            self._spark.cancel(attempt_id)
+
+    async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
+        """End what the tasks of a slot have left behind."""
+        await self._spark.clean_up(allocation_id, job_id)
+        await self._python.clean_up(allocation_id, job_id)
+
+    # --- what becomes of tasks --------------------------------------------------------------------
+
+    def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
+        """The attempts of a job that run."""
+        return self._spark.of_job(job_id) + self._python.of_job(job_id)
+
+    def states_changed(self, states: list[TaskExecutionState]) -> None:
+        """Tell the JobMasters, and the slot table of those that have ended."""
+        by_job: dict[JobID, list[TaskExecutionState]] = {}
+        actions: list[SlotTableAction] = []
+        for state in states:
+            by_job.setdefault(state.job_id, []).append(state)
+            if state.state.is_terminal:
+                log.info(
+                    "task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or ""
+                )
+                actions += self._table.remove_task(state.attempt_id)
+        for job_id, of_job in by_job.items():
+            reports = self._reports.get(job_id)
+            if reports is None:
+                reports = self._reports[job_id] = Batches(self._endpoint, self._report, MOST_STATES)
+            reports.add(of_job)
+        self._carry_out(actions)
+
+    def forget_job(self, job_id: JobID) -> None:
+        """It has nothing here any more, or not with its present JobMaster."""
+        self._reports.pop(job_id, None)
+        self._python.forget_job(job_id)
+
+    async def _report(self, states: tuple[TaskExecutionState, ...]) -> None:
+        """Tell the JobMaster; one that is lost has given the tasks up."""
+        job_id = states[0].job_id
+        while (master := self._leaders().job_master(job_id)) is not None:
+            if await self._has_told(master, states):
+                return
+
+    async def _has_told(
+        self, master: JobMasterGateway, states: tuple[TaskExecutionState, ...]
+    ) -> bool:
+        try:
+            await master.update_task_execution_states(states)
+        except RpcTimeoutError as error:
+            log.warning("states of %d tasks are reported again: %s", len(states), error)
+            return False
+        except FlinkRayError as error:
+            log.warning("states of %d tasks are not known: %s", len(states), error)
+            for state in states:
+                if not state.state.is_terminal:  # nobody knows of it: it must not go on (TM-27)
+                    self._python.fail(state.attempt_id, f"its state cannot be reported: {error}")
+        return True

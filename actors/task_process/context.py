@@ -1,0 +1,178 @@
+"""What a Python task is given: who it is, what it reads, where it writes, whether it is to end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flinkray.actors.task_process.partition_reader import PartitionReader
+from flinkray.actors.task_process.partitions import ResultPartition
+from flinkray.core.ids import ExecutionAttemptID, JobID
+from flinkray.scheduler import distribution
+from flinkray.scheduler.tasks import InputInformation, PartitionLocations
+
+T = TypeVar("T")
+
+MAX_BUFFER = 4 * 2**20
+"""Bytes: with what is around it a buffer must fit into a message."""
+
+
+class TaskCancelledError(BaseException):
+    """Raised in the code of a task that is being cancelled.
+
+    Not an Exception, so that ``except Exception`` does not hold it up.
+    """
+
+
+class OutputPartition:
+    """The partition of a result that this task produces."""
+
+    def __init__(self, partition: ResultPartition) -> None:
+        self._partition = partition
+
+    @property
+    def number_of_subpartitions(self) -> int:
+        """One for each subtask that reads it."""
+        return self._partition.number_of_subpartitions
+
+    async def write(self, subpartition: int, data: bytes) -> None:
+        """Hand a buffer to one of the readers; of a pipelined result, waits for a slow one.
+
+        Raises:
+            ValueError: it is larger than MAX_BUFFER.
+            IndexError: there is no such subpartition.
+        """
+        if len(data) > MAX_BUFFER:
+            raise ValueError(f"a buffer of {len(data)} bytes: at most {MAX_BUFFER}, please")
+        if not 0 <= subpartition < self.number_of_subpartitions:
+            raise IndexError(f"no subpartition {subpartition} of {self.number_of_subpartitions}")
+        await self._partition.write(subpartition, bytes(data))
+
+
+class InputGate:
+    """What this task reads of one of its vertex's inputs."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        reader: PartitionReader,
+        information: InputInformation,
+        locations: PartitionLocations,
+        subtask_index: int,
+        parallelism: int,
+    ) -> None:
+        producers = information.producer_parallelism
+        pattern = information.pattern
+        group = distribution.group_of_consumer(pattern, producers, parallelism, subtask_index)
+        self.partitions = distribution.partitions_of_group(pattern, producers, parallelism, group)
+        """Indices of the producers' subtasks."""
+        self._subpartition = distribution.subpartition_of(
+            pattern, producers, parallelism, subtask_index
+        )
+        self._job_id = job_id
+        self._reader = reader
+        self._locations = locations
+
+    def read(self, partition: int) -> AsyncIterator[bytes]:
+        """What one of the producers has for this task, in its order.
+
+        Raises:
+            PartitionNotFoundError: it cannot be read, or not any more.
+        """
+        return self._reader.read(self._job_id, self._locations, partition, self._subpartition)
+
+    async def read_all(self) -> list[bytes]:
+        """What all of them have, producer after producer; all are read at the same time."""
+
+        async def collect(partition: int) -> list[bytes]:
+            return [data async for data in self.read(partition)]
+
+        parts = await asyncio.gather(*map(collect, self.partitions))
+        return [data for part in parts for data in part]
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """Given to the function of a Python vertex, once for each attempt of each subtask."""
+
+    job_id: JobID
+    job_name: str
+    vertex_name: str
+    attempt_id: ExecutionAttemptID
+    parallelism: int
+    max_parallelism: int
+    inputs: tuple[InputGate, ...]
+    """In the order of the vertex's inputs."""
+    outputs: tuple[OutputPartition, ...]
+    """In the order of the vertex's results."""
+    restored_state: bytes | None
+    _cancellation: Cancellation
+
+    @property
+    def subtask_index(self) -> int:
+        return self.attempt_id.vertex.subtask_index
+
+    @property
+    def attempt_number(self) -> int:
+        return self.attempt_id.attempt_number
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task is to end as soon as it can."""
+        return self._cancellation.is_requested
+
+    def wait_until_cancelled(self, timeout: float | None = None) -> bool:
+        """For functions that are not async: whether it is cancelled within *timeout* seconds."""
+        return self._cancellation.wait(timeout)
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """For functions that are not async: the result of a method here that is.
+
+        Raises:
+            TaskCancelledError: the task is being cancelled.
+        """
+        return self._cancellation.run(coroutine)
+
+
+class Cancellation:
+    """Of one task, whose code may be in a thread of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._requested = threading.Event()
+        self._waiting: dict[asyncio.Task[Any], None] = {}
+
+    @property
+    def is_requested(self) -> bool:
+        return self._requested.is_set()
+
+    def request(self) -> None:
+        """On the loop."""
+        self._requested.set()
+        for task in tuple(self._waiting):
+            task.cancel()
+
+    def wait(self, timeout: float | None) -> bool:
+        """From a thread."""
+        return self._requested.wait(timeout)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """From a thread."""
+        outcome = asyncio.run_coroutine_threadsafe(self._run(coroutine), self._loop)
+        return outcome.result()
+
+    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self.is_requested:
+            coroutine.close()
+            raise TaskCancelledError
+        task = asyncio.ensure_future(coroutine)
+        self._waiting[task] = None
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise TaskCancelledError from None
+        finally:
+            del self._waiting[task]

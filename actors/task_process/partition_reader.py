@@ -1,0 +1,131 @@
+"""Reading what tasks elsewhere produce: by asking for one piece after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from flinkray.actors.task_process.gateway import (
+    JobPartition,
+    PartitionData,
+    PartitionNotFoundError,
+    TaskProcessGateway,
+    TaskProcessListenerGateway,
+)
+from flinkray.core.errors import RpcError
+from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.rpc import RpcService
+from flinkray.scheduler.slots import WorkerLocation
+from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID
+
+MAX_BYTES = 2**20
+"""Asked for at once."""
+
+
+class PartitionReader:
+    """For all tasks of a process: what they have found out is kept for the next."""
+
+    def __init__(self, rpc_service: RpcService, initial_backoff: float, max_backoff: float) -> None:
+        """A partition that is not found is looked for again after *initial_backoff* seconds, then
+        after twice as long, and so on up to *max_backoff*, after which it is given up."""
+        self._rpc_service = rpc_service
+        self._initial_backoff = initial_backoff
+        self._max_backoff = max_backoff
+        self._places: dict[
+            tuple[JobID, IntermediateDataSetID, str], dict[ResultPartitionID, str]
+        ] = {}
+        """Job, data set, TaskExecutor's address -> partitions there and their task processes."""
+        self._searches: dict[tuple[JobID, IntermediateDataSetID, str], asyncio.Future[None]] = {}
+
+    def forget_job(self, job_id: JobID) -> None:
+        """The job is not here any more."""
+        for key in [key for key in self._places if key[0] == job_id]:
+            del self._places[key]
+
+    async def read(
+        self, job_id: JobID, locations: PartitionLocations, partition: int, subpartition: int
+    ) -> AsyncIterator[bytes]:
+        """The buffers of a subpartition, in their order.
+
+        Raises:
+            PartitionNotFoundError: it cannot be read, or not any more.
+        """
+        partition_id = locations.partition_id(partition)
+        location = locations.location_of(partition)
+        position = 0
+        while True:
+            data = await self._read(job_id, partition_id, location, subpartition, position)
+            for buffer in data.buffers:
+                yield buffer
+            position += len(data.buffers)
+            if data.is_end:
+                break
+        if data.buffers:
+            await self._say_that_all_is_read(job_id, partition_id, location, subpartition, position)
+
+    async def _read(
+        self,
+        job_id: JobID,
+        partition_id: ResultPartitionID,
+        location: WorkerLocation,
+        subpartition: int,
+        position: int,
+    ) -> PartitionData:
+        backoff = self._initial_backoff
+        wanted = JobPartition(job_id, partition_id)
+        while True:
+            try:
+                process = await self._find(job_id, partition_id, location)
+                return await process.read_partition(wanted, subpartition, position, MAX_BYTES)
+            except (PartitionNotFoundError, RpcError) as error:
+                cause = error
+                key = (job_id, partition_id.data_set_id, location.address)
+                self._places.get(key, {}).pop(partition_id, None)
+            if backoff > self._max_backoff:
+                raise PartitionNotFoundError(partition_id, location.resource_id) from cause
+            await asyncio.sleep(backoff)
+            backoff *= 2
+
+    async def _say_that_all_is_read(
+        self,
+        job_id: JobID,
+        partition_id: ResultPartitionID,
+        location: WorkerLocation,
+        subpartition: int,
+        position: int,
+    ) -> None:
+        try:
+            process = await self._find(job_id, partition_id, location)
+            wanted = JobPartition(job_id, partition_id)
+            await process.read_partition(wanted, subpartition, position, MAX_BYTES)
+        except (PartitionNotFoundError, RpcError):
+            pass  # it is gone, and nothing of it was missing here
+
+    async def _find(
+        self, job_id: JobID, partition_id: ResultPartitionID, location: WorkerLocation
+    ) -> TaskProcessGateway:
+        key = (job_id, partition_id.data_set_id, location.address)
+        address = self._places.get(key, {}).get(partition_id)
+        if address is None:
+            await self._ask_for(key)
+            address = self._places.get(key, {}).get(partition_id)
+        if address is None:
+            raise PartitionNotFoundError(partition_id, location.resource_id)
+        return await self._rpc_service.connect(address, TaskProcessGateway)
+
+    async def _ask_for(self, key: tuple[JobID, IntermediateDataSetID, str]) -> None:
+        """One question at a time, for all tasks of this process."""
+        search = self._searches.get(key)
+        if search is None:
+            search = self._searches[key] = asyncio.ensure_future(self._ask(*key))
+            search.add_done_callback(lambda _: self._searches.pop(key))
+        await asyncio.shield(search)
+
+    async def _ask(self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str) -> None:
+        executor = await self._rpc_service.connect(address, TaskProcessListenerGateway)
+        places = await executor.find_partitions(job_id, data_set_id)
+        self._places[job_id, data_set_id, address] = {
+            partition: process
+            for process, partitions in zip(places.addresses, places.partitions, strict=True)
+            for partition in partitions
+        }

@@ -1,0 +1,159 @@
+"""What tasks produce, held in their process until others have read it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from flinkray.actors.task_process.gateway import (
+    READ_WAIT,
+    JobPartition,
+    PartitionData,
+    PartitionNotFoundError,
+)
+
+BUFFERED_BYTES = 256 * 2**10
+"""Of a pipelined subpartition: who writes more waits for the reader."""
+
+
+class _Subpartition:
+    """Buffers under numbers that count from 0."""
+
+    def __init__(self, is_kept: bool) -> None:
+        self._is_kept = is_kept
+        self._first = 0
+        self._buffers: deque[bytes] = deque()
+        self._size = 0
+        self._is_finished = False
+        self._is_read = False
+        self._changed: asyncio.Future[None] | None = None
+
+    async def write(self, data: bytes) -> None:
+        """Waits for room, unless all is kept."""
+        while not self._is_kept and self._size >= BUFFERED_BYTES:
+            await self._change()
+        self._buffers.append(data)
+        self._size += len(data)
+        self._notify()
+
+    def finish(self) -> None:
+        self._is_finished = True
+        self._notify()
+
+    async def read(self, position: int, max_bytes: int) -> PartitionData | None:
+        """None: that position is gone."""
+        if not self._is_kept:
+            while self._first < position and self._buffers:
+                self._size -= len(self._buffers.popleft())
+                self._first += 1
+            self._notify()
+        if position < self._first:
+            return None
+        if not self._has(position):
+            try:
+                await asyncio.wait_for(self._wait_for(position), READ_WAIT)
+            except asyncio.TimeoutError:
+                return PartitionData((), is_end=False)
+        chosen: list[bytes] = []
+        size = 0
+        for number in range(position - self._first, len(self._buffers)):
+            data = self._buffers[number]
+            if chosen and size + len(data) > max_bytes:
+                break
+            chosen.append(data)
+            size += len(data)
+        is_end = self._is_finished and position + len(chosen) == self._first + len(self._buffers)
+        if is_end and not chosen:
+            self._is_read = True
+            self._notify()
+        return PartitionData(tuple(chosen), is_end)
+
+    async def wait_until_read(self) -> None:
+        """To its end."""
+        while not self._is_read:
+            await self._change()
+
+    def _has(self, position: int) -> bool:
+        return self._is_finished or position < self._first + len(self._buffers)
+
+    async def _wait_for(self, position: int) -> None:
+        while not self._has(position):
+            await self._change()
+
+    async def _change(self) -> None:
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+    def _notify(self) -> None:
+        if self._changed is not None:
+            self._changed.set_result(None)
+            self._changed = None
+
+
+class ResultPartition:
+    """The partition of one attempt.  Pipelined: bounded, and each buffer can be read once.
+    Blocking: all is kept until it is released, and can be read again."""
+
+    def __init__(self, number_of_subpartitions: int, *, is_pipelined: bool) -> None:
+        self._is_pipelined = is_pipelined
+        self._subpartitions = [
+            _Subpartition(not is_pipelined) for _ in range(number_of_subpartitions)
+        ]
+
+    @property
+    def number_of_subpartitions(self) -> int:
+        return len(self._subpartitions)
+
+    async def write(self, subpartition: int, data: bytes) -> None:
+        """Add a buffer; waits while the reader of a pipelined subpartition is behind."""
+        await self._subpartitions[subpartition].write(data)
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        for subpartition in self._subpartitions:
+            subpartition.finish()
+
+    async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
+        """See :meth:`TaskProcessGateway.read_partition`; None: that position is gone."""
+        return await self._subpartitions[subpartition].read(position, max_bytes)
+
+    async def wait_until_read(self) -> None:
+        """Returns when all readers of a pipelined partition have read all of it."""
+        if self._is_pipelined:
+            for subpartition in self._subpartitions:
+                await subpartition.wait_until_read()
+
+
+class ResultPartitions:
+    """The partitions of a process."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._partitions: dict[JobPartition, ResultPartition] = {}
+
+    def add(self, partition_id: JobPartition, partition: ResultPartition) -> None:
+        """Let others read it."""
+        self._partitions[partition_id] = partition
+
+    def remove(self, partition_id: JobPartition) -> None:
+        """Idempotent.  Who reads it now hears no more of it."""
+        self._partitions.pop(partition_id, None)
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    async def read(
+        self, partition_id: JobPartition, subpartition: int, position: int, max_bytes: int
+    ) -> PartitionData:
+        """
+        Raises:
+            PartitionNotFoundError: it is not here.
+        """
+        partition = self._partitions.get(partition_id)
+        if partition is None or not 0 <= subpartition < partition.number_of_subpartitions:
+            raise PartitionNotFoundError(partition_id.partition, self._where)
+        data = await partition.read(subpartition, position, max_bytes)
+        if data is None:
+            raise PartitionNotFoundError(partition_id.partition, self._where)
+        return data

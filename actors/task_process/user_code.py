@@ -1,0 +1,92 @@
+"""User code in a task process: loaded once per slot, and kept as long as the slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flinkray.blob import BlobCache, BlobClient, BlobOwner
+from flinkray.core.blobs import BlobKey
+from flinkray.core.errors import RpcConnectionError
+from flinkray.core.ids import AllocationID, JobID
+from flinkray.rpc import RpcService
+from flinkray.spark.user_code import load_function
+
+UserFunction = Callable[..., Any]
+
+_Key = tuple[JobID, bytes | BlobKey]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeOrigin:
+    """Where the code of a vertex comes from."""
+
+    job_id: JobID
+    code: bytes | BlobKey
+    blob_server: str | None
+    """Address; needed where ``code`` is a key."""
+
+
+class UserCode:
+    """A function is unpickled when the first task of a job here needs it; later attempts in the
+    slots that have used it get the same one, with the same module-level state (TM-25)."""
+
+    def __init__(self, rpc_service: RpcService) -> None:
+        self._rpc_service = rpc_service
+        self._blobs: dict[str, BlobCache] = {}
+        """By server."""
+        self._functions: dict[_Key, asyncio.Future[UserFunction]] = {}
+        self._users: dict[_Key, set[AllocationID]] = {}
+
+    async def load(self, allocation_id: AllocationID, origin: CodeOrigin) -> UserFunction:
+        """
+        Raises:
+            UserCodeError: it cannot be rebuilt here.
+            FlinkRayError: it cannot be fetched.
+        """
+        key = (origin.job_id, origin.code)
+        self._users.setdefault(key, set()).add(allocation_id)
+        loading = self._functions.get(key)
+        if loading is None or (loading.done() and _has_failed(loading)):
+            loading = self._functions[key] = asyncio.ensure_future(self._load(origin))
+        # one task that is cancelled must not take it away from others
+        return await asyncio.shield(loading)
+
+    def free(self, allocation_id: AllocationID) -> None:
+        """The slot is given back: what no other slot has used is forgotten."""
+        for key, users in tuple(self._users.items()):
+            users.discard(allocation_id)
+            if not users:
+                del self._users[key]
+                self._functions.pop(key).cancel()
+
+    async def close(self) -> None:
+        """Forget all."""
+        for loading in self._functions.values():
+            loading.cancel()
+        self._functions.clear()
+        self._users.clear()
+        for cache in self._blobs.values():
+            await cache.close()
+
+    async def _load(self, origin: CodeOrigin) -> UserFunction:
+        code = origin.code
+        if isinstance(code, BlobKey):
+            code = await self._fetch(origin.job_id, code, origin.blob_server)
+        # importing what it needs may take long
+        return await self._rpc_service.run_blocking(load_function, code)
+
+    async def _fetch(self, job_id: JobID, key: BlobKey, blob_server: str | None) -> bytes:
+        if blob_server is None:
+            raise RpcConnectionError(f"job {job_id}: no blob server is known to have its code")
+        cache = self._blobs.get(blob_server)
+        if cache is None:
+            cache = BlobCache(BlobClient(self._rpc_service, blob_server))
+            self._blobs[blob_server] = cache
+        return await cache.get(BlobOwner.of_job(job_id), key)
+
+
+def _has_failed(loading: asyncio.Future[UserFunction]) -> bool:
+    return loading.cancelled() or loading.exception() is not None

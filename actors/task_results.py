@@ -1,0 +1,85 @@
+"""Where the results of a TaskExecutor's tasks are, and until when each is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.actors.task_process.gateway import JobPartition, PartitionPlaces
+from flinkray.actors.task_process.produced import ProducedPartition
+from flinkray.actors.task_processes import TaskProcesses, TaskProcessPlace
+from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.scheduler.cluster_partitions import ClusterPartitionReport, TaskExecutorPartitions
+from flinkray.scheduler.tasks import ResultPartitionID
+
+
+class TaskResults:
+    """Pipelined results are there while their task runs, blocking ones from its end until they are
+    released.  The data is in the task processes; nobody waits until it is deleted (TM-28)."""
+
+    def __init__(self, processes: TaskProcesses) -> None:
+        self._processes = processes
+        self._kept = TaskExecutorPartitions()
+        self._places: dict[JobPartition, TaskProcessPlace] = {}
+
+    def begun(self, produced: Iterable[ProducedPartition], place: TaskProcessPlace) -> None:
+        """A task is going to produce these there."""
+        for one in produced:
+            self._places[one.partition_id] = place
+
+    def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
+        """The task that produces these has ended; the process keeps what a finished one leaves."""
+        for one in produced:
+            if one.is_pipelined or not is_finished:
+                self._places.pop(one.partition_id, None)
+            elif one.partition_id in self._places:
+                self._kept.produced(one.partition_id.job_id, one.partition_id.partition)
+
+    def process_died(self, place: TaskProcessPlace) -> None:
+        """With all that was in it."""
+        for lost in [p for p, where in self._places.items() if where is place]:
+            del self._places[lost]
+            self._kept.release(lost.job_id, (lost.partition,))
+
+    def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
+        """Those of a data set that are here, or will be in a moment."""
+        found: dict[str, list[ResultPartitionID]] = {}
+        for one, place in self._places.items():
+            is_wanted = one.job_id == job_id and one.partition.data_set_id == data_set_id
+            if is_wanted and place.gateway is not None:
+                found.setdefault(place.gateway.address, []).append(one.partition)
+        return PartitionPlaces(tuple(found), tuple(map(tuple, found.values())))
+
+    def has_results_of(self, job_id: JobID) -> bool:
+        """Whether something is kept for the job."""
+        return self._kept.has_partitions_of(job_id)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept for anybody."""
+        return self._kept.is_empty
+
+    def report(self) -> tuple[ClusterPartitionReport, ...]:
+        """What is kept for the cluster."""
+        return self._kept.report()
+
+    def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
+        """The job needs these no more."""
+        self._delete(JobPartition(job_id, p) for p in self._kept.release(job_id, partitions))
+
+    def release_data_sets(self, data_sets: Iterable[IntermediateDataSetID]) -> None:
+        """The cluster needs these no more."""
+        released = set(self._kept.release_data_sets(data_sets))
+        self._delete([one for one in self._places if one.partition in released])
+
+    def job_gone(self, job_id: JobID) -> None:
+        """Its JobMaster is gone: what is not the cluster's is of no use (TM-28)."""
+        self._delete(JobPartition(job_id, p) for p in self._kept.job_gone(job_id))
+
+    def _delete(self, partitions: Iterable[JobPartition]) -> None:
+        by_place: dict[TaskProcessPlace, list[JobPartition]] = {}
+        for one in partitions:
+            place = self._places.pop(one, None)
+            if place is not None:
+                by_place.setdefault(place, []).append(one)
+        for place, of_place in by_place.items():
+            self._processes.release_partitions(place, tuple(of_place))

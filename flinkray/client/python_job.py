@@ -1,0 +1,169 @@
+"""Job graphs of Python functions that run in slots, and read what others of the job produce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
+from flinkray.core.resources import ResourceProfile, parse_memory_size
+from flinkray.scheduler.job_graph import (
+    DEFAULT_SLOT_SHARING_GROUP,
+    PYTHON,
+    DistributionPattern,
+    IntermediateDataSet,
+    Invokable,
+    JobEdge,
+    JobGraph,
+    JobType,
+    JobVertex,
+    MasterFormat,
+    RestartStrategy,
+    ResultPartitionType,
+    SchedulerMode,
+)
+from flinkray.scheduler.job_graph_validation import validate
+from flinkray.spark.user_code import dump_function
+
+PythonFunction = Callable[[Any], Any]
+"""Takes a :class:`flinkray.actors.task_process.context.TaskContext`; plain or async.  A coroutine
+function shares its process's event loop and must not block it; any other has a thread."""
+
+
+@dataclass
+class _Vertex:
+    vertex: JobVertex
+    results: list[IntermediateDataSet] = field(default_factory=list)
+    inputs: list[JobEdge] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PythonVertex:
+    """A vertex of the job that is being built."""
+
+    vertex_id: JobVertexID
+    name: str
+
+
+class PythonJobBuilder:
+    """Vertices are added first, then connected; a vertex's inputs and results are in the order in
+    which they were connected."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        job_type: JobType = JobType.STREAMING,
+        scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT,
+        restart_strategy: RestartStrategy | None = None,
+        restart_all: bool = False,
+        job_id: JobID | None = None,
+    ) -> None:
+        """*restart_strategy*: the cluster's when None.  *job_id*: a new one when None."""
+        self._graph = JobGraph(
+            job_id or JobID.generate(),
+            name,
+            (),
+            restart_strategy,
+            job_type,
+            scheduler_mode,
+            restart_all,
+        )
+        self._vertices: dict[JobVertexID, _Vertex] = {}
+
+    def add(
+        self,
+        function: PythonFunction,
+        *,
+        name: str | None = None,
+        parallelism: int = 1,
+        min_parallelism: int = 1,
+        max_parallelism: int | None = None,
+        cpu: float = 0,
+        memory: int | str = 0,
+        slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP,
+        co_location_group: str | None = None,
+        master_format: MasterFormat | None = None,
+    ) -> PythonVertex:
+        """A vertex whose subtasks call *function*, which is pickled here.
+
+        Args:
+            name: the function's own when None.
+            cpu: cores of its slot; 0 with no memory: whatever a slot has.
+            memory: of its slot, as ``"1500m"``, ``"2g"`` or bytes.
+
+        Raises:
+            ConfigurationError: an argument is not acceptable.
+            UserCodeError: the function cannot be sent to the cluster.
+        """
+        if not callable(function):
+            raise ConfigurationError(f"a vertex takes a function of a TaskContext: {function!r}")
+        label = name or getattr(function, "__name__", None) or type(function).__name__
+        try:
+            profile = ResourceProfile(cpu, parse_memory_size(memory))
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"a slot of {cpu=!r}, {memory=!r}: {error}") from error
+        vertex = JobVertex(
+            JobVertexID.generate(),
+            label,
+            parallelism,
+            profile,
+            Invokable(PYTHON, dump_function(function)),
+            max_parallelism,
+            min_parallelism,
+            slot_sharing_group,
+            co_location_group,
+            master_format=master_format,
+        )
+        self._vertices[vertex.vertex_id] = _Vertex(vertex)
+        return PythonVertex(vertex.vertex_id, label)
+
+    def connect(
+        self,
+        producer: PythonVertex,
+        consumer: PythonVertex,
+        *,
+        pattern: DistributionPattern = DistributionPattern.ALL_TO_ALL,
+        result_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+    ) -> None:
+        """Let a vertex read a new result of another one."""
+        result = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
+        self._vertices[producer.vertex_id].results.append(result)
+        self._vertices[consumer.vertex_id].inputs.append(JobEdge(result.data_set_id, pattern))
+
+    def build(self) -> JobGraph:
+        """
+        Raises:
+            JobSubmissionError: the job could never run; the text says why.
+        """
+        vertices = tuple(
+            replace(one.vertex, results=tuple(one.results), inputs=tuple(one.inputs))
+            for one in self._vertices.values()
+        )
+        graph = replace(self._graph, vertices=vertices)
+        validate(graph)
+        return graph
+
+
+def python_job(
+    function: PythonFunction,
+    *,
+    name: str | None = None,
+    parallelism: int = 1,
+    cpu: float = 0,
+    memory: int | str = 0,
+    restart_strategy: RestartStrategy | None = None,
+    job_id: JobID | None = None,
+) -> JobGraph:
+    """A job of one vertex; see :class:`PythonJobBuilder` for larger ones.
+
+    Raises:
+        ConfigurationError, JobSubmissionError: an argument is not acceptable; the text names it.
+        UserCodeError: the function cannot be sent to the cluster.
+    """
+    label = name or getattr(function, "__name__", None) or type(function).__name__
+    builder = PythonJobBuilder(label, restart_strategy=restart_strategy, job_id=job_id)
+    builder.add(function, name=label, parallelism=parallelism, cpu=cpu, memory=memory)
+    return builder.build()
