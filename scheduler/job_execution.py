@@ -168,6 +168,10 @@ class JobExecution:
 
     # --- ends of executions -----------------------------------------------------------------------
 
+    def is_restarting(self, index: int) -> bool:
+        """Whether a region is to be executed again, whatever becomes of what runs of it now."""
+        return index in self._restarts
+
     def execution_ended(self, execution: Execution, now: float) -> None:
         """It has reached a terminal state."""
         self.placement.execution_ended(execution)

@@ -102,7 +102,7 @@ class SparkStages:
         if stage.coordinator_gone(self._now):
             text = f"the Spark driver of {stage.vertex.vertex.name} was lost: {cause}"
             self._execution.fail(Failure(text), stage.vertex.ordinals, self._now)
-        elif stage.vertex.is_finished:
+        elif stage.vertex.is_finished and not self._execution.is_restarting(self._region_of(stage)):
             self._execution.finished(stage.vertex.executions, self._now)
         self._execution.ended(self._region_of(stage), self._now)
 

@@ -231,11 +231,9 @@ class BaseRpcService(RpcService):
             self._pool.keep(connection)
         return connection
 
-    def new_memory_transport(
-        self, target: BaseRpcService, latency: Callable[[], float] | None = None
-    ) -> Transport:
+    def new_memory_transport(self, target: BaseRpcService) -> Transport:
         """One from this service to *target*, which lives on the same loop."""
-        near, far = MemoryTransport.pair(self.loop, latency)
+        near, far = MemoryTransport.pair(self.loop)
         far.attach(target.new_peer(far, self.identity))
         return near
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flinkray.core.clock import Clock
@@ -67,12 +66,6 @@ class LocalNetwork:
 
     restart_delay: float = 0.0
     """Seconds from a crash until a process that is to be restarted is there again."""
-    start_delay: Callable[[], float] = lambda: 0.0
-    """Seconds that the next process takes until it begins to make its endpoint."""
-    latency: Callable[[], float] | None = None
-    """Seconds that the next frame from one process to another takes; None: one turn of the loop."""
-    orphan_delay: Callable[[], float] | None = None
-    """Seconds for which the next process outlives its owner's sudden death; None: not at all."""
     services: dict[str, LocalRpcService] = field(default_factory=dict)
     """The processes that are up, by name."""
     _processes: dict[str, _Process] = field(default_factory=dict)
@@ -120,7 +113,7 @@ class LocalNetwork:
         service = self.services.get(process_name)
         if service is not None:
             service.abort()
-            self._orphan(process_name, self.orphan_delay)
+            self.end_children(process_name)
         if process is not None and service is not None:
             process.service = None
             if process.restarts_left == 0:
@@ -139,31 +132,20 @@ class LocalNetwork:
         service = self.services.get(process_name)
         if service is not None:
             service.abort()
-        self._orphan(process_name, self.orphan_delay)
+        self.end_children(process_name)
 
     def end_children(self, owner: str) -> None:
         """End the processes that die with *owner*."""
-        self._orphan(owner, None)
+        for name, process in tuple(self._processes.items()):
+            if process.owner == owner and not process.spec.detached:
+                self.kill(name)
 
     async def close(self) -> None:
         """End every process, and wait for what is under way."""
-        self.orphan_delay = None
         for process_name in (*self._processes, *self.services):
             self.kill(process_name)
         while self._ends:
             await asyncio.wait(self._ends)
-
-    def _orphan(self, owner: str, delay: Callable[[], float] | None) -> None:
-        for name, process in tuple(self._processes.items()):
-            if process.owner == owner and not process.spec.detached:
-                if delay is None:
-                    self.kill(name)
-                else:
-                    asyncio.get_running_loop().call_later(delay(), self._kill_orphan, process)
-
-    def _kill_orphan(self, process: _Process) -> None:
-        if self._processes.get(process.spec.name) is process:
-            self.kill(process.spec.name)
 
     async def _run(self, process: _Process, clock: Clock, ask_timeout: float) -> RpcEndpoint:
         # through the codec, as every other service would have to send it
@@ -182,7 +164,6 @@ class LocalNetwork:
     async def _create(
         self, process: _Process, service: LocalRpcService, spec: EndpointSpec
     ) -> RpcEndpoint:
-        await asyncio.sleep(self.start_delay())
         endpoint = await create_endpoint(service, spec)
         endpoint.terminated.add_done_callback(
             lambda _: self._main_ended(process, service, endpoint)
@@ -295,7 +276,7 @@ class LocalRpcService(BaseRpcService):
         target = self.network.services.get(process_name)
         if target is None or where not in (None, target.incarnation):
             raise RpcConnectionError(f"no process {process_name} is running")
-        transport = self.new_memory_transport(target, self.network.latency)
+        transport = self.new_memory_transport(target)
         return Opened(transport, target.incarnation, target.incarnation)
 
     async def _end_children(self) -> None:

@@ -84,12 +84,8 @@ class MemoryTransport(Transport):
     A frame takes no time to transfer, whatever its size, so that lanes make no difference.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, latency: Callable[[], float] | None = None
-    ) -> None:
-        """*latency*: seconds until what is sent now arrives, if not in the next turn."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._latency = latency
         self._receiver: FrameReceiver | None = None
         self._peer: MemoryTransport | None = None
         self._travelling: list[bytes] = []
@@ -106,10 +102,8 @@ class MemoryTransport(Transport):
         self._context = contextvars.Context()
 
     @classmethod
-    def pair(
-        cls, loop: asyncio.AbstractEventLoop, latency: Callable[[], float] | None = None
-    ) -> tuple[MemoryTransport, MemoryTransport]:
-        one, other = cls(loop, latency), cls(loop, latency)
+    def pair(cls, loop: asyncio.AbstractEventLoop) -> tuple[MemoryTransport, MemoryTransport]:
+        one, other = cls(loop), cls(loop)
         one._peer, other._peer = other, one
         return one, other
 
@@ -155,10 +149,7 @@ class MemoryTransport(Transport):
             peer._soon(lambda: peer._lost(reason))
 
     def _soon(self, callback: Callable[[], None]) -> None:
-        if self._latency is None:
-            self._loop.call_soon(callback, context=self._context)
-        else:
-            self._loop.call_later(self._latency(), callback, context=self._context)
+        self._loop.call_soon(callback, context=self._context)
 
     def _coming(self, frame: bytes) -> None:
         if not self._travelling:

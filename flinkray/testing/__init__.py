@@ -11,7 +11,9 @@ from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
 from flinkray.testing.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
-    from flinkray.testing.mini_cluster import MiniCluster, scripted_job
+    from flinkray.testing.cluster_under_test import scripted_job
+    from flinkray.testing.mini_cluster import MiniCluster
+    from flinkray.testing.simulated_cluster import SimulatedCluster
     from flinkray.testing.simulation import Faults, Simulation, simulate
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Faults",
     "ManualClock",
     "MiniCluster",
+    "SimulatedCluster",
     "Simulation",
     "TestingGateway",
     "UnexpectedCallError",
@@ -34,7 +37,8 @@ _MODULES = {
     "Faults": "flinkray.testing.simulation",
     "MiniCluster": "flinkray.testing.mini_cluster",
     "Simulation": "flinkray.testing.simulation",
-    "scripted_job": "flinkray.testing.mini_cluster",
+    "SimulatedCluster": "flinkray.testing.simulated_cluster",
+    "scripted_job": "flinkray.testing.cluster_under_test",
     "simulate": "flinkray.testing.simulation",
 }
 

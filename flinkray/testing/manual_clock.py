@@ -6,25 +6,34 @@ import threading
 
 
 class ManualClock:
-    """Seconds since the epoch, from *start* on.  Whoever waits moves it: no real time passes."""
+    """A :class:`flinkray.core.clock.Clock`.  Whoever waits moves it: no real time passes."""
 
-    def __init__(self, start: float = 0.0) -> None:
-        self._now = start
+    def __init__(self, epoch: float = 0.0) -> None:
+        """*epoch*: the wall clock at the beginning, where the monotonic clock is at zero."""
+        self._now = 0.0
+        self._epoch = epoch
         self.waits: list[float] = []
         """How long programs waited, one after the other."""
 
     def time(self) -> float:
-        return self._now
+        return self._epoch + self._now
 
     def monotonic(self) -> float:
         return self._now
 
     def advance(self, seconds: float) -> None:
+        """Raises ValueError when time would go back."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back, and so not on by {seconds:g} s")
         self._now += seconds
 
+    def set_wall_clock(self, time: float) -> None:
+        """Somebody corrects the clock: the monotonic one stays as it is."""
+        self._epoch = time - self._now
+
     def set_milliseconds(self, milliseconds: int) -> None:
-        """Jump to that time."""
-        self._now = milliseconds / 1000
+        """Jump to that time of the wall clock."""
+        self._now = milliseconds / 1000 - self._epoch
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
         if not woken.is_set():

@@ -16,18 +16,15 @@ from flinkray.actors.dispatcher import Dispatcher
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.job_master import JobMaster
 from flinkray.actors.messages import ClusterArguments, JobMasterArguments
-from flinkray.core.ids import DispatcherId, JobID, JobVertexID, LeaderSessionID
+from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
-from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, RestartStrategy
-from flinkray.scheduler.job_info import JobDetails, JobResult
-from flinkray.scheduler.states import JobStatus
+from flinkray.testing.cluster_under_test import ClusterUnderTest
 from flinkray.testing.local_workers import LocalWorkers
-from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER, script
+from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER
 
 _NODE = ResourceProfile(4, 8 * 2**30)
-_SLOT = ResourceProfile(1, 2**30)
 
 
 async def create_local_dispatcher(
@@ -50,21 +47,7 @@ async def create_local_job_master(
     return JobMaster(rpc_service, services, arguments, spark_driver_factory=SCRIPTED_SPARK_DRIVER)
 
 
-def scripted_job(
-    *attempts: list[str],
-    parallelism: int = 2,
-    profile: ResourceProfile = _SLOT,
-    name: str = "scripted",
-    restart_strategy: RestartStrategy | None = None,
-) -> JobGraph:
-    """A job of one Spark vertex whose driver follows a script, attempt by attempt."""
-    vertex = JobVertex(
-        JobVertexID.generate(), name, parallelism, profile, Invokable(SPARK, script(*attempts))
-    )
-    return JobGraph(JobID.generate(), name, (vertex,), restart_strategy)
-
-
-class MiniCluster:
+class MiniCluster(ClusterUnderTest):
     """An async context manager: entered, the cluster runs on the present event loop."""
 
     masters: ClassVar[dict[str, str]] = {
@@ -115,16 +98,3 @@ class MiniCluster:
         name = self.processes(kind)[0]
         self.network.crash(name)
         return name
-
-    async def submit(self, job: JobGraph) -> JobID:
-        await (await self.dispatcher()).submit_job(job)
-        return job.job_id
-
-    async def result(self, job_id: JobID) -> JobResult:
-        return await (await self.dispatcher()).request_job_result(job_id)
-
-    async def details(self, job_id: JobID) -> JobDetails:
-        return await (await self.dispatcher()).request_job_details(job_id)
-
-    async def status(self, job_id: JobID) -> JobStatus:
-        return (await self.details(job_id)).status

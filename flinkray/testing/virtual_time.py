@@ -23,12 +23,10 @@ LIMIT = 3600.0
 """Virtual seconds after which a program is taken to wait for something that never comes."""
 
 
-def run_on_virtual_time(
-    main: Coroutine[Any, Any, T], limit: float = LIMIT, executor: SimulatedExecutor | None = None
-) -> T:
+def run_on_virtual_time(main: Coroutine[Any, Any, T], limit: float = LIMIT) -> T:
     """``asyncio.run`` on virtual time, which begins at 0.  *limit* in virtual seconds.
 
-    Work for an executor, whichever it is, is done by *executor*; without one it takes no time.
+    Work for an executor, whichever it is, takes no time.
     What runs when *main* is done is dropped as it is: nothing of it runs again.
 
     Raises:
@@ -39,7 +37,7 @@ def run_on_virtual_time(
     __tracebackhide__ = True
     scheduler = Scheduler(stream(0, "schedule"), limit=limit)
     process = scheduler.new_process("test")
-    process.executor = executor or SimulatedExecutor(lambda: (0.0, 0.0))
+    process.executor = SimulatedExecutor(lambda: (0.0, 0.0))
     try:
         return process.run_until_complete(main)
     finally:

@@ -4,9 +4,11 @@ moment that it takes."""
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from random import Random
+from typing import Any
 
 import pytest
 
@@ -26,8 +28,9 @@ from flinkray.rpc import RegistrationFailure
 from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.testing.mini_cluster import scripted_job
-from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.simulation import SimulatedProcess, Simulation, simulate
+from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.actors.chaos_cluster import ChaosCluster
 from tests.actors.resource_cluster import ONE_CPU, ResourceCluster, number
@@ -35,48 +38,59 @@ from tests.actors.resource_cluster import ONE_CPU, ResourceCluster, number
 NODE = ResourceProfile(4, 2**33)
 RUNS = ["register", "wait"]
 
-Test = Callable[[ChaosCluster], Awaitable[None]]
+Test = Callable[..., Awaitable[None]]
 
 
 def on_cluster(
     *nodes: ResourceProfile,
     configuration: dict[str, str] | None = None,
     expected_error: str | None = None,
-) -> Callable[[Test], Callable[[Path], None]]:
-    """Runs a test on virtual time, with a cluster in which everything takes a while.
+) -> Callable[[Test], Callable[..., None]]:
+    """Runs a test in a simulation, with a cluster in which everything takes a while.
 
     *expected_error*: what is in the first, and only, error that is logged.
     """
 
-    def decorate(test: Test) -> Callable[[Path], None]:
-        def run(tmp_path: Path) -> None:
-            random = Random(1)
-            cluster = ChaosCluster(random, tmp_path, *nodes, configuration=configuration or {})
-            cluster.network.restart_delay = 0.0
+    def decorate(test: Test) -> Callable[..., None]:
+        async def run(simulation: Simulation, **parameters: Any) -> None:
+            cluster = ChaosCluster(
+                simulation,
+                *nodes,
+                configuration=configuration or {},
+                expected_error=expected_error,
+            )
+            cluster.set_conditions(restart=(0.0, 0.0))
+            async with cluster:
+                await test(cluster, **parameters)
+            assert cluster.expected_error is None, "the error was not logged"
 
-            async def main() -> None:
-                async with cluster:
-                    await test(cluster)
-
-            run_on_virtual_time(main(), executor=cluster.storage)
-            if expected_error is not None:
-                assert expected_error in cluster.problems.pop(0)
-            assert cluster.problems == []
-
-        run.__name__, run.__doc__ = test.__name__, test.__doc__
-        return run
+        functools.update_wrapper(run, test)
+        del run.__wrapped__  # type: ignore[attr-defined]
+        _, *parameters = inspect.signature(test).parameters.values()
+        one = inspect.Parameter("simulation", inspect.Parameter.KEYWORD_ONLY)
+        run.__signature__ = inspect.Signature(
+            [
+                one,
+                *(  # type: ignore[attr-defined]
+                    parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+                    for parameter in parameters
+                ),
+            ]
+        )
+        return simulate(seeds=3)(run)
 
     return decorate
 
 
 def starts_of(cluster: ChaosCluster, kind: str) -> int:
     """How many processes of a kind have been started."""
-    return sum(f"  + {kind}" in line for line in cluster.story)
+    return sum(name.startswith(kind) for name in cluster.starts)
 
 
 def start_slowly(cluster: ChaosCluster, kind: str, delay: float) -> None:
     """From now on processes of a kind take so long, and others no time."""
-    cluster.network.start_delay = lambda: delay if cluster.processes()[-1].startswith(kind) else 0.0
+    cluster.set_conditions(start=(0.0, 0.0))
+    cluster.simulation.start_times[kind] = delay, delay
 
 
 async def until_up(cluster: ChaosCluster, kind: str) -> None:
@@ -98,10 +112,6 @@ async def dispatcher_is_back(cluster: ChaosCluster) -> None:
         return True
 
     await eventually(answers, 30, "the Dispatcher's answer")
-
-
-def fail_storage(cluster: ChaosCluster, seconds: float) -> None:
-    cluster.storage.works_from = asyncio.get_running_loop().time() + seconds
 
 
 # --- the end of a job -----------------------------------------------------------------------------
@@ -126,7 +136,7 @@ async def test_result_is_stored_as_soon_as_the_storage_works_again(cluster: Chao
     """DI-13.  The JobMaster's second report was taken for stored, and the result was lost."""
     job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
     await until_executing(cluster, job_id)
-    fail_storage(cluster, 60)
+    cluster.fail_storage(60)
 
     result = await cluster.result(job_id)
 
@@ -143,12 +153,11 @@ async def test_storage_that_fails_while_a_job_is_cleaned_up_kills_nobody(
 ) -> None:
     """DI-13."""
 
-    def changed() -> None:
-        if starts_of(cluster, "SparkDriver") and not cluster.processes("JobMaster"):
-            fail_storage(cluster, 60)
-            cluster.on_change = lambda: None
+    def changed(process: SimulatedProcess) -> None:
+        if process.kind == "JobMaster" and not process.is_alive:
+            cluster.fail_storage(60)
 
-    cluster.on_change = changed
+    cluster.simulation.listeners.append(changed)
     job_id = await cluster.submit(scripted_job(["register", "finish"]))
 
     assert (await cluster.result(job_id)).status is JobStatus.FINISHED
@@ -164,7 +173,7 @@ async def test_job_master_that_starts_while_the_dispatcher_dies_does_not_count_a
     start_slowly(cluster, "JobMaster", 1.0)
     job_id = await cluster.submit(scripted_job(["register", "finish"]))
     await until_up(cluster, "JobMaster")
-    cluster.network.latency = lambda: 0.1  # so that it is long there before it is told to go
+    cluster.set_conditions(latency=(0.1, 0.1))  # so that it is long there before it is told to go
     cluster.crash("Dispatcher")
     await dispatcher_is_back(cluster)
 
@@ -201,21 +210,18 @@ async def test_stage_whose_driver_does_not_come_can_be_cancelled(cluster: ChaosC
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.04, 0.05, 0.06])
-def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_outlive_the_cluster(
-    delay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@on_cluster(NODE, expected_error="did not end within 0 s; it is killed")
+async def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_outlive_the_cluster(
+    cluster: ChaosCluster, delay: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def shut_down(cluster: ChaosCluster) -> None:
-        job_id = await cluster.submit(scripted_job(RUNS))
-        await until_executing(cluster, job_id)
-        start_slowly(cluster, "JobMaster", delay)
-        await (await cluster.dispatcher()).shut_down_cluster()
-        await asyncio.sleep(5)
-        assert cluster.processes() == ["client"]
-        assert cluster.workers.groups == {}
-
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    start_slowly(cluster, "JobMaster", delay)
     monkeypatch.setattr(dispatcher, "_CANCEL_GRACE", 0.0)
-    expected = "did not end within 0 s; it is killed"
-    on_cluster(NODE, expected_error=expected)(shut_down)(tmp_path)
+    await (await cluster.dispatcher()).shut_down_cluster()
+    await asyncio.sleep(5)
+    assert cluster.processes() == []
+    assert cluster.workers.groups == {}
 
 
 # --- submitting and listing -----------------------------------------------------------------------
@@ -225,7 +231,7 @@ def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_outlive
 async def test_who_waits_for_a_job_that_is_refused_is_told(cluster: ChaosCluster) -> None:
     job = scripted_job(RUNS)
     gateway = await cluster.dispatcher()
-    fail_storage(cluster, 1)
+    cluster.fail_storage(1)
 
     answers = await asyncio.gather(
         gateway.submit_job(job),
@@ -323,7 +329,7 @@ async def test_what_a_dead_resource_manager_said_of_shortages_is_forgotten(
         return "no nodes" in await reason()
 
     await eventually(is_explained, 10, "the ResourceManager's reason")
-    cluster.network.restart_delay = 60.0
+    cluster.set_conditions(restart=(60.0, 60.0))
     cluster.crash("ResourceManager")
     await asyncio.sleep(0.1)
 
@@ -358,16 +364,16 @@ async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_
     which the JobMaster never registered: no cancel reached the job any more."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
-    cluster.network.latency = lambda: 0.1
+    cluster.set_conditions(latency=(0.1, 0.1))
     cluster.crash("Dispatcher")
 
     def registered() -> bool:
         return any(
             line.endswith("jobmaster: registered at Dispatcher/dispatcher")
-            for line in cluster.story[seen:]
+            for line in cluster.log_lines[seen:]
         )
 
-    seen = len(cluster.story)
+    seen = len(cluster.log_lines)
     await eventually(registered, 30, "the JobMaster at the new Dispatcher")
     cluster.crash("Dispatcher")
     await dispatcher_is_back(cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
@@ -12,13 +12,25 @@ from flinkray.core.errors import JobNotFoundError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID
 from flinkray.rpc.proxy import asks_within
 from flinkray.scheduler.states import JobStatus
-from flinkray.testing.mini_cluster import MiniCluster, scripted_job
-from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.simulated_cluster import SimulatedCluster
+from flinkray.testing.simulation import Simulation, simulate
 
 MESSAGE = 0.1
 """Virtual seconds that each message takes."""
 PATIENCE = [0.15, 0.21, 0.25, 0.35, 0.45, 0.65, 0.85, 1.05]
 """Seconds that a caller waits; an answer takes at least two messages."""
+
+
+async def started(simulation: Simulation) -> SimulatedCluster:
+    cluster = SimulatedCluster(simulation)
+    await cluster.start()
+    return cluster
+
+
+def messages_are_slow(cluster: SimulatedCluster) -> None:
+    network = cluster.network
+    network.set_conditions(replace(network.conditions, latency=(MESSAGE, MESSAGE)))
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -29,7 +41,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> Non
     raise AssertionError(f"never saw {what}")
 
 
-async def has_status(cluster: MiniCluster, job_id: JobID, status: JobStatus) -> bool:
+async def has_status(cluster: SimulatedCluster, job_id: JobID, status: JobStatus) -> bool:
     try:
         return await cluster.status(job_id) is status
     except RpcError:
@@ -37,60 +49,58 @@ async def has_status(cluster: MiniCluster, job_id: JobID, status: JobStatus) -> 
 
 
 @pytest.mark.parametrize("patience", PATIENCE)
-@on_virtual_time
+@simulate(seeds=2)
 async def test_a_job_whose_submitter_gave_up_runs_or_was_never_there(
-    patience: float, tmp_path: Path
+    simulation: Simulation, patience: float
 ) -> None:
-    async with MiniCluster(str(tmp_path)) as cluster:
-        cluster.network.latency = lambda: MESSAGE
-        dispatcher = await cluster.dispatcher()
-        job = scripted_job(["register", "wait"])
-        try:
-            with asks_within(patience):
-                await dispatcher.submit_job(job)
-        except RpcTimeoutError:
-            await asyncio.sleep(5)
-            try:
-                await cluster.status(job.job_id)
-            except JobNotFoundError:
-                return
-        await eventually(
-            lambda: has_status(cluster, job.job_id, JobStatus.RUNNING), "the job running"
-        )
-
-
-@pytest.mark.parametrize("patience", PATIENCE)
-@on_virtual_time
-async def test_a_job_is_cancelled_also_when_who_asked_for_it_gave_up(
-    patience: float, tmp_path: Path
-) -> None:
-    async with MiniCluster(str(tmp_path)) as cluster:
-        job_id = await cluster.submit(scripted_job(["register", "wait"]))
-        await eventually(lambda: has_status(cluster, job_id, JobStatus.RUNNING), "the job running")
-        cluster.network.latency = lambda: MESSAGE
-        dispatcher = await cluster.dispatcher()
+    cluster = await started(simulation)
+    messages_are_slow(cluster)
+    dispatcher = await cluster.dispatcher()
+    job = scripted_job(["register", "wait"])
+    try:
         with asks_within(patience):
-            cancelling = asyncio.ensure_future(dispatcher.cancel_job(job_id))
-        await asyncio.wait([cancelling])
-        cancelling.exception()  # whether it was in time is not the question
-        result = await asyncio.wait_for(cluster.result(job_id), 300)
-        assert result.status is JobStatus.CANCELED
+            await dispatcher.submit_job(job)
+    except RpcTimeoutError:
+        await asyncio.sleep(5)
+        try:
+            await cluster.status(job.job_id)
+        except JobNotFoundError:
+            return
+    await eventually(lambda: has_status(cluster, job.job_id, JobStatus.RUNNING), "the job running")
 
 
 @pytest.mark.parametrize("patience", PATIENCE)
-@on_virtual_time
-async def test_a_cluster_goes_down_also_when_who_asked_for_it_gave_up(
-    patience: float, tmp_path: Path
+@simulate(seeds=2)
+async def test_a_job_is_cancelled_also_when_who_asked_for_it_gave_up(
+    simulation: Simulation, patience: float
 ) -> None:
-    async with MiniCluster(str(tmp_path)) as cluster:
-        job_id = await cluster.submit(scripted_job(["register", "wait"]))
-        await eventually(lambda: has_status(cluster, job_id, JobStatus.RUNNING), "the job running")
-        cluster.network.latency = lambda: MESSAGE
-        dispatcher = await cluster.dispatcher()
-        with asks_within(patience), pytest.raises(RpcTimeoutError):
-            await dispatcher.shut_down_cluster()
+    cluster = await started(simulation)
+    job_id = await cluster.submit(scripted_job(["register", "wait"]))
+    await eventually(lambda: has_status(cluster, job_id, JobStatus.RUNNING), "the job running")
+    messages_are_slow(cluster)
+    dispatcher = await cluster.dispatcher()
+    with asks_within(patience):
+        cancelling = asyncio.ensure_future(dispatcher.cancel_job(job_id))
+    await asyncio.wait([cancelling])
+    cancelling.exception()  # whether it was in time is not the question
+    result = await asyncio.wait_for(cluster.result(job_id), 300)
+    assert result.status is JobStatus.CANCELED
 
-        async def is_down() -> bool:
-            return cluster.processes() == ["client"]
 
-        await eventually(is_down, "the end of every process")
+@pytest.mark.parametrize("patience", PATIENCE)
+@simulate(seeds=2)
+async def test_a_cluster_goes_down_also_when_who_asked_for_it_gave_up(
+    simulation: Simulation, patience: float
+) -> None:
+    cluster = await started(simulation)
+    job_id = await cluster.submit(scripted_job(["register", "wait"]))
+    await eventually(lambda: has_status(cluster, job_id, JobStatus.RUNNING), "the job running")
+    messages_are_slow(cluster)
+    dispatcher = await cluster.dispatcher()
+    with asks_within(patience), pytest.raises(RpcTimeoutError):
+        await dispatcher.shut_down_cluster()
+
+    async def is_down() -> bool:
+        return cluster.processes() == []
+
+    await eventually(is_down, "the end of every process")

@@ -31,7 +31,8 @@ from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.rpc import EndpointSpec
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.testing.mini_cluster import MiniCluster, scripted_job
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK
 

@@ -17,7 +17,8 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService, RegistrationRejection
 from flinkray.scheduler.slots import SlotOffer, WorkerLocation
 from flinkray.testing import TestingGateway
-from flinkray.testing.mini_cluster import MiniCluster, scripted_job
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.actors.resource_cluster import ONE_CPU, number

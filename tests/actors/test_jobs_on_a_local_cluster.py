@@ -30,7 +30,8 @@ from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import NoRestart
 from flinkray.scheduler.job_info import JobResult
 from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.testing.mini_cluster import MiniCluster, scripted_job
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK

@@ -1,18 +1,9 @@
-"""Jobs on a cluster whose processes die at random moments, as a seed says.
-
-``FLINKRAY_DEATHS=1000:5000`` runs the seeds of that range in place of the usual ones, and
-``FLINKRAY_DEATHS=17`` that seed alone.  A failure prints the story of its seed.
-"""
+"""Jobs on a cluster whose processes die at random moments, often several at once."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from random import Random
-
-import pytest
 
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
@@ -20,7 +11,7 @@ from flinkray.core.errors import (
     JobSubmissionError,
     RpcError,
 )
-from flinkray.core.ids import JobID, JobVertexID, random_bytes_from
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.job_graph import (
     SPARK,
@@ -33,9 +24,8 @@ from flinkray.scheduler.job_graph import (
 from flinkray.scheduler.job_info import JobResult
 from flinkray.scheduler.states import JobStatus
 from flinkray.testing.scripted_spark_driver import script
-from flinkray.testing.simulation import NothingWillHappenError
-from flinkray.testing.virtual_time import run_on_virtual_time
-from tests.actors.chaos_cluster import LONGEST_STEP, ChaosCluster
+from flinkray.testing.simulation import SimulatedProcess, Simulation, simulate
+from tests.actors.chaos_cluster import LONGEST_STEP, ORPHANS_LIVE, ChaosCluster
 
 BOUND = 120.0
 """Virtual seconds after the last fault within which every job must have ended."""
@@ -48,19 +38,12 @@ VICTIMS = (
     "SparkDriver",
 )
 
-ORPHANS_LIVE = 0.05
-"""Seconds for which a process outlives its owner at most."""
 SLOW = {
     "rpc.ask-timeout": "500 ms",
     "heartbeat.interval": "300 ms",
     "heartbeat.timeout": "1500 ms",
 }
 """Of a cluster whose messages take so long that registrations and calls are repeated."""
-
-
-def seeds() -> range:
-    first, _, end = os.environ.get("FLINKRAY_DEATHS", "0:40").partition(":")
-    return range(int(first), int(end or int(first) + 1))
 
 
 @dataclass
@@ -77,8 +60,9 @@ class Job:
 class Story:
     """One seed: its cluster, jobs and faults."""
 
-    def __init__(self, seed: int, storage: Path, random: Random) -> None:
-        self.random = random
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        random = self.random = simulation.random
         self.is_patient = random.random() < 0.6
         """Whether jobs and masters have restarts without end."""
         self.adds_nodes_late = random.random() < 0.2
@@ -88,8 +72,7 @@ class Story:
         nodes = [ResourceProfile(4, 2**33)] * random.choice((1, 2))
         self.late_nodes = nodes if self.adds_nodes_late else []
         self.cluster = ChaosCluster(
-            random,
-            storage,
+            simulation,
             *([] if self.adds_nodes_late else nodes),
             configuration={
                 "cluster.registration.error-delay": random.choice(("5 ms", "100 ms", "1 s")),
@@ -99,9 +82,9 @@ class Story:
             },
         )
         if is_slow:
-            self.cluster.longest_message = random.choice((0.03, 0.1))
+            self.cluster.set_conditions(latency=(0.0, random.choice((0.03, 0.1))))
         if random.random() < 0.3:
-            self.cluster.network.orphan_delay = lambda: random.uniform(0, ORPHANS_LIVE)
+            self.cluster.set_conditions(orphans_live=(0.0, ORPHANS_LIVE))
         self.jobs = [self._job(number) for number in range(random.randint(1, 3))]
         self.results: dict[JobID, JobResult] = {}
 
@@ -191,19 +174,19 @@ class Story:
 
     async def _deaths_after_changes(self) -> None:
         """A moment after a process has come or gone: while others start, or are cleaned up."""
-        loop = asyncio.get_running_loop()
         left = self.random.randint(0, 8)
         chance = self.random.choice((0.02, 0.1, 0.3))
 
-        def changed() -> None:
+        def changed(process: SimulatedProcess) -> None:
             nonlocal left
             if left > 0 and self.random.random() < chance:
                 left -= 1
-                loop.call_later(self.random.uniform(0, LONGEST_STEP), self._kill_one)
+                moment = self.simulation.now + self.random.uniform(0, LONGEST_STEP)
+                self.simulation.scheduler.at(moment, self._kill_one)
 
-        self.cluster.on_change = changed
+        self.simulation.listeners.append(changed)
         await asyncio.sleep(2 * self.horizon)
-        self.cluster.on_change = lambda: None
+        self.simulation.listeners.remove(changed)
         await asyncio.sleep(LONGEST_STEP)
 
     def _kill_one(self) -> None:
@@ -211,7 +194,7 @@ class Story:
         if kinds:
             victim = self.random.choice(self.cluster.processes(self.random.choice(kinds)))
             self.cluster.tell(f"*** {victim} is killed")
-            self.cluster.network.crash(victim)
+            self.simulation.crash(victim)
 
     async def _refusal(self) -> None:
         await asyncio.sleep(self.random.uniform(0, self.horizon))
@@ -224,7 +207,7 @@ class Story:
         await asyncio.sleep(self.random.uniform(0, self.horizon))
         duration = self.random.uniform(0, 2)
         self.cluster.tell(f"*** the storage fails for {duration:g} s")
-        self.cluster.storage.works_from = asyncio.get_running_loop().time() + duration
+        self.cluster.fail_storage(duration)
         await asyncio.sleep(duration + 0.2)  # who failed at its start is started again
 
     async def _late_nodes(self) -> None:
@@ -249,8 +232,7 @@ class Story:
         canceller.cancel()
         self.cluster.tell(f"{job.graph.name} ended: {result.status.name} {result.failure or ''}")
         self.results[job.graph.job_id] = result
-        if self.cluster.network.orphan_delay is not None:
-            await asyncio.sleep(ORPHANS_LIVE)
+        await asyncio.sleep(ORPHANS_LIVE)
         leftovers = self.cluster.leftovers_of(job.graph.job_id)
         if leftovers:
             self.cluster.problem(f"{job.graph.name} has ended and still has {leftovers}")
@@ -302,8 +284,8 @@ class Story:
     async def _look_at_the_end(self) -> None:
         cluster = self.cluster
         cluster.tell("--- all jobs have ended, the masters are killed")
-        cluster.network.crash("Dispatcher")
-        cluster.network.crash("ResourceManager")
+        cluster.crash("Dispatcher")
+        cluster.crash("ResourceManager")
         await asyncio.sleep(1.0)
         for job in self.jobs:
             again = await self._result(job)
@@ -315,22 +297,12 @@ class Story:
         listed = await (await cluster.dispatcher()).list_jobs()
         if {job.job_id for job in listed} != set(self.results) or len(listed) != len(self.jobs):
             cluster.problem(f"the list of jobs is {listed}")
-        if sorted(cluster.processes()) != ["Dispatcher", "ResourceManager", "client"]:
+        if sorted(cluster.processes()) != ["Dispatcher", "ResourceManager"]:
             cluster.problem(f"still up: {cluster.processes()}")
         if cluster.workers.groups or not all(n.used.is_zero() for n in cluster.workers.nodes):
             cluster.problem(f"worker groups are left: {list(cluster.workers.groups)}")
 
 
-@pytest.mark.parametrize("seed", seeds())
-def test_every_job_ends_once_and_leaves_nothing_whoever_dies(seed: int, tmp_path: Path) -> None:
-    random = Random(seed)
-    try:
-        with random_bytes_from(random.randbytes):
-            story = Story(seed, tmp_path, random)
-            run_on_virtual_time(story.happens(), executor=story.cluster.storage)
-    except (NothingWillHappenError, AssertionError, RpcError) as error:
-        story.cluster.problems.append(repr(error))
-    if story.cluster.problems:
-        text = "\n".join(story.cluster.story)
-        problems = "\n".join(story.cluster.problems)
-        pytest.fail(f"seed {seed}:\n{text}\n\nseed {seed}: {problems}", pytrace=False)
+@simulate(seeds=40, nodes=2)
+async def test_every_job_ends_once_and_leaves_nothing_whoever_dies(simulation: Simulation) -> None:
+    await Story(simulation).happens()

@@ -401,6 +401,18 @@ def test_lost_slot_pool_restarts_the_job_and_the_new_pool_hears_of_the_requireme
     assert one(actions, StartCoordinator).attempt_number == 1
 
 
+def test_stage_whose_slot_pool_is_lost_between_its_end_and_its_drivers_runs_again() -> None:
+    """It counted as finished and was never scheduled again; found by random deaths."""
+    job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
+    job.tell("stage_finished", VERTEX, 0, RESULT)
+    job.confirm_cancellations()
+    actions = job.tell("slot_pool_lost", "killed")
+    job.tell("coordinator_stopped", VERTEX, 0)
+    job.tell("restart_delay_over", one(actions, ScheduleRestart).generation)
+    actions = job.tell("slots_changed", slots(first=20))
+    assert one(actions, StartCoordinator).attempt_number == 1
+
+
 def test_lost_slot_pool_of_a_job_that_restarts_costs_no_further_restart() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     job.tell("coordinator_lost", VERTEX, 0, "killed")

@@ -31,9 +31,8 @@ def test_a_corrected_wall_clock_does_not_move_the_monotonic_one() -> None:
 
 
 def test_every_public_name_is_there_and_without_a_cluster_none_imports_ray() -> None:
-    names = [
-        name for name in flinkray.testing.__all__ if name not in ("MiniCluster", "scripted_job")
-    ]
+    clusters = ("MiniCluster", "SimulatedCluster", "scripted_job")
+    names = [name for name in flinkray.testing.__all__ if name not in clusters]
     program = (
         f"import sys; from flinkray.testing import {', '.join(names)}; "
         "sys.exit('ray' in sys.modules)"

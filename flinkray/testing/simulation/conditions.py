@@ -40,6 +40,8 @@ class Conditions:
     """For which a process outlives its owner's sudden death."""
     node_death_noticed: tuple[float, float] = (1.0, 10.0)
     """Until the supervisor has found out that a node is lost."""
+    provider: tuple[float, float] = (0.0, 0.02)
+    """That the provider of workers takes before it does what it is asked for, and to say so."""
     blocking: tuple[float, float] = (0.0, 0.002)
     """That a call of ``run_blocking`` takes."""
 

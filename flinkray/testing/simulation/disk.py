@@ -127,6 +127,10 @@ class SimulatedDisk:
             _put(self._durable_entries, path, file)
         self._end("sync", directory, fails_after)
 
+    def holds(self, path: str) -> bool:
+        """For invariants: whether there is such a file; neither fails nor takes time."""
+        return path in self._entries
+
     # --- fate -------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:

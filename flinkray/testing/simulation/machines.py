@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flinkray.core.ids import WorkerGroupId
 from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.errors import SimulationError
 from flinkray.testing.simulation.seeds import stream
@@ -28,6 +30,11 @@ class Machines:
         self.nodes = [Node(f"node-{number}") for number in range(nodes)]
         self.disks: dict[str, SimulatedDisk] = {}
         """By the names of nodes and processes; those that were used so far."""
+        self.bundles: Callable[[WorkerGroupId, int], str | None] | None = None
+        """The node of a worker group's bundle; None: it has none now.  Raises KeyError when there
+        is no such group."""
+        self.listeners: list[Callable[[Node], None]] = []
+        """Called when a node has gone or come back."""
         self._simulation = simulation
         self._placed = 0
 
@@ -46,14 +53,28 @@ class Machines:
         self._placed += 1
         return up[self._placed % len(up)]
 
+    def add(self) -> Node:
+        """A node joins."""
+        node = Node(f"node-{len(self.nodes)}")
+        self.nodes.append(node)
+        return node
+
+    def restart(self, name: str) -> None:
+        """It is there again, without its processes."""
+        node = self.node(name)
+        node.is_up = True
+        self._changed(node)
+
     def crash(self, name: str) -> None:
         """The node loses its power, and its processes die."""
-        self.node(name).is_up = False
+        node = self.node(name)
+        node.is_up = False
         for process in tuple(self._simulation.scheduler.processes):
             if process.node == name:
                 process.die(NODE_CRASHED)
                 self._lose_power(process.name)
         self._lose_power(name)
+        self._changed(node)
 
     def disk(self, name: str) -> SimulatedDisk:
         disk = self.disks.get(name)
@@ -69,6 +90,10 @@ class Machines:
         if name in self.disks:
             self._simulation.tell("the disk %s is lost", name)
             self.disks[name].wipe()
+
+    def _changed(self, node: Node) -> None:
+        for listener in self.listeners:
+            listener(node)
 
     def _lose_power(self, disk: str) -> None:
         if disk in self.disks:

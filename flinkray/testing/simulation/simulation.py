@@ -71,6 +71,10 @@ class Simulation:
         self.machines = Machines(self, nodes)
         self.main_process = self.scheduler.new_process(MAIN, "")
         self.supervisor = Supervisor(self)
+        self.listeners: list[Callable[[SimulatedProcess], None]] = []
+        """Called with each process that comes or goes, outside of any process."""
+        self.start_times: dict[str, tuple[float, float]] = {}
+        """By kind of process: bounds that count in place of :attr:`Conditions.start`."""
         self._clocks = stream(seed, "clocks")
         self._durations = stream(seed, "durations")
         self.faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
@@ -244,9 +248,9 @@ class Simulation:
         node = self.machines.node(name)
         if not node.is_up:
             self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
-            node.is_up = True
             if not keep_disk:
                 self.machines.wipe(name)
+            self.machines.restart(name)
 
     # --- storage ----------------------------------------------------------------------------------
 
@@ -326,7 +330,12 @@ class Simulation:
         error = self.faults.clock_error
         process.clock_error = self._clocks.uniform(-error, error)
         self._adopt(process)
+        self._changed(process)
         return process
+
+    def _changed(self, process: SimulatedProcess) -> None:
+        for listener in self.listeners:
+            listener(process)
 
     def _adopt(self, process: SimulatedProcess) -> None:
         process.simulation = self
@@ -342,7 +351,10 @@ class Simulation:
             self.supervisor.process_died(process, names, self.draw("node_death_noticed"))
         else:
             names = self.network.process_died(process)
-            self.supervisor.process_died(process, names, self.network.latency())
+            # not before what it sent in its last moment
+            noticed_after = conditions.latency[1] + self.network.latency()
+            self.supervisor.process_died(process, names, noticed_after)
+        self._changed(process)
 
     def kill_process(self, process: SimulatedProcess, reason: str) -> None:
         if process is self.main_process:
@@ -357,13 +369,25 @@ class Simulation:
         """Processes that talk by the network: all those, and the scenario's own."""
         return [*self.victims(), self.main_process]
 
-    def place(self, spec: EndpointSpec) -> str:
-        """The node of a new process."""
-        return self.machines.place(spec.placement.node_id)
+    def place(self, spec: EndpointSpec) -> str | None:
+        """The node of a new process; None: its bundle has none now.
+
+        Raises:
+            KeyError: the worker group that it belongs into is gone.
+        """
+        placement, bundles = spec.placement, self.machines.bundles
+        if placement.worker_group is None or bundles is None:
+            return self.machines.place(placement.node_id)
+        return bundles(placement.worker_group, placement.bundle_index)
 
     def next_incarnation(self) -> int:
         self._incarnations += 1
         return self._incarnations
+
+    def start_time(self, process: SimulatedProcess) -> float:
+        """Seconds that a new process takes until it makes its endpoint."""
+        bounds = self.start_times.get(process.kind)
+        return self.draw("start") if bounds is None else self._durations.uniform(*bounds)
 
     def draw(self, what: str) -> float:
         """A duration between the bounds that the network's conditions give for *what*."""

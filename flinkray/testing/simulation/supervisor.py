@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
+from flinkray.core.ids import WorkerGroupId
 from flinkray.rpc import codec
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.endpoint import RpcEndpoint
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 _NAME_FREED_TIMEOUT = 10.0
 """Seconds that a spawn waits for a starting or ending process of the same name."""
 _NAME_FREED_POLL = 0.02
+_PLACEMENT_POLL = 0.1
+"""Seconds between two looks whether the bundle of a new process has a node."""
 
 
 @dataclass(eq=False)
@@ -49,8 +53,12 @@ class Supervisor:
         self._scheduler = simulation.scheduler
         self._process = simulation.scheduler.new_process("supervisor")
         self._records: dict[str, _Record] = {}
+        self._in_group: dict[WorkerGroupId, dict[str, None]] = {}
+        """Names of the processes that belong into a worker group."""
         self._guarded: dict[SimulatedProcess, dict[ClientConnection, SimulatedProcess]] = {}
         """By process: connections to it, and whose they are."""
+        self._last_arrivals: dict[SimulatedProcess, float] = {}
+        """Of what each process asked for: it is heard in the order in which it was said."""
 
     # --- asked by services, in their processes ----------------------------------------------------
 
@@ -59,7 +67,7 @@ class Supervisor:
 
         async def work() -> None:
             try:
-                result = await self._spawn(spec, spawner)
+                result = await self._spawn(spec, spawner, is_wanted=lambda: not answer.cancelled())
             except Exception as error:  # noqa: BLE001 - it is the spawner's
                 spawner.process.post(self._network.latency(), _fail, answer, error)
             else:
@@ -113,27 +121,46 @@ class Supervisor:
 
     # --- outside of any process, or in the supervisor's -------------------------------------------
 
+    def has(self, process_name: str) -> bool:
+        """Whether a process of that name lives, starts or is to be started again."""
+        return process_name in self._records
+
+    def remove_group(self, group: WorkerGroupId) -> None:
+        """End the processes that were placed in a worker group."""
+        for name in self._in_group.pop(group, ()):
+            self._post(self._kill, name)
+
     def process_died(
         self, process: SimulatedProcess, names: tuple[str, ...], noticed_after: float
     ) -> None:
         """A process has died, known by *names*; the supervisor learns of it after a while."""
+        self._last_arrivals.pop(process, None)
         self._process.post(noticed_after, self._found_dead, process, names)
 
     def _post(self, callback: object, *args: object) -> None:
-        self._process.post(self._network.latency(), self._begin, callback, args)
+        arrival = self._scheduler.now + self._network.latency()
+        sender = self._scheduler.current
+        if sender is not None:
+            arrival = max(arrival, self._last_arrivals.get(sender, 0.0))
+            self._last_arrivals[sender] = arrival
+        self._process.post(arrival - self._scheduler.now, self._begin, callback, args)
 
     def _begin(self, callback: object, args: tuple[object, ...]) -> None:
         result = callback(*args)  # type: ignore[operator]
         if asyncio.iscoroutine(result):
             self._process.create_task(result)
 
-    async def _spawn(self, spec: EndpointSpec, spawner: SimulatedRpcService) -> str:
+    async def _spawn(
+        self, spec: EndpointSpec, spawner: SimulatedRpcService, is_wanted: Callable[[], bool]
+    ) -> str:
         give_up = self._scheduler.now + _NAME_FREED_TIMEOUT
         while spec.name in self._records or spec.name in self._network.services:
             service = self._network.services.get(spec.name)
             if (service is not None and service.endpoints()) or self._scheduler.now > give_up:
                 raise ProcessExistsError(spec.name)
             await asyncio.sleep(_NAME_FREED_POLL)
+            if not is_wanted():
+                raise RpcConnectionError(f"{spec.name} is not wanted any more")
         if not spawner.is_up and not spec.detached:
             raise RpcConnectionError(f"{spawner.process_name}, which wanted {spec.name}, is gone")
         # through the codec, as every other service would have to send it
@@ -146,14 +173,25 @@ class Supervisor:
             self._process.create_future(),
         )
         record.answer.add_done_callback(_retrieve)
+        if spec.placement.worker_group is not None:
+            self._in_group.setdefault(spec.placement.worker_group, {})[spec.name] = None
         self._start(record)
         return await record.answer
 
     def _start(self, record: _Record) -> None:
         spec = record.spec
-        node = self._simulation.place(spec)
+        if self._records.get(spec.name) is not record:
+            return
+        try:
+            node = self._simulation.place(spec)
+        except KeyError:
+            self._kill(spec.name)
+            return
+        if node is None:
+            self._process.post(_PLACEMENT_POLL, self._start, record)
+            return
         process = record.process = self._simulation.new_process(spec.name, node)
-        process.post(self._simulation.draw("start"), self._boot, record, process)
+        process.post(self._simulation.start_time(process), self._boot, record, process)
 
     def _boot(self, record: _Record, process: SimulatedProcess) -> None:
         """In the new process."""
@@ -217,11 +255,7 @@ class Supervisor:
             _fail(record.answer, RpcConnectionError(f"the process {name} died at its start"))
         else:
             record.restarts_left -= 1 if record.restarts_left > 0 else 0
-            self._process.post(self._simulation.draw("restart"), self._restart, record)
-
-    def _restart(self, record: _Record) -> None:
-        if self._records.get(record.spec.name) is record:
-            self._start(record)
+            self._process.post(self._simulation.draw("restart"), self._start, record)
 
     def _kill(self, name: str) -> None:
         """For good; fine when there is none."""

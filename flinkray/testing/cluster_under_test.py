@@ -1,0 +1,51 @@
+"""What tests ask any cluster for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, RestartStrategy
+from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.states import JobStatus
+from flinkray.testing.scripted_spark_driver import script
+
+_SLOT = ResourceProfile(1, 2**30)
+
+
+class ClusterUnderTest(ABC):
+    """A cluster and a client of it."""
+
+    @abstractmethod
+    async def dispatcher(self) -> DispatcherGateway:
+        """The present Dispatcher."""
+
+    async def submit(self, job: JobGraph) -> JobID:
+        await (await self.dispatcher()).submit_job(job)
+        return job.job_id
+
+    async def result(self, job_id: JobID) -> JobResult:
+        """Returns when the job has ended."""
+        return await (await self.dispatcher()).request_job_result(job_id)
+
+    async def details(self, job_id: JobID) -> JobDetails:
+        return await (await self.dispatcher()).request_job_details(job_id)
+
+    async def status(self, job_id: JobID) -> JobStatus:
+        return (await self.details(job_id)).status
+
+
+def scripted_job(
+    *attempts: list[str],
+    parallelism: int = 2,
+    profile: ResourceProfile = _SLOT,
+    name: str = "scripted",
+    restart_strategy: RestartStrategy | None = None,
+) -> JobGraph:
+    """A job of one Spark vertex whose driver follows a script, attempt by attempt."""
+    vertex = JobVertex(
+        JobVertexID.generate(), name, parallelism, profile, Invokable(SPARK, script(*attempts))
+    )
+    return JobGraph(JobID.generate(), name, (vertex,), restart_strategy)

@@ -1,0 +1,132 @@
+"""A ResourceManager's driver on pretended nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from flinkray.actors.messages import ClusterArguments
+from flinkray.actors.resource_manager_driver import (
+    ResourceManagerDriver,
+    WorkerGroup,
+    WorkerGroupLostError,
+    WorkerGroupRequest,
+)
+from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.core.errors import RpcConnectionError
+from flinkray.core.ids import ResourceID, WorkerGroupId
+from flinkray.rpc import EndpointSpec, Placement, RpcService
+from flinkray.scheduler.shortages import ClusterResources
+from flinkray.testing.worker_nodes import WorkerNodes
+
+
+class WorkerNodesDriver(ResourceManagerDriver):
+    """Drives WorkerNodes from the process of *rpc_service*.
+
+    A subclass may let each thing take a while, before and after it has happened.
+    """
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        cluster: ClusterArguments,
+        workers: WorkerNodes,
+        task_executor_factory: str,
+    ) -> None:
+        self._rpc_service = rpc_service
+        self._cluster = cluster
+        self._workers = workers
+        self._task_executor_factory = task_executor_factory
+
+    async def _take_time(self) -> None:
+        """Before and after what is asked for."""
+
+    def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:
+        """What completes a future of this process when it is called, by whomever."""
+
+        def wake() -> None:
+            if not changed.done():
+                changed.set_result(None)
+
+        return wake
+
+    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
+        await self._take_time()
+        group = self._workers.create(request)
+        await self._take_time()
+        return group
+
+    async def wait_until_placed(self, group: WorkerGroupId) -> None:
+        while True:
+            record = self._workers.groups.get(group)
+            if record is None:
+                raise WorkerGroupLostError(f"group {group} was removed")
+            if record.is_placed:
+                break
+            changed: asyncio.Future[None] = self._rpc_service.loop.create_future()
+            record.listeners.append(self._waker(changed))
+            await changed
+        await self._take_time()
+
+    async def describe_placement(self, group: WorkerGroupId) -> str:
+        return f"group {group}: no room"
+
+    async def release_worker_group(self, group: WorkerGroupId) -> None:
+        await self._take_time()
+        self._workers.remove(group)
+        await self._take_time()
+
+    async def start_task_executor(
+        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+    ) -> ResourceID:
+        workers = self._workers
+        await self._take_time()
+        name = f"TaskExecutor-{group.group_id}-{bundle_index}-{len(workers.starts)}"
+        resource_id = ResourceID(name)
+        record = workers.groups.get(group.group_id)
+        node = None if record is None else record.nodes[bundle_index]
+        if node is None:
+            raise RpcConnectionError(f"{name} has no place: its bundle is gone")
+        workers.started(group.group_id, bundle_index, resource_id)
+        await self._rpc_service.spawn(
+            EndpointSpec(
+                kind="TaskExecutor",
+                name=resource_id,
+                factory=self._task_executor_factory,
+                arguments=TaskExecutorArguments(
+                    resource_id=resource_id,
+                    worker_group=group.group_id,
+                    bundle_index=bundle_index,
+                    total_profile=group.bundles[bundle_index],
+                    number_of_slots=number_of_slots,
+                    cluster=self._cluster,
+                    is_dedicated=group.job_id is not None,
+                    node=NodeAddress(node.node_id, "127.0.0.1"),
+                ),
+                placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
+                detached=True,
+            )
+        )
+        return resource_id
+
+    async def stop_task_executor(self, resource_id: ResourceID) -> None:
+        await self._rpc_service.stop(resource_id)
+
+    async def kill_task_executor(self, resource_id: ResourceID) -> None:
+        await self._rpc_service.kill(resource_id)
+
+    async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
+        occupied = self._workers.occupied(group)
+        await self._take_time()
+        return occupied
+
+    async def cluster_resources(self) -> ClusterResources:
+        return self._workers.resources
+
+    def dashboard_url(self) -> str | None:
+        return None
+
+    async def recover(self) -> tuple[WorkerGroup, ...]:
+        groups = tuple(record.group for record in self._workers.groups.values())
+        await self._take_time()
+        return groups
