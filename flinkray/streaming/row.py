@@ -168,6 +168,31 @@ def _rebuild(fields: list[str] | None, values: list[Any], kind: RowKind) -> Row:
     return row
 
 
+def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Rows that have the same fields as a tuple that pickles fast; None: they are not such rows."""
+    if set(map(type, rows)) != {Row}:
+        return None
+    fields = rows[0]._fields
+    changes = False
+    for row in rows:
+        if row._fields is not fields and row._fields != fields:
+            return None
+        changes = changes or row._row_kind is not RowKind.INSERT
+    kinds = [row._row_kind.value for row in rows] if changes else None
+    return fields, [row._values for row in rows], kinds
+
+
+def unpack_rows(packed: tuple[Any, ...]) -> list[Row]:
+    """The reverse of :func:`pack_rows`."""
+    fields, values, kinds = packed
+    of = Row.of
+    rows = [of(fields, row) for row in values]
+    if kinds:
+        for row, kind in zip(rows, kinds, strict=True):
+            row.set_row_kind(RowKind(kind))
+    return rows
+
+
 def _as_plain(value: Any) -> Any:
     if isinstance(value, Row):
         return value.as_dict(True)

@@ -1,0 +1,43 @@
+"""Channels between task processes: ordered, bounded by credit, failing at both ends.
+
+A process has one :class:`NetworkEnvironment`.  Its tasks write to the subpartitions of a
+:class:`ResultPartition` and read from a :class:`NetworkInputGate`; where the other end is makes no
+difference to them.
+"""
+
+from flinkray.streaming.network.environment import ChannelSource, NetworkEnvironment
+from flinkray.streaming.network.errors import (
+    BatchTooLargeError,
+    ChannelError,
+    ConsumerLostError,
+    PartitionNotFoundError,
+    PartitionReleasedError,
+    ProducerLostError,
+    UnpicklableRecordsError,
+    WireFormatError,
+)
+from flinkray.streaming.network.input_gate import NetworkInputGate
+from flinkray.streaming.network.metrics import ChannelMetrics
+from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.settings import NetworkSettings
+from flinkray.streaming.network.sockets import DataAddress
+from flinkray.streaming.network.subpartition import Subpartition
+
+__all__ = [
+    "BatchTooLargeError",
+    "ChannelError",
+    "ChannelMetrics",
+    "ChannelSource",
+    "ConsumerLostError",
+    "DataAddress",
+    "NetworkEnvironment",
+    "NetworkInputGate",
+    "NetworkSettings",
+    "PartitionNotFoundError",
+    "PartitionReleasedError",
+    "ProducerLostError",
+    "ResultPartition",
+    "Subpartition",
+    "UnpicklableRecordsError",
+    "WireFormatError",
+]

@@ -1,0 +1,301 @@
+"""A connection between two task processes: many channels, in both directions, over one wire.
+
+One thread reads and never waits for a channel: what comes is bounded by credit.  Writers take
+turns: whoever has something to send, a task most of all, sends it itself if nobody else is sending
+and the system takes it without waiting; what is left is for the connection's writing thread.  So a
+small buffer costs no change of threads, which would wait for Python's global lock, and a large one
+does not hold up the task.  Frames without a body go first; then every channel that can send sends
+one buffer in its turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.rpc import codec
+from flinkray.streaming.network.errors import WireFormatError
+from flinkray.streaming.network.frames import (
+    ACCEPTED,
+    CREDIT,
+    DATA,
+    FAILED,
+    NOT_FOUND,
+    RELEASE,
+    REQUEST,
+    Part,
+    head,
+)
+from flinkray.streaming.network.receiving import FrameReader
+from flinkray.streaming.network.views import RemoteView
+from flinkray.streaming.network.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+_WRITE_TOGETHER = 131_072
+"""Bytes after which no further buffer is added to what is given to the system at once."""
+
+
+class ReceivingChannel(Protocol):
+    """The consuming end of a channel; called by the thread that reads."""
+
+    def accepted(self, producer: str) -> None: ...
+
+    def received(
+        self,
+        sequence: int,
+        backlog: int,
+        is_urgent: bool,
+        descriptions: Any,
+        body: pa.Buffer | None,
+    ) -> None: ...
+
+    def not_found(self) -> None: ...
+
+    def fail(self, reason: str) -> None: ...
+
+
+class Producers(Protocol):
+    """The partitions of this process."""
+
+    def requested(
+        self,
+        connection: Connection,
+        channel: int,
+        partition_id: Any,
+        subpartition: int,
+        credit: int,
+        consumer: str,
+    ) -> None:
+        """The other side wants to read."""
+
+    def withdrawn(self, connection: Connection, channel: int) -> None:
+        """It does not any more, and was not served yet."""
+
+
+class Connection:
+    """See the module.  :meth:`start` it once."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        peer: str,
+        producers: Producers,
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        """*peer*: the other process, for errors."""
+        self.peer = peer
+        self.lost_reason: str | None = None
+        """Why the connection is gone."""
+        self._wire = wire
+        self._producers = producers
+        self._on_closed = on_closed
+        self._channels: dict[int, ReceivingChannel] = {}
+        self._views: dict[int, RemoteView] = {}
+        self._next_channel = 0
+        self._state = threading.Condition()
+        self._is_sending = False
+        self._rest: list[Part] = []
+        """What the system did not take at once."""
+        self._control: deque[bytes] = deque()
+        self._ready: deque[RemoteView] = deque()
+        self._threads: tuple[threading.Thread, ...] = ()
+
+    def start(self) -> None:
+        """Begin to read and write, in threads."""
+        self._threads = (
+            threading.Thread(target=self.read, name=f"read {self.peer}", daemon=True),
+            threading.Thread(target=self._write, name=f"write {self.peer}", daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    # --- consuming ----------------------------------------------------------------------------
+
+    def add_channel(self, channel: ReceivingChannel) -> int | None:
+        """The number under which it will be served; None: the connection is lost."""
+        with self._state:
+            if self.lost_reason is not None:
+                return None
+            number = self._next_channel
+            self._next_channel += 1
+            self._channels[number] = channel
+            return number
+
+    def remove_channel(self, number: int) -> None:
+        """It is over; what still comes for it is dropped."""
+        with self._state:
+            self._channels.pop(number, None)
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        self._control.append(frame)
+        self._send_now()
+
+    def enqueue(self, view: RemoteView) -> None:
+        self._ready.append(view)
+        self._send_now()
+
+    def forget_view(self, channel: int) -> None:
+        self._views.pop(channel, None)
+
+    def _send_now(self) -> None:
+        with self._state:
+            if self._is_sending or self._rest or self.lost_reason is not None:
+                return  # who is sending looks again
+            self._is_sending = True
+        rest: list[Part] = []
+        try:
+            rest = self._wire.try_send(self._collect())
+        except OSError as error:
+            self.fail(f"the connection broke: {error}")
+        finally:
+            with self._state:
+                self._rest = rest
+                self._is_sending = False
+                if rest or self._control or self._ready:
+                    self._state.notify()
+
+    def _collect(self) -> list[Part]:
+        """What to send next; for who is sending."""
+        parts: list[Part] = []
+        size = 0
+        control, ready = self._control, self._ready
+        while control:
+            parts.append(control.popleft())
+        while ready and size < _WRITE_TOGETHER:
+            view = ready.popleft()
+            frame, again = view.take()
+            parts += frame
+            size += sum(map(len, frame))
+            if again:
+                ready.append(view)
+        return parts
+
+    def _write(self) -> None:
+        state = self._state
+        while True:
+            with state:
+                while self.lost_reason is None and (
+                    self._is_sending or not (self._rest or self._control or self._ready)
+                ):
+                    state.wait()
+                if self.lost_reason is not None:
+                    return
+                self._is_sending = True
+                parts, self._rest = self._rest, []
+            try:
+                while parts or (parts := self._collect()):
+                    self._wire.send(parts)
+                    parts = []
+            except OSError as error:
+                self.fail(f"the connection broke: {error}")
+            finally:
+                with state:
+                    self._is_sending = False
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Read until the connection ends."""
+        reason = "the connection was closed by the other side"
+        reader = FrameReader(self._wire)
+        try:
+            while (frame := reader.next()) is not None:
+                self._handle(*frame[:3])
+        except OSError as error:
+            reason = f"the connection broke: {error}"
+        except (WireFormatError, ValueError, TypeError, IndexError) as error:
+            reason = f"the connection was given up: {error}"
+            logger.warning("%s: %s", self.peer, reason)
+        self.fail(reason)
+
+    def _handle(self, kind: int, header: tuple[Any, ...], body: pa.Buffer | None) -> None:
+        if kind == DATA:
+            number, sequence, backlog, is_urgent, descriptions = header
+            channel = self._channels.get(number)
+            if channel is not None:
+                channel.received(sequence, backlog, is_urgent, descriptions, body)
+        elif kind == CREDIT:
+            for number, size in header:
+                view = self._views.get(number)
+                if view is not None:
+                    view.add_credit(size)
+        elif kind == REQUEST:
+            self._requested(*header)
+        elif kind == RELEASE:
+            number, reason = header
+            view = self._views.pop(number, None)
+            if view is None:
+                self._producers.withdrawn(self, number)
+            else:
+                view.released(reason)
+        elif kind == ACCEPTED:
+            number, producer = header
+            channel = self._channels.get(number)
+            if channel is not None:
+                channel.accepted(producer)
+        elif kind == NOT_FOUND:
+            (number,) = header
+            channel = self._channels.get(number)
+            if channel is not None:
+                channel.not_found()
+        elif kind == FAILED:
+            number, reason = header
+            with self._state:
+                channel = self._channels.pop(number, None)
+            if channel is not None:
+                channel.fail(reason)
+
+    def _requested(
+        self, number: int, partition: bytes, subpartition: int, credit: int, consumer: str
+    ) -> None:
+        if number in self._views:
+            return  # it was served meanwhile
+        try:
+            partition_id = codec.decode(partition)
+        except FlinkRayError as error:
+            raise WireFormatError(f"a request for an unreadable partition came: {error}") from error
+        self._producers.requested(self, number, partition_id, subpartition, credit, consumer)
+
+    def serve(self, number: int, view: RemoteView, producer: str) -> None:
+        """Answer a request."""
+        with self._state:
+            reason = self.lost_reason
+            if reason is None:
+                self._views[number] = view
+        if reason is not None:
+            view.lost(reason)
+        self.send(head(ACCEPTED, (number, producer)))
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        """End the connection, for that reason as this side sees it."""
+        self.fail(reason)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def fail(self, reason: str) -> None:
+        """The connection is lost: so is all that goes over it."""
+        with self._state:
+            if self.lost_reason is not None:
+                return
+            self.lost_reason = reason
+            self._state.notify_all()
+            channels, self._channels = self._channels, {}
+            views, self._views = self._views, {}
+        self._wire.close()
+        for channel in channels.values():
+            channel.fail(reason)
+        for view in views.values():
+            view.lost(reason)
+        self._on_closed(self)

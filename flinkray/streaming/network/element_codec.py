@@ -1,0 +1,422 @@
+"""Elements as bytes: what a buffer between two processes holds.
+
+Every element has a description, a small tuple in the frame's header, and its data in the frame's
+body.  Arrow batches are Arrow's own messages: the writer hands their memory out as it is, the
+reader leaves it where it was received.  Python values are pickled a whole block at a time, with
+large buffers out of band.  Batches with dictionaries carry these each time.
+"""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from flinkray.streaming.elements import (
+    ACTIVE,
+    END_OF_INPUT,
+    IDLE,
+    Barrier,
+    Block,
+    Columns,
+    Element,
+    EndOfInput,
+    Origin,
+    Watermark,
+    WatermarkStatus,
+)
+from flinkray.streaming.network.errors import (
+    BatchTooLargeError,
+    UnpicklableRecordsError,
+    WireFormatError,
+)
+from flinkray.streaming.network.frames import MAX_BODY, Part, padding
+from flinkray.streaming.row import Row, pack_rows, unpack_rows
+
+# Descriptions begin with one of these.
+_SCHEMA: Final = 0
+_COLUMNS: Final = 1
+_COLUMNS_WITH_DICTIONARIES: Final = 2
+_BLOCK: Final = 3
+_ROWS: Final = 4
+_WATERMARK: Final = 5
+_STATUS: Final = 6
+_BARRIER: Final = 7
+_END: Final = 8
+
+SCATTER_FROM: Final = 16_384
+"""Bytes; a smaller Arrow batch is copied into one piece, which costs less than many pieces."""
+
+_SPLIT_ABOVE: Final = 16 * 2**20
+"""Bytes; larger batches are sent in pieces, so that other channels need not wait for long."""
+
+Description = tuple[Any, ...]
+
+
+class Encoded:
+    """Descriptions, data and its size in bytes, a multiple of 8."""
+
+    __slots__ = ("descriptions", "parts", "records", "size")
+
+    def __init__(self) -> None:
+        self.descriptions: list[Description] = []
+        self.parts: list[Part] = []
+        self.size = 0
+        self.records = 0
+
+    def add(self, part: Part) -> int:
+        """Append data; its size without padding."""
+        count = part.nbytes if isinstance(part, memoryview) else len(part)
+        self.parts.append(part)
+        pad = padding(count)
+        if pad:
+            self.parts.append(pad)
+        self.size += count + len(pad)
+        return count
+
+
+class _PartList:
+    """What pyarrow takes for a file; keeps what is written to it, without copying it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.size = 0
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        count = len(data)
+        if count:
+            self.parts.append(data if isinstance(data, bytes) else memoryview(data))
+            self.size += count
+        return count
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class ElementEncoder:
+    """Encodes the elements of one partition.  Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._schemas: list[pa.Schema] = []
+        self._has_dictionaries: list[bool] = []
+        self._writers: list[tuple[_PartList, Any]] = []
+        self._needs_cloudpickle = False
+
+    def encode(self, elements: Sequence[Element], known_schemas: set[int]) -> Encoded:
+        """*known_schemas*: those that the receiver of this subpartition has; is added to.
+
+        Raises:
+            UnpicklableRecordsError, BatchTooLargeError.
+        """
+        encoded = Encoded()
+        for element in elements:
+            kind = type(element)
+            if kind is Columns:
+                self._columns(encoded, element, known_schemas)  # type: ignore[arg-type]
+            elif kind is Block:
+                self._block(encoded, element)  # type: ignore[arg-type]
+            else:
+                encoded.descriptions.append(_describe_sign(element))
+        if encoded.size > MAX_BODY:
+            raise BatchTooLargeError(
+                f"{encoded.records} records take {encoded.size} bytes, and at most {MAX_BODY} can "
+                "be sent together: emit smaller records or batches"
+            )
+        return encoded
+
+    def decoder(self) -> ElementDecoder:
+        """For what was encoded until now."""
+        return ElementDecoder(self._schemas)
+
+    def _columns(self, encoded: Encoded, columns: Columns, known_schemas: set[int]) -> None:
+        batch = columns.batch
+        schema_id = self._schema_id(batch.schema)
+        times = columns.timestamps
+        pieces: list[Part] = []
+        if self._has_dictionaries[schema_id]:
+            kind = _COLUMNS_WITH_DICTIONARIES
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            pieces.append(memoryview(sink.getvalue()))
+            size = len(pieces[0])
+        else:
+            kind = _COLUMNS
+            if schema_id not in known_schemas:
+                known_schemas.add(schema_id)
+                data = memoryview(batch.schema.serialize())
+                encoded.descriptions.append((_SCHEMA, schema_id, encoded.add(data)))
+            if pa.ipc.get_record_batch_size(batch) < SCATTER_FROM:
+                pieces.append(memoryview(batch.serialize()))
+                size = len(pieces[0])
+            else:
+                taken, writer = self._writers[schema_id]
+                writer.write_batch(batch)
+                pieces, size = taken.parts, taken.size
+                taken.parts, taken.size = [], 0
+        encoded.parts += pieces
+        pad = padding(size)
+        if pad:
+            encoded.parts.append(pad)
+        encoded.size += size + len(pad)
+        time_size = 0
+        if times is not None:
+            time_size = encoded.add(np.ascontiguousarray(times).data.cast("B"))
+        encoded.records += batch.num_rows
+        encoded.descriptions.append(
+            (kind, schema_id, size, time_size, times is not None, columns.scalar, columns.origin)
+        )
+
+    def _schema_id(self, schema: pa.Schema) -> int:
+        for number, known in enumerate(self._schemas):
+            if known.equals(schema, check_metadata=True):
+                return number
+        self._schemas.append(schema)
+        self._has_dictionaries.append(any(_has_dictionary(field.type) for field in schema))
+        parts = _PartList()
+        writer = pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), schema)
+        writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
+        parts.parts, parts.size = [], 0  # the schema, which travels by itself, and an empty batch
+        self._writers.append((parts, writer))
+        return len(self._schemas) - 1
+
+    def _block(self, encoded: Encoded, block: Block) -> None:
+        values: Any = block.values
+        kind = _BLOCK
+        if values and type(values[0]) is Row:
+            packed = pack_rows(values)
+            if packed is not None:
+                kind, values = _ROWS, packed
+        data, buffers = self._pickle((values, block.keys))
+        size = encoded.add(data)
+        times = block.timestamps
+        time_size = 0 if times is None else encoded.add(array("q", times).tobytes())
+        sizes = tuple(encoded.add(buffer) for buffer in buffers)
+        encoded.records += len(block)
+        encoded.descriptions.append(
+            (kind, size, time_size, times is not None, block.origin, *sizes)
+        )
+
+    def _pickle(self, content: object) -> tuple[bytes, list[memoryview]]:
+        buffers: list[pickle.PickleBuffer] = []
+        if not self._needs_cloudpickle:
+            try:
+                data = pickle.dumps(content, 5, buffer_callback=buffers.append)
+            except (pickle.PicklingError, AttributeError, TypeError):
+                # of a class that is known only here, as those of the user's main program are
+                self._needs_cloudpickle = True
+                buffers.clear()
+        if self._needs_cloudpickle:
+            try:
+                data = cloudpickle.dumps(content, 5, buffer_callback=buffers.append)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise UnpicklableRecordsError(
+                    f"a record cannot be sent to another process, because it cannot be pickled: "
+                    f"{error}"
+                ) from error
+        return data, [buffer.raw() for buffer in buffers]
+
+
+def _describe_sign(element: Element) -> Description:
+    if isinstance(element, Watermark):
+        return (_WATERMARK, element.timestamp)
+    if isinstance(element, WatermarkStatus):
+        return (_STATUS, element.idle)
+    if isinstance(element, Barrier):
+        return (_BARRIER, element.checkpoint_id, element.timestamp, element.savepoint)
+    if isinstance(element, EndOfInput):
+        return (_END,)
+    raise TypeError(f"no element of a stream: {element!r}")
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+
+
+class ElementDecoder:
+    """Decodes what one channel receives."""
+
+    def __init__(self, schemas: Sequence[pa.Schema] = ()) -> None:
+        """*schemas*: those that will not be sent."""
+        self._schemas: dict[int, pa.Schema] = dict(enumerate(schemas))
+
+    def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:
+        """
+        Raises:
+            WireFormatError: the data is not what the descriptions say.
+        """
+        elements: list[Element] = []
+        at = 0
+        try:
+            for description in descriptions:
+                kind = description[0]
+                if kind in (_COLUMNS, _COLUMNS_WITH_DICTIONARIES):
+                    columns, at = self._columns(description, body, at)
+                    elements.append(columns)
+                elif kind in (_BLOCK, _ROWS):
+                    block, at = _block(description, body, at)
+                    elements.append(block)
+                elif kind == _SCHEMA:
+                    _, number, size = description
+                    self._schemas[number] = pa.ipc.read_schema(_piece(body, at, size))
+                    at = _after(at, size)
+                else:
+                    elements.append(_sign(description))
+        except (IndexError, KeyError, TypeError, ValueError, OSError) as error:
+            raise WireFormatError(f"a damaged buffer came: {error!r}") from error
+        return elements
+
+    def _columns(
+        self, description: Description, body: pa.Buffer | None, at: int
+    ) -> tuple[Columns, int]:
+        kind, schema_id, size, time_size, has_times, scalar, origin = description
+        data = _piece(body, at, size)
+        at = _after(at, size)
+        if kind == _COLUMNS:
+            batch = pa.ipc.read_record_batch(data, self._schemas[schema_id])
+        else:
+            batch = pa.ipc.open_stream(pa.BufferReader(data)).read_next_batch()
+        times = None
+        if has_times:
+            times = np.frombuffer(_piece(body, at, time_size), np.int64)
+            at = _after(at, time_size)
+        return Columns(batch, times, None if origin is None else Origin(*origin), scalar), at
+
+
+def _block(description: Description, body: pa.Buffer | None, at: int) -> tuple[Block, int]:
+    kind, size, time_size, has_times, origin, *sizes = description
+    data = memoryview(_piece(body, at, size))
+    at = _after(at, size)
+    times = None
+    if has_times:
+        times = array("q")
+        times.frombytes(memoryview(_piece(body, at, time_size)))
+        at = _after(at, time_size)
+    buffers = []
+    for buffer_size in sizes:
+        buffers.append(memoryview(_piece(body, at, buffer_size)))
+        at = _after(at, buffer_size)
+    values, keys = pickle.loads(data, buffers=buffers)
+    if kind == _ROWS:
+        values = unpack_rows(values)
+    return Block(
+        values,
+        None if times is None else times.tolist(),
+        keys,
+        None if origin is None else Origin(*origin),
+    ), at
+
+
+def _sign(description: Description) -> Element:
+    kind = description[0]
+    if kind == _WATERMARK:
+        return Watermark(description[1])
+    if kind == _STATUS:
+        return IDLE if description[1] else ACTIVE
+    if kind == _BARRIER:
+        return Barrier(*description[1:])
+    if kind == _END:
+        return END_OF_INPUT
+    raise ValueError(f"unknown element: {description!r}")
+
+
+def _piece(body: pa.Buffer | None, at: int, size: int) -> pa.Buffer:
+    if size < 0 or at + size > (0 if body is None else body.size):
+        raise ValueError(f"{size} bytes at {at} are not there")
+    return pa.py_buffer(b"") if body is None else body.slice(at, size)
+
+
+def _after(at: int, size: int) -> int:
+    return at + size + (-size & 7)
+
+
+def in_pieces(element: Element, size: int) -> list[Element]:
+    """A batch of *size* bytes, divided where it would keep other channels waiting for long."""
+    if size <= _SPLIT_ABOVE or not isinstance(element, Block | Columns):
+        return [element]
+    rows = max(1, len(element) * _SPLIT_ABOVE // size)
+    return [_rows(element, begin, rows) for begin in range(0, len(element), rows)]
+
+
+def in_halves(element: Element) -> list[Element]:
+    """A batch of more than one record, divided."""
+    return in_pieces(element, 2 * _SPLIT_ABOVE)
+
+
+def _rows(element: Block | Columns, begin: int, count: int) -> Element:
+    end = begin + count
+    times: Any = None if element.timestamps is None else element.timestamps[begin:end]
+    if isinstance(element, Columns):
+        return Columns(element.batch.slice(begin, count), times, element.origin, element.scalar)
+    keys = None if element.keys is None else element.keys[begin:end]
+    return Block(element.values[begin:end], times, keys, element.origin)
+
+
+def together(elements: Sequence[Element]) -> list[Element]:
+    """The same elements, with batches of one kind that follow one another made one."""
+    merged: list[Element] = []
+    run: list[Any] = []
+    for element in chain(elements, (None,)):
+        if run and not (element is not None and _may_join(run[0], element)):
+            merged.append(run[0] if len(run) == 1 else _joined(run))
+            run = []
+        if element is None:
+            break
+        if isinstance(element, Block | Columns):
+            run.append(element)
+        else:
+            merged.append(element)
+    return merged
+
+
+def _may_join(first: Any, second: Any) -> bool:
+    if type(first) is not type(second) or (first.timestamps is None) != (second.timestamps is None):
+        return False
+    if isinstance(first, Block):
+        return (first.keys is None) == (second.keys is None)
+    schema: pa.Schema = first.batch.schema
+    return first.scalar == second.scalar and bool(
+        schema.equals(second.batch.schema, check_metadata=True)
+    )
+
+
+def _joined(run: list[Any]) -> Element:
+    first = run[0]
+    times: Any = None
+    if isinstance(first, Block):
+        values = list(chain.from_iterable(block.values for block in run))
+        keys = None
+        if first.timestamps is not None:
+            times = list(chain.from_iterable(block.timestamps for block in run))
+        if first.keys is not None:
+            keys = list(chain.from_iterable(block.keys for block in run))
+        return Block(values, times, keys, first.origin)
+    if first.timestamps is not None:
+        times = np.concatenate([part.timestamps for part in run])
+    table = pa.Table.from_batches([part.batch for part in run]).combine_chunks()
+    batch = next(iter(table.to_batches()), first.batch)
+    return Columns(batch, times, first.origin, first.scalar)

@@ -1,0 +1,285 @@
+"""The channels of one process: its partitions, its gates, and the connections between."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from flinkray.core.clock import Clock
+from flinkray.core.errors import FlinkRayError, RpcConnectionError
+from flinkray.rpc.tls import Tls
+from flinkray.streaming.network.connection import Connection
+from flinkray.streaming.network.credit import FloatingCredit
+from flinkray.streaming.network.frames import FAILED, NOT_FOUND, head
+from flinkray.streaming.network.input_channels import LocalInputChannel, RemoteInputChannel
+from flinkray.streaming.network.input_gate import NetworkInputGate
+from flinkray.streaming.network.metrics import ChannelMetrics
+from flinkray.streaming.network.partitions import PartitionRegistry
+from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.settings import NetworkSettings
+from flinkray.streaming.network.sockets import DataAddress, DataListener, dial
+from flinkray.streaming.network.timers import Timers
+from flinkray.streaming.network.views import RemoteView
+from flinkray.streaming.network.wire import Wire
+from flinkray.streaming.system_clock import SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSource:
+    """What one channel of a gate reads."""
+
+    partition_id: Hashable
+    """Of what the codec of messages knows: an id, a message, a string."""
+    subpartition: int
+    address: DataAddress
+    """Of the process that the producer runs in; it may be this one."""
+
+
+class NetworkEnvironment:
+    """See the module.  Every method may be called from any thread.
+
+    Args:
+        process_name: for errors; with *incarnation*, what others must ask for.
+        secret: the cluster's.
+        host: where to listen.
+        node_id: processes with the same one talk through a unix socket.
+        tls: between nodes; None: none.
+        manual_timers: nothing happens by itself; who has *clock* calls ``timers.run_due()``.
+    """
+
+    def __init__(
+        self,
+        process_name: str,
+        secret: bytes,
+        *,
+        host: str = "127.0.0.1",
+        node_id: str | None = None,
+        tls: Tls | None = None,
+        settings: NetworkSettings | None = None,
+        clock: Clock | None = None,
+        incarnation: str | None = None,
+        manual_timers: bool = False,
+    ) -> None:
+        self.process_name = process_name
+        self.settings = settings or NetworkSettings()
+        self.timers = Timers(clock or SystemClock())
+        self._incarnation = incarnation or uuid.uuid4().hex
+        self._secret = secret
+        self._tls = tls
+        self._registry = PartitionRegistry()
+        self._lock = threading.Lock()
+        self._connections: dict[str, Connection] = {}
+        """By the incarnation of the process at the other end."""
+        self._others: set[Connection] = set()
+        """Second ones to the same process: both sides have connected at the same time."""
+        self._dialling: dict[str, threading.Lock] = {}
+        self._is_closed = False
+        self._timer_thread: threading.Thread | None = None
+        if not manual_timers:
+            self._timer_thread = threading.Thread(
+                target=self.timers.run, name=f"timers {process_name}", daemon=True
+            )
+            self._timer_thread.start()
+        self._listener = DataListener(
+            process_name, self._incarnation, secret, host, node_id, tls, self._welcome
+        )
+        self.address: DataAddress = self._listener.address
+        """What consumers in other processes must know."""
+
+    # --- producing ----------------------------------------------------------------------------
+
+    def create_partition(
+        self,
+        partition_id: Any,
+        producer: str,
+        subpartitions: int,
+        *,
+        buffer_timeout: float | None = 0.1,
+    ) -> ResultPartition:
+        """A pipelined partition; ``subpartitions`` of it are the channels to write to.
+
+        *producer*: the task's name.  *buffer_timeout*: seconds; 0: send every batch at once; None:
+        when a segment is full.
+
+        Raises:
+            ValueError: there is one of that id.
+        """
+        partition = ResultPartition(
+            partition_id,
+            self._name(producer),
+            subpartitions,
+            self.settings,
+            self.timers,
+            buffer_timeout,
+        )
+        self._registry.add(partition)
+        return partition
+
+    def release_partition(self, partition: ResultPartition) -> None:
+        """Forget it; consumers that have not read all fail."""
+        self._registry.remove(partition)
+        partition.release()
+
+    def fail_partition(self, partition: ResultPartition, reason: str) -> None:
+        """The producing task has failed: so do its consumers, with that reason."""
+        self._registry.remove(partition)
+        partition.fail(reason)
+
+    # --- consuming ----------------------------------------------------------------------------
+
+    def create_gate(self, consumer: str, sources: Sequence[ChannelSource]) -> NetworkInputGate:
+        """The input of a task, with one channel for each source, in that order.
+
+        Call ``listen``, then ``request`` on it from the task's thread.
+        """
+        gate = NetworkInputGate(self._name(consumer))
+        floating = FloatingCredit(self.settings.floating_credit)
+        for source in sources:
+            if source.address.incarnation == self._incarnation:
+                LocalInputChannel(
+                    gate,
+                    source.partition_id,
+                    source.subpartition,
+                    self._registry,
+                    self.settings,
+                    self.timers,
+                )
+            else:
+                RemoteInputChannel(
+                    gate,
+                    source.partition_id,
+                    source.subpartition,
+                    source.address.process_name,
+                    self._connector(source.address),
+                    self.settings,
+                    floating,
+                    self.timers,
+                )
+        return gate
+
+    # --- connections --------------------------------------------------------------------------
+
+    def _name(self, task: str) -> str:
+        return f"task {task} in {self.process_name}"
+
+    def _connector(self, address: DataAddress) -> Callable[[], Connection]:
+        return lambda: self._connection_to(address)
+
+    def _connection_to(self, address: DataAddress) -> Connection:
+        with self._lock:
+            known = self._connections.get(address.incarnation)
+            if known is not None:
+                return known
+            dialling = self._dialling.setdefault(address.incarnation, threading.Lock())
+        with dialling:
+            with self._lock:
+                known = self._connections.get(address.incarnation)
+            if known is not None:
+                return known
+            wire = dial(
+                address,
+                self.address.node_id,
+                f"{self._incarnation} {self.process_name}",
+                self._secret,
+                self._tls,
+                self.settings.connect_timeout,
+            )
+            return self._keep(wire, address.incarnation, address.process_name)
+
+    def _welcome(self, wire: Wire, identity: str) -> None:
+        incarnation, _, process_name = identity.partition(" ")
+        with suppress(RpcConnectionError):  # closed meanwhile, and the wire with it
+            self._keep(wire, incarnation, process_name)
+
+    def _keep(self, wire: Wire, incarnation: str, process_name: str) -> Connection:
+        connection = Connection(
+            wire, process_name, self, lambda lost: self._forget(incarnation, lost)
+        )
+        with self._lock:
+            if not self._is_closed:
+                if incarnation in self._connections:
+                    self._others.add(connection)
+                else:
+                    self._connections[incarnation] = connection
+                connection.start()
+                return connection
+        wire.close()
+        raise RpcConnectionError(f"{self.process_name} is closed")
+
+    def _forget(self, incarnation: str, lost: Connection) -> None:
+        with self._lock:
+            if self._connections.get(incarnation) is lost:
+                del self._connections[incarnation]
+            self._others.discard(lost)
+            self._dialling.pop(incarnation, None)
+        self._registry.withdraw_all(lost)
+
+    # --- what connections ask for -------------------------------------------------------------
+
+    def requested(
+        self,
+        connection: Connection,
+        channel: int,
+        partition_id: Any,
+        subpartition: int,
+        credit: int,
+        consumer: str,
+    ) -> None:
+        """For connections."""
+
+        def serve(partition: ResultPartition) -> None:
+            try:
+                if not 0 <= subpartition < len(partition.subpartitions):
+                    raise ValueError(f"partition {partition_id} has no subpartition {subpartition}")
+                view = RemoteView(
+                    partition.subpartitions[subpartition], connection, channel, credit, consumer
+                )
+                is_ready = partition.attach(view, subpartition)
+            except (FlinkRayError, ValueError) as error:
+                connection.send(head(FAILED, (channel, str(error))))
+                return
+            connection.serve(channel, view, partition.producer)
+            if is_ready:
+                view.notify()
+
+        if not self._registry.request(partition_id, (connection, channel), serve):
+            connection.send(head(NOT_FOUND, (channel,)))
+
+    def withdrawn(self, connection: Connection, channel: int) -> None:
+        """For connections."""
+        self._registry.withdraw((connection, channel))
+
+    # --- the whole ----------------------------------------------------------------------------
+
+    @property
+    def number_of_connections(self) -> int:
+        """To other processes."""
+        with self._lock:
+            return len(self._connections) + len(self._others)
+
+    def output_metrics(self) -> ChannelMetrics:
+        """The sum over the partitions that are there."""
+        total = ChannelMetrics()
+        for partition in self._registry.all():
+            total += partition.metrics()
+        return total
+
+    def close(self) -> None:
+        """End all: producers and consumers of what is open fail."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            connections = [*self._connections.values(), *self._others]
+        self._listener.close()
+        self.timers.close()
+        for partition in self._registry.all():
+            self.fail_partition(partition, "its process ends")
+        for connection in connections:
+            connection.close("this process ends")
+        if self._timer_thread is not None:
+            self._timer_thread.join()

@@ -1,0 +1,31 @@
+"""Figures of channels, by Flink's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ChannelMetrics:
+    """Of one channel, or the sum over many.  Counted without locks by the threads that move the
+    data, so a reading may be in between two buffers."""
+
+    bytes: int = 0
+    """That were sent, or taken by the task; in memory (estimated for Python values), where both
+    tasks are in one process."""
+    records: int = 0
+    buffers: int = 0
+    queued_bytes: int = 0
+    """Now waiting: to be sent, or to be taken by the task."""
+    queued_buffers: int = 0
+    back_pressured_seconds: float = 0.0
+    """The time for which the writer had to wait."""
+
+    def __iadd__(self, other: ChannelMetrics) -> ChannelMetrics:
+        self.bytes += other.bytes
+        self.records += other.records
+        self.buffers += other.buffers
+        self.queued_bytes += other.queued_bytes
+        self.queued_buffers += other.queued_buffers
+        self.back_pressured_seconds += other.back_pressured_seconds
+        return self

@@ -1,0 +1,70 @@
+"""The result partitions of a process, and who waits for which."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from flinkray.streaming.network.result_partition import ResultPartition
+
+Serve = Callable[[ResultPartition], None]
+
+
+class PartitionRegistry:
+    """Partitions by id.  From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partitions: dict[Any, ResultPartition] = {}
+        self._waiting: dict[Any, dict[Hashable, Serve]] = {}
+
+    def add(self, partition: ResultPartition) -> None:
+        """
+        Raises:
+            ValueError: one of that id is there.
+        """
+        with self._lock:
+            if partition.id in self._partitions:
+                raise ValueError(f"partition {partition.id} is there already")
+            self._partitions[partition.id] = partition
+            waiting = self._waiting.pop(partition.id, {})
+        for serve in waiting.values():
+            serve(partition)
+
+    def remove(self, partition: ResultPartition) -> None:
+        """It is not found any more."""
+        with self._lock:
+            if self._partitions.get(partition.id) is partition:
+                del self._partitions[partition.id]
+
+    def request(self, partition_id: Any, who: Hashable, serve: Serve) -> bool:
+        """Have *serve* called with the partition: now, or when it comes.  Whether now."""
+        with self._lock:
+            partition = self._partitions.get(partition_id)
+            if partition is None:
+                self._waiting.setdefault(partition_id, {})[who] = serve
+                return False
+        serve(partition)
+        return True
+
+    def withdraw(self, who: Hashable) -> None:
+        """Whoever that is waits for nothing any more."""
+        self._withdraw(lambda waiting: waiting == who)
+
+    def withdraw_all(self, connection: object) -> None:
+        """Nor does anybody at the other end of that connection."""
+        self._withdraw(lambda waiting: isinstance(waiting, tuple) and waiting[0] is connection)
+
+    def _withdraw(self, is_meant: Callable[[Hashable], bool]) -> None:
+        with self._lock:
+            for partition_id, waiting in tuple(self._waiting.items()):
+                for who in [who for who in waiting if is_meant(who)]:
+                    del waiting[who]
+                if not waiting:
+                    del self._waiting[partition_id]
+
+    def all(self) -> list[ResultPartition]:
+        """Those that are there."""
+        with self._lock:
+            return list(self._partitions.values())

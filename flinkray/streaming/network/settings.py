@@ -1,0 +1,54 @@
+"""What can be set about channels between task processes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+
+from flinkray.core import options
+from flinkray.core.config import Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """Sizes in bytes, times in seconds; the names are those of Flink's options."""
+
+    segment_size: int = options.SEGMENT_SIZE.default
+    buffers_per_channel: int = options.BUFFERS_PER_CHANNEL.default
+    floating_buffers_per_gate: int = options.FLOATING_BUFFERS_PER_GATE.default
+    max_buffers_per_channel: int = options.MAX_BUFFERS_PER_CHANNEL.default
+    request_backoff_initial: float = options.REQUEST_BACKOFF_INITIAL.default
+    request_backoff_max: float = options.REQUEST_BACKOFF_MAX.default
+    connect_timeout: float = options.NETWORK_CONNECT_TIMEOUT.default
+    directory: str = field(default_factory=tempfile.gettempdir)
+    """Where results of batch jobs are spilled."""
+
+    @classmethod
+    def of(cls, configuration: Configuration, directory: str | None = None) -> NetworkSettings:
+        """Those of a cluster."""
+        get = configuration.get
+        return cls(
+            get(options.SEGMENT_SIZE),
+            get(options.BUFFERS_PER_CHANNEL),
+            get(options.FLOATING_BUFFERS_PER_GATE),
+            get(options.MAX_BUFFERS_PER_CHANNEL),
+            get(options.REQUEST_BACKOFF_INITIAL),
+            get(options.REQUEST_BACKOFF_MAX),
+            get(options.NETWORK_CONNECT_TIMEOUT),
+            directory or tempfile.gettempdir(),
+        )
+
+    @property
+    def exclusive_credit(self) -> int:
+        """Bytes of one channel."""
+        return self.buffers_per_channel * self.segment_size
+
+    @property
+    def floating_credit(self) -> int:
+        """Bytes of one gate."""
+        return self.floating_buffers_per_gate * self.segment_size
+
+    @property
+    def most_queued(self) -> int:
+        """Bytes that may wait in one subpartition before its writer has to wait."""
+        return self.max_buffers_per_channel * self.segment_size

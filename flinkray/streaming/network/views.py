@@ -1,0 +1,174 @@
+"""Who takes buffers out of a subpartition: a connection's channel, or a task in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from flinkray.streaming.elements import Element, EndOfInput
+from flinkray.streaming.network.buffers import OVERHEAD
+from flinkray.streaming.network.errors import ConsumerLostError
+from flinkray.streaming.network.frames import DATA, FAILED, Part, head
+
+if TYPE_CHECKING:
+    from flinkray.streaming.network.subpartition import Subpartition
+
+
+class Sender(Protocol):
+    """What a view needs of its connection."""
+
+    def enqueue(self, view: RemoteView) -> None:
+        """The view has something to send, and waits for its turn."""
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame without body."""
+
+    def forget_view(self, channel: int) -> None:
+        """The view is over."""
+
+
+class RemoteView:
+    """Sends one subpartition to one channel of a consumer in another process, by its credit."""
+
+    is_remote = True
+
+    def __init__(
+        self, subpartition: Subpartition, sender: Sender, channel: int, credit: int, consumer: str
+    ) -> None:
+        self.position = 0
+        """For subpartitions that can be read more than once."""
+        self._subpartition = subpartition
+        self._lock = subpartition.partition.lock
+        self._sender = sender
+        self._channel = channel
+        self._credit = credit
+        self._consumer = consumer
+        self._sequence = 0
+        self._is_waiting = False
+        """For its turn at the connection."""
+
+    def becomes_ready(self) -> bool:
+        if self._is_waiting or not self._can_send():
+            return False
+        self._is_waiting = True
+        return True
+
+    def notify(self) -> None:
+        self._sender.enqueue(self)
+
+    def _can_send(self) -> bool:
+        buffer = self._subpartition.head(self)
+        return buffer is not None and (buffer.is_event or self._credit > 0)
+
+    def add_credit(self, size: int) -> None:
+        """The consumer has taken so much, or can take so much more."""
+        with self._lock:
+            self._credit += size
+            is_ready = self.becomes_ready()
+        if is_ready:
+            self.notify()
+
+    def take(self) -> tuple[list[Part], bool]:
+        """A frame, and whether there can be another one at once.  For the connection, when it is
+        the view's turn."""
+        with self._lock:
+            if not self._can_send():  # discarded meanwhile
+                self._is_waiting = False
+                return [], False
+            buffer = self._subpartition.pop(self)
+            if not buffer.is_event:
+                self._credit -= buffer.size
+            self._is_waiting = self._can_send()
+            self._sequence += 1
+            frame = head(
+                DATA,
+                (
+                    self._channel,
+                    self._sequence,
+                    self._subpartition.queued,
+                    buffer.is_urgent,
+                    buffer.descriptions,
+                ),
+                buffer.size - OVERHEAD,
+            )
+            again = self._is_waiting
+        self._subpartition.partition.notify_room()
+        return [frame, *buffer.parts], again
+
+    def fail(self, reason: str) -> None:
+        self._sender.forget_view(self._channel)
+        self._sender.send(head(FAILED, (self._channel, reason)))
+
+    def released(self, reason: str | None) -> None:
+        """The consumer wants no more; None: it has read all."""
+        if reason is None:
+            self._subpartition.consumed(self)
+        else:
+            self.lost(reason)
+
+    def lost(self, reason: str) -> None:
+        """The consumer is gone."""
+        producer = self._subpartition.partition.producer
+        self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))
+
+
+class LocalView:
+    """Hands the elements of one subpartition to a task in the same process as they are."""
+
+    is_remote = False
+
+    def __init__(
+        self,
+        subpartition: Subpartition,
+        consumer: str,
+        on_data: Callable[[], None],
+        on_urgent: Callable[[Element], None],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.position = 0
+        self._subpartition = subpartition
+        self._lock = subpartition.partition.lock
+        self._consumer = consumer
+        self._on_data = on_data
+        self._on_urgent = on_urgent
+        self._on_failure = on_failure
+        self._is_listed = False
+
+    def becomes_ready(self) -> bool:
+        if self._is_listed:
+            return False
+        self._is_listed = True
+        return True
+
+    def notify(self) -> None:
+        self._on_data()
+
+    def overtake(self, element: Element) -> None:
+        """It passes all that waits."""
+        self._on_urgent(element)
+
+    def take(self) -> list[Element]:
+        """The elements of the next buffer; none: there is no buffer now, and
+        ``on_data`` will be called for the next."""
+        subpartition = self._subpartition
+        with self._lock:
+            if subpartition.head(self) is None:
+                self._is_listed = False
+                return []
+            buffer = subpartition.pop(self)
+            if buffer.elements is None:
+                elements = subpartition.partition.decode(buffer)
+            else:
+                elements = list(buffer.elements)
+        subpartition.partition.notify_room()
+        if buffer.is_event and isinstance(elements[0], EndOfInput):
+            subpartition.consumed(self)
+        return elements
+
+    def fail(self, reason: str) -> None:
+        self._on_failure(reason)
+
+    def release(self, reason: str) -> None:
+        """The consumer wants no more, although it has not read all."""
+        producer = self._subpartition.partition.producer
+        self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))

@@ -1,0 +1,221 @@
+"""Blocking sockets, with or without TLS, read by one thread and written by another."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Protocol
+
+from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc.fragments import LENGTH
+from flinkray.rpc.frames import MAX_HANDSHAKE_FRAME
+from flinkray.streaming.network.frames import Part
+
+_MOST_PARTS = 512
+"""Parts that are given to the system at once; Linux takes 1024."""
+
+_ENDED = "the connection was closed by the other side"
+
+
+class Wire(Protocol):
+    """A connection as bytes.  One thread reads; writers take turns."""
+
+    def recv_into(self, view: memoryview) -> int: ...
+
+    def recv_exactly(self, view: memoryview) -> bool: ...
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Wait until all is sent."""
+
+    def try_send(self, parts: Sequence[Part]) -> list[Part]:
+        """Send without waiting; what is left."""
+
+    def close(self) -> None:
+        """Also wakes who reads or writes."""
+
+
+class PlainWire:
+    """A socket as it is.  The kernel copies, with the GIL released, as much as it is given: large
+    bodies are one call."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+
+    def recv_into(self, view: memoryview) -> int:
+        return self.socket.recv_into(view)
+
+    def recv_exactly(self, view: memoryview) -> bool:
+        wanted = len(view)
+        while wanted:
+            received = self.socket.recv_into(view[-wanted:], wanted, socket.MSG_WAITALL)
+            if received == 0:
+                return False
+            wanted -= received
+        return True
+
+    def send(self, parts: Sequence[Part]) -> None:
+        rest = list(parts)
+        while rest:
+            rest = _after(rest, self.socket.sendmsg(rest[:_MOST_PARTS]))
+
+    def try_send(self, parts: Sequence[Part]) -> list[Part]:
+        rest = list(parts)
+        try:
+            while rest:
+                sent = self.socket.sendmsg(rest[:_MOST_PARTS], (), socket.MSG_DONTWAIT)
+                rest = _after(rest, sent)
+        except BlockingIOError:
+            pass
+        return rest
+
+    def close(self) -> None:
+        with suppress(OSError):  # it is not connected any more
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+class TlsWire:
+    """TLS over a socket.
+
+    A TLS session must not be read and written by two threads at once, and waiting must not keep the
+    other direction from going on; so the session works on memory, under a lock, and the socket is
+    read and written outside of it.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, is_server: bool) -> None:
+        self.socket = sock
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
+        self._session = threading.Lock()
+        self._writing = threading.Lock()
+
+    def handshake(self) -> None:
+        """
+        Raises:
+            OSError: no agreement (ssl.SSLError), or the connection ended.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                if not self._feed():
+                    raise ConnectionError(_ENDED) from None
+            except ssl.SSLError:
+                self._flush()  # tells the other side why
+                raise
+            else:
+                self._flush()
+                return
+
+    def recv_into(self, view: memoryview) -> int:
+        while True:
+            with self._session:
+                try:
+                    # with a buffer to read into, the answer is a number
+                    return self._tls.read(len(view), view)  # type: ignore[return-value]
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLZeroReturnError:
+                    return 0
+            if self._outgoing.pending:
+                self._flush()  # an answer of TLS itself
+            if not self._feed():
+                return 0
+
+    def recv_exactly(self, view: memoryview) -> bool:
+        done = 0
+        while done < len(view):
+            received = self.recv_into(view[done:])
+            if received == 0:
+                return False
+            done += received
+        return True
+
+    def send(self, parts: Sequence[Part]) -> None:
+        with self._writing:
+            for part in parts:
+                view = memoryview(part).cast("B")
+                for begin in range(0, len(view), 65_536):
+                    with self._session:
+                        self._tls.write(view[begin : begin + 65_536])
+                        data = self._outgoing.read()
+                    self.socket.sendall(data)
+
+    def try_send(self, parts: Sequence[Part]) -> list[Part]:
+        return list(parts)
+
+    def close(self) -> None:
+        with suppress(OSError):  # it is not connected any more
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def _flush(self) -> None:
+        with self._writing:
+            with self._session:
+                data = self._outgoing.read()
+            if data:
+                self.socket.sendall(data)
+
+    def _feed(self) -> bool:
+        data = self.socket.recv(262_144)
+        if not data:
+            return False
+        self._incoming.write(data)
+        return True
+
+
+class WireHandshake:
+    """The frames of :mod:`flinkray.rpc.handshake` on a wire; its calls block instead of
+    suspending, see :func:`shake_hands`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def send(self, frame: bytes) -> None:
+        self._wire.send([LENGTH.pack(len(frame)) + frame])
+
+    async def receive(self) -> bytes:
+        length = bytearray(LENGTH.size)
+        if not self._wire.recv_exactly(memoryview(length)):
+            raise RpcConnectionError(_ENDED)
+        (size,) = LENGTH.unpack(length)
+        if size > MAX_HANDSHAKE_FRAME:
+            raise RpcConnectionError(
+                f"a frame of {size} bytes came, the limit is {MAX_HANDSHAKE_FRAME}"
+            )
+        frame = bytearray(size)
+        if not self._wire.recv_exactly(memoryview(frame)):
+            raise RpcConnectionError(_ENDED)
+        return bytes(frame)
+
+
+def shake_hands(handshake: Any) -> Any:
+    """The result of a coroutine that blocks and never suspends."""
+    try:
+        handshake.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("a handshake over a blocking wire does not suspend")
+
+
+def _after(parts: list[Part], sent: int) -> list[Part]:
+    """What is left of *parts* after so many bytes."""
+    done = 0
+    for part in parts:
+        size = memoryview(part).nbytes
+        if sent < size:
+            break
+        sent -= size
+        done += 1
+    if done == len(parts):
+        return []
+    rest = list(islice(parts, done, None))
+    if sent:
+        rest[0] = memoryview(rest[0]).cast("B")[sent:]
+    return rest

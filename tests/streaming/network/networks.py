@@ -1,0 +1,107 @@
+"""Processes of a test: environments that are closed with it, and ends that are written and read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flinkray.streaming.elements import Columns, Element, EndOfInput
+from flinkray.streaming.network import (
+    ChannelSource,
+    NetworkEnvironment,
+    NetworkInputGate,
+    ResultPartition,
+)
+
+SECRET = b"s" * 32
+PATIENCE = 30.0
+"""Seconds after which a test that waits for another thread gives up."""
+
+
+@contextmanager
+def network() -> Iterator[Callable[..., NetworkEnvironment]]:
+    """Makes environments on one node, unless they are told otherwise."""
+    with ExitStack() as stack:
+
+        def make(name: str, **arguments: Any) -> NetworkEnvironment:
+            environment = NetworkEnvironment(name, SECRET, **{"node_id": "node", **arguments})
+            stack.callback(environment.close)
+            return environment
+
+        yield make
+
+
+class Reading:
+    """A gate and its task: waits where there is nothing to read."""
+
+    def __init__(self, gate: NetworkInputGate, *, request: bool = True) -> None:
+        self.gate = gate
+        self._woken = threading.Event()
+        gate.listen(self._woken.set)
+        if request:
+            gate.request()
+
+    def next(self) -> tuple[int, Element]:
+        while (polled := self.gate.poll()) is None:
+            assert self._woken.wait(PATIENCE), "nothing came"
+            self._woken.clear()
+        return polled
+
+    def rest(self) -> list[Element]:
+        """All elements up to the end of the last channel, without these ends."""
+        elements = []
+        while not self.gate.finished:
+            channel, element = self.next()
+            if isinstance(element, EndOfInput):
+                self.gate.end(channel)
+            else:
+                elements.append(element)
+        return elements
+
+
+class Writing:
+    """A partition and its task: waits where there is no room."""
+
+    def __init__(self, partition: ResultPartition) -> None:
+        self.partition = partition
+        self._woken = threading.Event()
+        partition.listen(self._woken.set)
+
+    def wait_for_room(self) -> None:
+        while not self.partition.has_room():
+            assert self._woken.wait(PATIENCE), "there was never room"
+            self._woken.clear()
+
+    def put(self, element: Element, subpartition: int = 0) -> None:
+        self.wait_for_room()
+        self.partition.subpartitions[subpartition].put(element)
+
+
+def read(
+    environment: NetworkEnvironment,
+    producer: NetworkEnvironment,
+    partition_id: Any = "p",
+    subpartition: int = 0,
+    consumer: str = "Sink (1/1)",
+) -> Reading:
+    """A gate of one channel."""
+    source = ChannelSource(partition_id, subpartition, producer.address)
+    return Reading(environment.create_gate(consumer, [source]))
+
+
+def numbers(count: int, first: int = 0) -> Columns:
+    return Columns(pa.record_batch({"n": np.arange(first, first + count)}))
+
+
+def in_background(action: Callable[[], None]) -> Callable[[], None]:
+    """Run it in a thread; what is returned waits for the end, and raises what it raised."""
+    executor = ThreadPoolExecutor(1)
+    running = executor.submit(action)
+    executor.shutdown(wait=False)
+    return lambda: running.result(PATIENCE)

@@ -1,0 +1,183 @@
+"""A producer that is faster than its consumer waits, and what is in between is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.streaming.elements import END_OF_INPUT, Barrier, Block, Columns, Watermark
+from flinkray.streaming.network import ChannelSource, NetworkSettings
+from flinkray.streaming.network.buffers import OVERHEAD
+from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
+from flinkray.testing import ManualClock
+from tests.streaming.network.networks import Reading, Writing, in_background, network, numbers, read
+
+SMALL = NetworkSettings(
+    segment_size=4096,
+    buffers_per_channel=2,
+    floating_buffers_per_gate=2,
+    max_buffers_per_channel=3,
+)
+BATCH = numbers(1000)
+"""8,000 bytes and a little: two segments."""
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_writer_has_to_wait_for_a_consumer_that_takes_nothing(is_local: bool) -> None:
+    with network() as make:
+        producer = make("producer", settings=SMALL)
+        consumer = producer if is_local else make("consumer", settings=SMALL)
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        reading = read(consumer, producer)
+        written = 0
+        most = 0
+        while written < 20:
+            if not partition.has_room():
+                # what the consumer has credit for leaves; then nothing does
+                waiting = partition.metrics().queued_buffers
+                if waiting + reading.gate.metrics().queued_buffers == written:
+                    break
+                continue
+            partition.subpartitions[0].put(BATCH)
+            written += 1
+            most = max(most, partition.metrics().queued_bytes)
+        assert written < 20
+        assert most <= SMALL.most_queued + 8500
+        received = reading.gate.metrics().queued_bytes
+        assert received <= SMALL.exclusive_credit + SMALL.floating_credit + 8500
+
+
+def test_hundredfold_slower_consumer_holds_memory_bounded_and_gets_everything() -> None:
+    with network() as make:
+        producer = make("producer", settings=SMALL)
+        consumer = make("consumer", settings=SMALL)
+        writing = Writing(producer.create_partition("p", "Source", 1, buffer_timeout=0))
+        most_queued = 0
+
+        def write() -> None:
+            nonlocal most_queued
+            for number in range(100):
+                writing.put(numbers(1000, number))
+                most_queued = max(most_queued, writing.partition.metrics().queued_bytes)
+            writing.put(END_OF_INPUT)
+
+        join = in_background(write)
+        reading = read(consumer, producer)
+        firsts = []
+        most_received = 0
+        while len(firsts) < 100:
+            _, element = reading.next()
+            assert isinstance(element, Columns)
+            firsts.append(element.batch.column(0)[0].as_py())
+            for _ in range(100):  # the time that a hundred others would take
+                most_received = max(most_received, reading.gate.metrics().queued_bytes)
+        join()
+        assert firsts == list(range(100))
+        assert most_queued <= SMALL.most_queued + 8500
+        assert most_received <= SMALL.exclusive_credit + SMALL.floating_credit + 8500
+        assert writing.partition.metrics().back_pressured_seconds > 0
+
+
+def test_batch_larger_than_all_credit_passes() -> None:
+    with network() as make:
+        producer = make("producer", settings=SMALL)
+        consumer = make("consumer", settings=SMALL)
+        writing = Writing(producer.create_partition("p", "Source", 1, buffer_timeout=0))
+
+        def write() -> None:
+            for _ in range(3):
+                writing.put(numbers(1_000_000))
+            writing.put(END_OF_INPUT)
+
+        join = in_background(write)
+        assert sum(map(len, read(consumer, producer).rest())) == 3_000_000
+        join()
+
+
+def test_barrier_and_end_of_input_need_no_credit() -> None:
+    with network() as make:
+        producer = make("producer", settings=SMALL)
+        consumer = make("consumer", settings=SMALL)
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        reading = read(consumer, producer)
+        subpartition = partition.subpartitions[0]
+        subpartition.put(numbers(10_000))  # more than the credit
+        assert isinstance(reading.next()[1], Columns)
+        for element in (Barrier(1, 0), END_OF_INPUT):
+            subpartition.put(element)
+        assert reading.rest() == [Barrier(1, 0)]
+
+
+def test_full_channel_does_not_keep_other_channels_of_the_connection_waiting() -> None:
+    with network() as make:
+        producer = make("producer", settings=SMALL)
+        consumer = make("consumer", settings=SMALL)
+        full = producer.create_partition("full", "Source", 1, buffer_timeout=0)
+        free = producer.create_partition("free", "Source", 1, buffer_timeout=0)
+        slow = consumer.create_gate("Slow", [ChannelSource("full", 0, producer.address)])
+        slow.request()
+        while full.has_room():
+            full.subpartitions[0].put(BATCH)
+        for number in range(50):
+            free.subpartitions[0].put(Block([number]))
+            free.subpartitions[0].put(Watermark(number))
+        free.subpartitions[0].put(END_OF_INPUT)
+        assert len(read(consumer, producer, "free").rest()) == 100
+        assert consumer.number_of_connections == 1
+
+
+def test_time_that_the_writer_was_held_up_is_measured() -> None:
+    clock = ManualClock()
+    with network() as make:
+        producer = make("producer", settings=SMALL, clock=clock, manual_timers=True)
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        while partition.has_room():
+            partition.subpartitions[0].put(BATCH)
+        clock.advance(2.5)
+        assert partition.metrics().back_pressured_seconds == 2.5
+        partition.subpartitions[0].put(END_OF_INPUT)
+        Reading(producer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])).rest()
+        clock.advance(1.0)
+        assert partition.has_room()
+        clock.advance(1.0)
+        assert partition.metrics().back_pressured_seconds == 3.5
+
+
+# --- the books ------------------------------------------------------------------------------------
+
+
+def test_credit_is_given_back_in_few_messages() -> None:
+    credit = ReceiverCredit(1000, FloatingCredit(0))
+    grants = []
+    for _ in range(100):
+        credit.on_received(100, 0)
+        grants.append(credit.on_taken(100))
+    assert sum(grants) == 10_000
+    assert len([grant for grant in grants if grant]) == 20
+
+
+def test_floating_credit_goes_to_channels_with_a_backlog_and_comes_back() -> None:
+    floating = FloatingCredit(500)
+    busy, other = ReceiverCredit(100, floating), ReceiverCredit(100, floating)
+    assert busy.on_received(100, backlog=300) == 300
+    assert other.on_received(100, backlog=900) == 200
+    assert floating.free == 0
+    busy.on_received(300, backlog=0)
+    busy.on_taken(400)
+    assert floating.free == 300
+    other.close()
+    assert floating.free == 500
+
+
+def test_debt_of_a_large_batch_is_paid_before_more_is_sent() -> None:
+    credit = ReceiverCredit(100, FloatingCredit(0))
+    assert credit.on_received(10_000, backlog=10_000) == 0
+    assert credit.in_use == 10_000
+    assert credit.on_taken(10_000) == 10_000
+    assert credit.in_use == 0
+
+
+def test_every_buffer_is_counted_with_some_overhead() -> None:
+    with network() as make:
+        partition = make("producer").create_partition("p", "Source", 1, buffer_timeout=0)
+        partition.subpartitions[0].put(Watermark(1))
+        assert partition.metrics().queued_bytes == OVERHEAD

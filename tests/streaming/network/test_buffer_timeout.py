@@ -1,0 +1,146 @@
+"""Small batches wait for others, at most for the buffer time-out."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from flinkray.streaming.elements import Barrier, Block, Columns, Element, Watermark
+from flinkray.streaming.network import (
+    ChannelSource,
+    NetworkEnvironment,
+    NetworkInputGate,
+    NetworkSettings,
+)
+from flinkray.testing import ManualClock
+from tests.streaming.network.networks import network, numbers
+
+
+class _InOneProcess:
+    """A partition that is read in its own process: nothing is under way."""
+
+    def __init__(self, process: NetworkEnvironment, timeout: float | None) -> None:
+        partition = process.create_partition("p", "Source", 1, buffer_timeout=timeout)
+        self.put = partition.subpartitions[0].put
+        self.flush = partition.flush
+        self._gate: NetworkInputGate = process.create_gate(
+            "Sink", [ChannelSource("p", 0, process.address)]
+        )
+        self._gate.request()
+
+    def came(self) -> list[Element]:
+        elements = []
+        while (polled := self._gate.poll()) is not None:
+            elements.append(polled[1])
+        return elements
+
+
+def test_small_batches_wait_until_the_time_out_and_come_as_one() -> None:
+    clock = ManualClock()
+    with network() as make:
+        process = make("process", clock=clock, manual_timers=True)
+        channel = _InOneProcess(process, 0.1)
+        channel.put(Block([1], [10], ["a"]))
+        clock.advance(0.06)
+        channel.put(Block([2, 3], [20, 30], ["b", "c"]))
+        process.timers.run_due()
+        assert channel.came() == []
+        clock.advance(0.04)
+        process.timers.run_due()
+        (block,) = channel.came()
+        assert isinstance(block, Block)
+        assert (block.values, block.timestamps, block.keys) == (
+            [1, 2, 3],
+            [10, 20, 30],
+            ["a", "b", "c"],
+        )
+
+
+def test_time_out_begins_anew_with_what_comes_after_a_flush() -> None:
+    clock = ManualClock()
+    with network() as make:
+        process = make("process", clock=clock, manual_timers=True)
+        channel = _InOneProcess(process, 0.1)
+        channel.put(Block([1]))
+        clock.advance(0.05)
+        channel.flush()
+        assert len(channel.came()) == 1
+        channel.put(Block([2]))
+        clock.advance(0.05)
+        process.timers.run_due()
+        assert channel.came() == []
+        clock.advance(0.05)
+        process.timers.run_due()
+        assert len(channel.came()) == 1
+
+
+def test_time_out_of_zero_sends_every_batch_at_once() -> None:
+    with network() as make:
+        channel = _InOneProcess(make("process", manual_timers=True), 0)
+        channel.put(Block([1]))
+        assert len(channel.came()) == 1
+
+
+def test_without_time_out_only_full_segments_are_sent() -> None:
+    clock = ManualClock()
+    with network() as make:
+        process = make(
+            "process",
+            clock=clock,
+            manual_timers=True,
+            settings=NetworkSettings(segment_size=4096),
+        )
+        channel = _InOneProcess(process, None)
+        channel.put(numbers(100))
+        clock.advance(3600)
+        process.timers.run_due()
+        assert channel.came() == []
+        for _ in range(4):
+            channel.put(numbers(100))
+        (columns,) = channel.came()
+        assert isinstance(columns, Columns)
+        assert len(columns) == 500
+
+
+def test_watermarks_keep_their_place_and_the_last_of_several_stands_for_all() -> None:
+    with network() as make:
+        channel = _InOneProcess(make("process", manual_timers=True), 0.1)
+        for element in (Block([1]), Watermark(1), Watermark(2), Block([2]), Block([3])):
+            channel.put(element)
+        channel.flush()
+        first, watermark, last = channel.came()
+        assert isinstance(first, Block)
+        assert first.values == [1]
+        assert watermark == Watermark(2)
+        assert isinstance(last, Block)
+        assert last.values == [2, 3]
+
+
+def test_barrier_takes_along_what_waits_before_it() -> None:
+    with network() as make:
+        channel = _InOneProcess(make("process", manual_timers=True), None)
+        channel.put(Block([1]))
+        channel.put(Barrier(1, 0))
+        assert [type(element) for element in channel.came()] == [Block, Barrier]
+
+
+def test_large_batch_is_neither_kept_nor_copied() -> None:
+    with network() as make:
+        channel = _InOneProcess(make("process", manual_timers=True), None)
+        channel.put(numbers(1))
+        large = numbers(100_000)
+        channel.put(large)
+        small, came = channel.came()
+        assert isinstance(small, Columns)
+        assert came is large
+
+
+def test_batches_with_and_without_names_are_not_made_one() -> None:
+    with network() as make:
+        channel = _InOneProcess(make("process", manual_timers=True), None)
+        channel.put(Columns(pa.record_batch({"n": [1]})))
+        channel.put(Columns(pa.record_batch({"m": [1]})))
+        channel.put(Columns(pa.record_batch({"m": [2]}), scalar=True))
+        channel.put(Block([1]))
+        channel.put(Block([1], [5]))
+        channel.flush()
+        assert len(channel.came()) == 5

@@ -1,0 +1,235 @@
+"""Elements go from one process to another, and within one, whole and in their order."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flinkray.core.errors import HandshakeError, RpcConnectionError
+from flinkray.rpc.tls import tls_of
+from flinkray.streaming.elements import (
+    ACTIVE,
+    END_OF_INPUT,
+    IDLE,
+    Barrier,
+    Block,
+    Columns,
+    Element,
+    Origin,
+    Watermark,
+)
+from flinkray.streaming.network import ChannelSource, NetworkEnvironment
+from flinkray.testing import ManualClock
+from tests.rpc.certificates import ray_tls_environment
+from tests.streaming.network.networks import (
+    PATIENCE,
+    Reading,
+    Writing,
+    in_background,
+    network,
+    numbers,
+    read,
+)
+
+STORY: list[Element] = [
+    Block([("a", 1), ("b", 2)], [10, 20], ["a", "b"], Origin("Source 1/1", 7)),
+    Watermark(20),
+    Columns(
+        pa.record_batch({"n": [1, 2], "s": ["x", None]}),
+        np.array([30, 40]),
+        Origin("Source 1/1", 9),
+    ),
+    Columns(pa.record_batch({"value": [1.5]}), scalar=True),
+    IDLE,
+    ACTIVE,
+    Barrier(3, 1234, savepoint=True),
+    numbers(100_000),
+    Block([3, 4]),
+    Block([]),
+]
+
+
+def shown(element: Element) -> object:
+    """What can be compared."""
+    if isinstance(element, Block):
+        return element.values, element.timestamps, element.keys, element.origin
+    if isinstance(element, Columns):
+        times = None if element.timestamps is None else element.timestamps.tolist()
+        return element.batch.to_pydict(), times, element.origin, element.scalar
+    return element
+
+
+def write_story(producer: NetworkEnvironment) -> None:
+    partition = producer.create_partition("p", "Source (1/1)", 1, buffer_timeout=0)
+    writing = Writing(partition)
+    for element in STORY:
+        writing.put(element)
+    writing.put(END_OF_INPUT)
+
+
+@pytest.mark.parametrize("way", ["this process", "unix socket", "tcp", "tls"])
+def test_every_kind_of_element_arrives_as_it_was_in_order(way: str, tmp_path: Path) -> None:
+    tls = None
+    if way == "tls":
+        tls = tls_of(ray_tls_environment(tmp_path, "127.0.0.1"))
+    with network() as make:
+        producer = make("producer", node_id="one", tls=tls)
+        node = "one" if way == "unix socket" else "two"
+        consumer = producer if way == "this process" else make("consumer", node_id=node, tls=tls)
+        join = in_background(lambda: write_story(producer))
+        reading = read(consumer, producer)
+        assert [shown(element) for element in reading.rest()] == [shown(e) for e in STORY]
+        join()
+
+
+def test_thousands_of_batches_keep_their_order_and_number() -> None:
+    with network() as make:
+        producer, consumer = make("producer"), make("consumer")
+        writing = Writing(producer.create_partition("p", "Source (1/1)", 1, buffer_timeout=0.001))
+
+        def write() -> None:
+            for first in range(0, 3_000, 3):
+                writing.put(Block(list(range(first, first + 3))))
+            writing.put(END_OF_INPUT)
+
+        join = in_background(write)
+        values = [value for block in read(consumer, producer).rest() for value in block.values]
+        join()
+    assert values == list(range(3_000))
+
+
+def test_many_channels_between_two_processes_share_one_connection() -> None:
+    with network() as make:
+        left, right = make("left"), make("right")
+        sources: dict[str, list[ChannelSource]] = {"left": [], "right": []}
+        for here, there in ((left, right), (right, left)):
+            for number in range(10):
+                name = f"{here.process_name} {number}"
+                partition = here.create_partition(name, "Map", 20, buffer_timeout=None)
+                for index, subpartition in enumerate(partition.subpartitions):
+                    subpartition.put(Block([(name, index)]))
+                    subpartition.put(END_OF_INPUT)
+                    sources[there.process_name].append(ChannelSource(name, index, here.address))
+        for here, there in ((right, left), (left, right)):
+            gate = here.create_gate("Sink", sources[here.process_name])
+            values = {value for block in Reading(gate).rest() for value in block.values}
+            assert values == {
+                (f"{there.process_name} {number}", index)
+                for number in range(10)
+                for index in range(20)
+            }
+        assert left.number_of_connections == 1
+        assert right.number_of_connections == 1
+
+
+def test_gate_takes_its_channels_in_turn_and_passes_over_a_blocked_one() -> None:
+    """ST-01."""
+    with network() as make:
+        producer, consumer = make("producer"), make("consumer")
+        partitions = [
+            producer.create_partition(name, "Source", 1, buffer_timeout=0) for name in "ab"
+        ]
+        for partition in partitions:
+            for number in range(3):
+                partition.subpartitions[0].put(Block([number]))
+        sources = [ChannelSource(name, 0, producer.address) for name in "ab"]
+        reading = Reading(consumer.create_gate("Sink", sources))
+        first, _ = reading.next()
+        reading.gate.on_barrier(first, Barrier(1, 0))
+        assert [reading.next()[0] for _ in range(3)] == [1 - first] * 3
+        assert reading.gate.poll() is None
+        assert not reading.gate.has_elements()
+        reading.gate.release()
+        assert [reading.next()[0] for _ in range(2)] == [first] * 2
+
+
+def test_urgent_barrier_overtakes_what_was_not_sent() -> None:
+    """ST-06: and the producer is given what it has overtaken, which is sent after it."""
+    with network() as make:
+        producer, consumer = make("producer"), make("consumer")
+        subpartition = producer.create_partition(
+            "p", "Source", 1, buffer_timeout=None
+        ).subpartitions[0]
+        for element in STORY[:3]:
+            subpartition.put(element)
+        overtaken = subpartition.put_first(Barrier(1, 0))
+        assert [shown(element) for element in overtaken] == [shown(e) for e in STORY[:3]]
+        subpartition.put(END_OF_INPUT)
+        came = read(consumer, producer).rest()
+        assert [shown(e) for e in came] == [Barrier(1, 0), *(shown(e) for e in STORY[:3])]
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_urgent_barrier_overtakes_what_was_received_and_not_taken(is_local: bool) -> None:
+    """ST-06: the consumer sees what it has overtaken, and takes it after it."""
+    with network() as make:
+        producer = make("producer")
+        consumer = producer if is_local else make("consumer")
+        subpartition = producer.create_partition("p", "Source", 1, buffer_timeout=0).subpartitions[
+            0
+        ]
+        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
+        came = threading.Event()
+        gate.listen(came.set)
+        gate.request()
+        subpartition.put(Block([1]))
+        assert came.wait(PATIENCE)
+        came.clear()
+        overtaken = subpartition.put_first(Barrier(1, 0))
+        assert came.wait(PATIENCE)
+        assert gate.poll() == (0, Barrier(1, 0))
+        overtaken += gate.in_flight(0)
+        assert [shown(element) for element in overtaken] == [shown(Block([1]))]
+        polled = gate.poll()
+        assert polled is not None
+        assert shown(polled[1]) == shown(Block([1]))
+
+
+def test_process_that_does_not_know_the_secret_is_refused() -> None:
+    with network() as make:
+        producer = make("producer")
+        stranger = NetworkEnvironment("stranger", b"x" * 32, node_id="node")
+        try:
+            gate = stranger.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
+            with pytest.raises(HandshakeError, match="secret"):
+                gate.request()
+        finally:
+            stranger.close()
+        assert producer.number_of_connections == 0
+
+
+def test_process_that_is_gone_is_named_at_once() -> None:
+    with network() as make:
+        producer, consumer = make("producer"), make("consumer")
+        producer.close()
+        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
+        with pytest.raises(RpcConnectionError, match="no task process producer"):
+            gate.request()
+
+
+def test_metrics_count_both_ends_alike() -> None:
+    clock = ManualClock()
+    with network() as make:
+        producer, consumer = make("producer", clock=clock), make("consumer")
+        partition = producer.create_partition("p", "Source", 2, buffer_timeout=0)
+        sources = [ChannelSource("p", index, producer.address) for index in range(2)]
+        reading = Reading(consumer.create_gate("Sink", sources))
+        for subpartition in partition.subpartitions:
+            subpartition.put(Block([1, 2, 3]))
+            subpartition.put(numbers(1000))
+            subpartition.put(END_OF_INPUT)
+        reading.rest()
+        sent, taken = partition.metrics(), reading.gate.metrics()
+        assert (sent.records, sent.buffers, sent.bytes) == (
+            taken.records,
+            taken.buffers,
+            taken.bytes,
+        )
+        assert (taken.records, taken.buffers) == (2006, 6)
+        assert taken.bytes > 16_000
+        assert [channel.records for channel in reading.gate.channel_metrics()] == [1003, 1003]
+        assert (sent.queued_bytes, taken.queued_bytes, sent.back_pressured_seconds) == (0, 0, 0)

@@ -1,0 +1,189 @@
+"""When one end of a channel fails, the other one does, at once and with both names."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flinkray.rpc import codec
+from flinkray.streaming.elements import END_OF_INPUT, Block
+from flinkray.streaming.network import (
+    ChannelSource,
+    ConsumerLostError,
+    PartitionNotFoundError,
+    PartitionReleasedError,
+    ProducerLostError,
+)
+from flinkray.testing import ManualClock
+from tests.streaming.network.networks import (
+    PATIENCE,
+    Reading,
+    Writing,
+    in_background,
+    network,
+    read,
+)
+
+
+@contextmanager
+def other_process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Running, with the first line that it has written."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.streaming.network.other_process", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.kill
+def test_consumer_of_a_killed_process_fails_at_once_with_both_names() -> None:
+    with network() as make, other_process("produce") as (process, line):
+        address = codec.decode(bytes.fromhex(line))
+        reading = Reading(make("here").create_gate("Sink (1/2)", [ChannelSource("p", 0, address)]))
+        assert isinstance(reading.next()[1], Block)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(ProducerLostError) as caught:
+            reading.next()
+        assert caught.value.producer == "task Map (1/2) in the producer"
+        assert caught.value.consumer == "task Sink (1/2) in here"
+        assert caught.value.retryable
+        assert "connection" in str(caught.value)
+
+
+@pytest.mark.kill
+def test_producer_for_a_killed_process_fails_at_once_with_both_names() -> None:
+    with network() as make:
+        here = make("here")
+        writing = Writing(here.create_partition("p", "Source (1/1)", 1, buffer_timeout=0))
+        writing.put(Block([1]))
+        with other_process("consume", codec.encode(here.address).hex()) as (process, line):
+            assert line == "read"
+            os.kill(process.pid, signal.SIGKILL)
+
+            def write() -> None:
+                while True:
+                    writing.put(Block(["x" * 100_000]))
+
+            with pytest.raises(ConsumerLostError) as caught:
+                in_background(write)()
+        assert caught.value.producer == "task Source (1/1) in here"
+        assert caught.value.consumer == "task Sink (2/2) in the consumer"
+
+
+def test_producer_without_room_is_woken_when_its_consumer_closes() -> None:
+    with network() as make:
+        producer, consumer = make("producer"), make("consumer")
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        reading = read(consumer, producer)
+        while partition.has_room():
+            partition.subpartitions[0].put(Block(["x" * 100_000]))
+        woken = threading.Event()
+        partition.listen(woken.set)
+        reading.gate.close("it was cancelled")
+        assert woken.wait(PATIENCE)
+        while partition.failure is None:  # what woke it first may have been room
+            woken.clear()
+            assert woken.wait(PATIENCE)
+        with pytest.raises(ConsumerLostError, match=r"task Source .*task Sink .*it was cancelled"):
+            partition.has_room()
+        with pytest.raises(ConsumerLostError):
+            partition.subpartitions[0].put(Block([1]))
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_consumers_of_a_task_that_fails_are_given_its_reason(is_local: bool) -> None:
+    with network() as make:
+        producer = make("producer")
+        consumer = producer if is_local else make("consumer")
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        partition.subpartitions[0].put(Block([1]))
+        reading = read(consumer, producer)
+        assert isinstance(reading.next()[1], Block)
+        producer.fail_partition(partition, "ValueError: no number")
+        with pytest.raises(ProducerLostError, match=r"task Sink .*task Source .*no number"):
+            reading.next()
+        with pytest.raises(PartitionReleasedError, match="no number"):
+            partition.subpartitions[0].put(Block([1]))
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_partition_that_was_read_to_its_end_is_released_without_harm(is_local: bool) -> None:
+    with network() as make:
+        producer = make("producer")
+        consumer = producer if is_local else make("consumer")
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        consumed = threading.Event()
+        partition.on_consumed(consumed.set)
+        partition.subpartitions[0].put(Block([1]))
+        partition.subpartitions[0].put(END_OF_INPUT)
+        reading = read(consumer, producer)
+        assert len(reading.rest()) == 1
+        assert consumed.wait(PATIENCE)
+        producer.release_partition(partition)
+        assert reading.gate.poll() is None
+        assert partition.failure is None
+
+
+def test_second_consumer_of_a_subpartition_is_refused() -> None:
+    with network() as make:
+        producer, consumer = make("producer"), make("consumer")
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        partition.subpartitions[0].put(Block([1]))
+        read(consumer, producer).next()
+        with pytest.raises(ProducerLostError, match="another consumer"):
+            read(consumer, producer, consumer="Other").next()
+        with pytest.raises(ProducerLostError, match="no subpartition 5"):
+            read(consumer, producer, subpartition=5).next()
+
+
+# --- partitions that are not there yet ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_partition_that_comes_later_is_served_as_soon_as_it_is_there(is_local: bool) -> None:
+    with network() as make:
+        producer = make("producer", manual_timers=True)
+        consumer = producer if is_local else make("consumer", manual_timers=True)
+        reading = read(consumer, producer)
+        assert reading.gate.poll() is None
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        partition.subpartitions[0].put(Block([1]))
+        partition.subpartitions[0].put(END_OF_INPUT)
+        assert len(reading.rest()) == 1
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_partition_that_never_comes_fails_its_consumer_after_the_last_pause(is_local: bool) -> None:
+    """TM-26: 0.1, 0.2, … 6.4 and 10 seconds."""
+    clock = ManualClock()
+    with network() as make:
+        producer = make("producer", clock=clock, manual_timers=True)
+        consumer = producer if is_local else make("consumer", clock=clock, manual_timers=True)
+        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
+        woken = threading.Event()
+        gate.listen(woken.set)
+        gate.request()
+        for _ in range(8):
+            assert gate.poll() is None
+            pause = consumer.timers.next_pause(PATIENCE)
+            clock.advance(pause)
+            consumer.timers.run_due()
+        assert woken.wait(PATIENCE)
+        with pytest.raises(PartitionNotFoundError, match=r"Sink .*partition p is not found"):
+            gate.poll()
+        assert clock.monotonic() == pytest.approx(0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 3.2 + 6.4 + 10.0)
