@@ -94,7 +94,8 @@ class FrameStream(asyncio.Protocol, Transport):
         self._receiver = receiver
         self._split()
         if self._lost is None:
-            self._read_on()
+            if not self._is_paused:  # by what had come already
+                self._read_on()
         elif self._receiver is not None:
             self._receiver = None
             receiver.connection_lost(self._lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 
@@ -10,6 +11,7 @@ import pytest
 
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, oneway
+from flinkray.rpc.frames import FrameStream
 from flinkray.rpc.transport import WRITE_HIGH_WATER
 from tests.rpc.sockets import joined
 
@@ -157,3 +159,39 @@ async def test_a_teller_that_waits_is_told_when_the_other_side_dies(pair: Pair) 
     service.abort()
     with pytest.raises(RecipientUnreachableError):
         await telling
+
+
+class Unwilling:
+    """Stops reading with the first frame."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self._stream = stream
+        self.frames: list[bytes] = []
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        self.frames.append(bytes(frame))
+        self._stream.pause_reading()
+
+    def frame_refused(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def connection_lost(self, reason: str) -> None:
+        pass
+
+
+async def test_calls_that_came_with_the_handshake_stop_reading_like_any_others() -> None:
+    loop = asyncio.get_running_loop()
+    mine, theirs = socket.socketpair()
+    transport, stream = await loop.create_connection(FrameStream, sock=theirs)
+    mine.sendall(b"\0\0\0\5hello" + b"\0\0\0\5first" + b"\0\0\0\6second")
+    assert await stream.receive() == b"hello"
+    receiver = Unwilling(stream)
+    stream.attach(receiver)
+    assert receiver.frames == [b"first"]
+    assert not transport.is_reading()
+    stream.resume_reading()
+    await asyncio.sleep(0)
+    assert receiver.frames == [b"first", b"second"]
+    transport.abort()
+    mine.close()
+    await asyncio.sleep(0)
