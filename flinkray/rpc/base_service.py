@@ -361,6 +361,7 @@ class BaseRpcService(RpcService):
 
     async def _release(self) -> None:
         """Give up connections, tasks and threads."""
+        self._open_no_more()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -373,6 +374,10 @@ class BaseRpcService(RpcService):
         self.deadlines.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False)
+
+    def _open_no_more(self) -> None:
+        # proxies outlive the service, and would open connections that nobody closes
+        self._pool.close(f"the RPC service of {self.process_name} is closed")
 
     def connections(self) -> list[ClientConnection]:
         """From here to other processes, and to this one itself."""

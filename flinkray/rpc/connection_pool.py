@@ -61,6 +61,11 @@ class ConnectionPool:
         self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
         # with the lost ones, as long as a proxy or a watch holds them
         self._latest: WeakValueDictionary[str, ClientConnection] = WeakValueDictionary()
+        self._closed_reason: str | None = None
+
+    def close(self, reason: str) -> None:
+        """Open no connection any more; those that there are are left to the caller."""
+        self._closed_reason = reason
 
     def all(self) -> list[ClientConnection]:
         return list(self._connections.values())
@@ -73,8 +78,10 @@ class ConnectionPool:
         """A connection to whatever incarnation of the process is there.
 
         Raises:
-            RpcConnectionError: there is none, or it cannot be reached.
+            RpcConnectionError: there is none, or it cannot be reached, or the pool is closed.
         """
+        if self._closed_reason is not None:
+            raise RpcConnectionError(self._closed_reason)
         connection = self._connections.get(process_name)
         if connection is not None:
             return connection
@@ -119,8 +126,11 @@ class ConnectionPool:
         endpoints that the lost one had resolved.
 
         Raises:
-            RecipientUnreachableError: the process is dead, or could not be reached a moment ago.
+            RecipientUnreachableError: the process is dead, or could not be reached a moment ago, or
+                the pool is closed.
         """
+        if self._closed_reason is not None:
+            raise RecipientUnreachableError(self._closed_reason)
         latest = self._latest.get(lost.process_name, lost)
         if latest.incarnation != lost.incarnation:
             raise RecipientUnreachableError(

@@ -255,6 +255,7 @@ class LocalRpcService(BaseRpcService):
     def abort(self) -> None:
         """Die as by SIGKILL: nothing is stopped, nobody is told but by broken connections."""
         self._leave()
+        self._open_no_more()
         for task in tuple(self._tasks):
             task.cancel()
         reason = f"the process {self.process_name} died"

@@ -197,3 +197,18 @@ async def test_an_ask_times_out_while_its_connection_is_being_opened_again(
     await asyncio.sleep(0)
     never.set()
     assert await later == 7
+
+
+@on_every_service
+async def test_a_closed_service_opens_no_connection_again(services: Services) -> None:
+    endpoint, echo = await connected(services)
+    assert await echo.echo(1) == 1
+    await services.caller.close()
+    for call in (echo.echo(2), echo.note(2)):
+        with pytest.raises(RecipientUnreachableError, match="service of caller is closed"):
+            await call
+    with pytest.raises(RpcConnectionError, match="service of caller is closed"):
+        await services.caller.connect(endpoint.address, EchoGateway)
+    assert isinstance(services.caller, BaseRpcService)
+    assert services.caller.connections() == []
+    assert endpoint.seen == []
