@@ -141,7 +141,7 @@ class RpcService(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close all endpoints here, then the connections; proxies of this service fail from then on.
+        """Close all endpoints here, then the connections; then its proxies fail.
 
         Every endpoint is closed whatever the others do.
 

@@ -232,6 +232,9 @@ def test_frames_arrive_whole_wherever_the_stream_is_cut_and_reading_pauses(
             position += size
             incoming.resume_reading()
             await asyncio.sleep(0)
+        for _ in pauses_after:
+            incoming.resume_reading()
+            await asyncio.sleep(0)
         assert not received.lost
         return received.frames
 
