@@ -33,6 +33,7 @@ from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 
 KEYS = 1000
+JOIN_KEYS = 100_000
 WINDOW = 1000
 
 
@@ -94,6 +95,29 @@ def programs(rows: int) -> dict[str, tuple[int, Callable[[], float]]]:
     )
     column = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
     tumbling = TumblingEventTimeWindows.of(WINDOW)
+    # Two streams of half the rows each; in a window, a key comes about once in each.
+    half = np.arange(many // 2)
+    left = pa.table({"k": half * 7919 % JOIN_KEYS, "v": half, "t": half // 100})
+    right = pa.table({"k": half * 6841 % JOIN_KEYS, "x": half, "t": half // 100})
+    pairs_of = [
+        [tuple(row.values()) for row in table.slice(0, rows // 2).to_pylist()]
+        for table in (left, right)
+    ]
+
+    def python_join(env: StreamExecutionEnvironment) -> Any:
+        first, second = (
+            env.from_source(CollectionSource(values)).assign_timestamps_and_watermarks(third)
+            for values in pairs_of
+        )
+        keyed = first.join(second).where(lambda v: v[0]).equal_to(lambda v: v[0])
+        return keyed.window(tumbling).apply(lambda a, b: (a[0], a[1], b[1]))
+
+    def columns_join(env: StreamExecutionEnvironment) -> Any:
+        first, second = (
+            env.from_source(ArrowSource(table)).assign_timestamps_and_watermarks(column)
+            for table in (left, right)
+        )
+        return first.join(second).where("k").equal_to("k").window(tumbling).columns()
 
     def python_sum(env: StreamExecutionEnvironment) -> Any:
         return env.from_source(CollectionSource(pairs)).key_by(lambda v: v[0]).process(RunningSum())
@@ -137,6 +161,14 @@ def programs(rows: int) -> dict[str, tuple[int, Callable[[], float]]]:
         )
         return time.process_time() - begun
 
+    def join_once() -> float:
+        begun = time.process_time()
+        first, second = (
+            table.append_column("w", pc.divide(table["t"], WINDOW)) for table in (left, right)
+        )
+        first.join(second.drop_columns("t"), ["k", "w"], join_type="inner", use_threads=False)
+        return time.process_time() - begun
+
     return {
         "map, Python function": (rows, lambda: run(doubled)),
         "keyed sum, ValueState": (rows, lambda: run(python_sum)),
@@ -155,6 +187,9 @@ def programs(rows: int) -> dict[str, tuple[int, Callable[[], float]]]:
         "tumbling window, columns, 2 subtasks": (many, lambda: run(columns_window(table), 2)),
         "tumbling window, columns, text keys": (many, lambda: run(columns_window(texts))),
         "pyarrow group-by, key and window": (many, group_by_window),
+        "two-stream join in windows, Python function": (rows, lambda: run(python_join)),
+        "two-stream join in windows, columns": (many, lambda: run(columns_join)),
+        "pyarrow join, key and window": (many, join_once),
     }
 
 

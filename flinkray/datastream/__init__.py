@@ -29,15 +29,18 @@ from flinkray.datastream.settings import (
     TimeCharacteristic,
 )
 from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
+from flinkray.datastream.window_join import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flinkray.streaming.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
+    CoGroupFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
+    JoinFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -73,6 +76,8 @@ __all__ = [
     "CheckpointingMode",
     "CloseableIterator",
     "CoFlatMapFunction",
+    "CoGroupFunction",
+    "CoGroupedStreams",
     "CoMapFunction",
     "CoProcessFunction",
     "Configuration",
@@ -87,6 +92,8 @@ __all__ = [
     "FlatMapFunction",
     "JobClient",
     "JobExecutionResult",
+    "JoinFunction",
+    "JoinedStreams",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",

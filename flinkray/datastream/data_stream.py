@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from flinkray.datastream.job_client import CloseableIterator
     from flinkray.datastream.keyed_stream import KeyedStream
     from flinkray.datastream.settings import ExecutionConfig
+    from flinkray.datastream.window_join import CoGroupedStreams, JoinedStreams
     from flinkray.datastream.windowed_stream import AllWindowedStream
 
 _Self = TypeVar("_Self", bound="DataStream")
@@ -247,6 +248,19 @@ class DataStream(OperatorSettings):
         if isinstance(ds, BroadcastStream):
             return BroadcastConnectedStream(self, ds)
         return ConnectedStreams(self, ds)
+
+    def join(self, other: DataStream) -> JoinedStreams:
+        """Pairs with another stream's records of the same key and window:
+        ``.where(key).equal_to(key).window(assigner).apply(function)``."""
+        from flinkray.datastream.window_join import JoinedStreams
+
+        return JoinedStreams(self, other)
+
+    def co_group(self, other: DataStream) -> CoGroupedStreams:
+        """The records of both streams by key and window, built up as with :meth:`join`."""
+        from flinkray.datastream.window_join import CoGroupedStreams
+
+        return CoGroupedStreams(self, other)
 
     def broadcast(self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]) -> Any:
         """Every record to every subtask; with descriptors, to be connected as broadcast state."""

@@ -10,6 +10,7 @@ from flinkray.streaming.columnar.window_aggregate import (
     ColumnAggregate,
     WindowAggregateOperator,
 )
+from flinkray.streaming.columnar.window_operators import WindowBatchesOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions import AggregateFunction
 from flinkray.streaming.output_tag import OutputTag
@@ -145,6 +146,37 @@ class _Windowed:
                 f"process needs a {wanted.__name__} here, got {process_window_function!r}"
             )
         return self._evaluated("Window", ListContents(), process_window_function, output_type)
+
+    def map_batches(self, func: Any) -> DataStream:
+        """Calls *func* with an Arrow record batch of all rows of a window (with ``window_start``
+        and ``window_end``); it returns a batch, a table, several, or None.
+
+        On windows of a keyed stream a batch has the rows of all keys of a subtask.  For tumbling
+        windows of event time.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+        >>> from flinkray.datastream.window import TumblingEventTimeWindows
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> table = pa.table({"v": [3, 9, 4], "t": [0, 3, 14]})
+        >>> stamped = env.from_arrow(table).assign_timestamps_and_watermarks(
+        ...     WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        ... )
+        >>> windows = stamped.window_all(TumblingEventTimeWindows.of(10))
+        >>> windows.map_batches(lambda rows: rows.sort_by("v").slice(0, 1)).execute_and_collect(1)
+        [Row(v=3, t=0, window_start=0, window_end=10)]
+        """
+        expect_function(func, "map_batch", "an object with map_batch")
+        assigner = self._assigner
+        refined = self._trigger or self._evictor or self._lateness or self._late_tag
+        if not isinstance(assigner, TumblingEventTimeWindows) or refined:
+            raise StreamError(
+                "functions of batches are for tumbling windows of event time, without triggers, "
+                "evictors, lateness and late side output; use process() for others"
+            )
+        operator = WindowBatchesOperator(func, assigner.size, assigner.offset, self._stream._keys)
+        title = f"{type(assigner).__name__}, MapBatches"
+        return self._stream._then_keyed(title, operator, None, non_parallel=not self._keyed)
 
     def _evaluated(
         self,

@@ -324,3 +324,19 @@ class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT] | None:
         """*ctx* has ``get_left_timestamp()``, ``get_right_timestamp()`` and ``get_timestamp()``,
         the later of the two."""
+
+
+class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
+    """One value for each pair of a window join."""
+
+    @abstractmethod
+    def join(self, first: IN1, second: IN2) -> OUT:
+        """*first* is of the stream that ``join`` was called on."""
+
+
+class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
+    """Any number of values for the records of a key and window in two streams."""
+
+    @abstractmethod
+    def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT] | None:
+        """One of the lists may be empty."""

@@ -34,13 +34,14 @@ class MapBatchesOperator(FunctionOperator):
             self.process_columns(block_to_columns(block, self._input_type))
 
     def process_columns(self, columns: Columns) -> None:
-        for batch in _batches(self._map_batch(columns.batch)):
+        for batch in batches_of(self._map_batch(columns.batch)):
             if batch.num_rows:
                 timestamps = columns.timestamps if batch.num_rows == len(columns) else None
                 self.output.emit_columns(Columns(batch, timestamps, columns.origin))
 
 
-def _batches(result: Any) -> Iterable[pa.RecordBatch]:
+def batches_of(result: Any) -> Iterable[pa.RecordBatch]:
+    """What a function of batches returned, as record batches."""
     if result is None:
         return ()
     if isinstance(result, pa.RecordBatch):
@@ -48,7 +49,7 @@ def _batches(result: Any) -> Iterable[pa.RecordBatch]:
     if isinstance(result, pa.Table):
         return result.combine_chunks().to_batches()  # type: ignore[no-any-return]
     if isinstance(result, Iterable):
-        return (batch for part in result for batch in _batches(part))
+        return (batch for part in result for batch in batches_of(part))
     raise StreamError(
         "a map_batches function returns an Arrow RecordBatch, a Table, several, or None; got "
         f"{type(result).__name__}"

@@ -1,0 +1,189 @@
+"""Tumbling windows of event time on columns: a join of two streams, and functions of all rows.
+
+Rows are kept as they came.  When the watermark passes the end of windows, the rows of all of them
+are handled at once: the join is one hash join by key and window.  Late rows are dropped and
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flinkray.state.descriptors import ValueStateDescriptor
+from flinkray.streaming.columnar.conversion import block_to_columns
+from flinkray.streaming.columnar.map_batches import batches_of
+from flinkray.streaming.columnar.window_buffer import (
+    WINDOW_END,
+    WINDOW_START,
+    Times,
+    WindowBuffer,
+)
+from flinkray.streaming.elements import MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operator import FunctionOperator, OperatorState, Receiver, StreamOperator
+from flinkray.streaming.operators.two_inputs import InputPort, TwoInputs
+
+_ROWS: ValueStateDescriptor[Any] = ValueStateDescriptor("rows-of-windows")
+
+
+class _BufferedWindows(StreamOperator):
+    """What the operators have in common: a buffer per input, snapshots, late rows."""
+
+    def __init__(self, size: int, offset: int, keys: Sequence[Keys]) -> None:
+        self._size, self._offset = size, offset
+        self._keys = tuple(keys)
+
+    def open(self) -> None:
+        super().open()
+        self._buffers = [WindowBuffer(self._size, self._offset) for _ in self._keys]
+        self._watermark = MIN_TIMESTAMP
+        self._late = self.context.metrics.counter("numLateRecordsDropped")
+        assert self.keyed_state is not None
+        self._stored = self.keyed_state.entries(_ROWS)
+        for tables in self._stored.values():
+            for place, table in tables.items():
+                self._buffers[place].restore(table)
+        self._stored.clear()
+
+    def _put(self, place: int, columns: Columns) -> None:
+        if len(columns):
+            late = self._buffers[place].add(columns, self._watermark)
+            if late:
+                self._late.inc(late)
+
+    def snapshot(self, checkpoint_id: int) -> OperatorState:
+        """By key, so that it can be divided: input -> rows."""
+        for place, (buffer, keys) in enumerate(zip(self._buffers, self._keys, strict=True)):
+            for key, table in buffer.by_key(keys.field):
+                self._stored.setdefault(key, {})[place] = table
+        try:
+            return super().snapshot(checkpoint_id)
+        finally:
+            self._stored.clear()
+
+
+class WindowBatchesOperator(_BufferedWindows, FunctionOperator):
+    """Calls a function with all rows of a window that this subtask has, in one record batch."""
+
+    def __init__(self, function: Any, size: int, offset: int, keys: Keys) -> None:
+        _BufferedWindows.__init__(self, size, offset, [keys])
+        FunctionOperator.__init__(self, function)
+
+    def open(self) -> None:
+        super().open()
+        self._of_window: Callable[[pa.RecordBatch], Any] = self.method("map_batch")
+
+    def process_block(self, block: Block) -> None:
+        if len(block):
+            self._put(0, block_to_columns(block))
+
+    def process_columns(self, columns: Columns) -> None:
+        self._put(0, columns)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+        taken = self._buffers[0].take(timestamp)
+        if taken is not None:
+            for start, batch in _by_window(*taken):
+                for result in batches_of(self._of_window(self._with_window(batch, start))):
+                    if result.num_rows:
+                        end = np.full(result.num_rows, start + self._size - 1, np.int64)
+                        self.output.emit_columns(Columns(result, end))
+        self.output.emit_watermark(timestamp)
+
+    def _with_window(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        rows = batch.num_rows
+        starts = pa.array(np.full(rows, start, np.int64))
+        ends = pa.array(np.full(rows, start + self._size, np.int64))
+        return batch.append_column(WINDOW_START, starts).append_column(WINDOW_END, ends)
+
+
+def _by_window(table: pa.Table, starts: Times) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each window in the order they came, windows in order of time."""
+    if int(starts.min()) != int(starts.max()):
+        order = np.argsort(starts, kind="stable")
+        table, starts = table.take(pa.array(order)), starts[order]
+    (batch,) = table.combine_chunks().to_batches()
+    bounds = [0, *(np.flatnonzero(starts[1:] != starts[:-1]) + 1).tolist(), len(starts)]
+    for begin, end in pairwise(bounds):
+        yield int(starts[begin]), batch.slice(begin, end - begin)
+
+
+class _ColumnsPort(InputPort):
+    """An input that takes columns as they are."""
+
+    def process_columns(self, columns: Columns) -> None:
+        self._operator.put_columns(self._number, columns)
+
+
+class WindowJoinOperator(TwoInputs, _BufferedWindows):
+    """All pairs of rows with equal keys in a window, as rows of both inputs' columns.
+
+    A key that is null has no partner.  Pairs come in no particular order.
+
+    Args:
+        right_suffix: added to names of the second input that the first has too.
+    """
+
+    def __init__(
+        self, size: int, offset: int, left: Keys, right: Keys, right_suffix: str = "_right"
+    ) -> None:
+        _BufferedWindows.__init__(self, size, offset, [left, right])
+        self._suffix = right_suffix
+        if left.field is None or right.field is None:
+            raise StreamError("a join of columns needs where and equal_to with names of columns")
+        self._left_key, self._right_key = left.field, right.field
+
+    def inputs(self) -> Sequence[Receiver]:
+        return (_ColumnsPort(self, 0), _ColumnsPort(self, 1))
+
+    def put_columns(self, place: int, columns: Columns) -> None:
+        """Rows of one of the inputs."""
+        names = columns.batch.schema.names
+        key = self._keys[place].field
+        if key not in names:
+            raise StreamError(f"there is no column {key!r} to join by: {names}")
+        self._put(place, columns)
+
+    def process_first(self, block: Block) -> None:
+        if len(block):
+            self.put_columns(0, block_to_columns(block))
+
+    def process_second(self, block: Block) -> None:
+        if len(block):
+            self.put_columns(1, block_to_columns(block))
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+        left, right = (buffer.take(timestamp) for buffer in self._buffers)
+        if left is not None and right is not None:
+            for batch in self._join(left, right).to_batches(1 << 16):
+                starts = batch.column(WINDOW_START).to_numpy()
+                self.output.emit_columns(Columns(batch, starts + (self._size - 1)))
+        self.output.emit_watermark(timestamp)
+
+    def _join(self, left: tuple[pa.Table, Times], right: tuple[pa.Table, Times]) -> pa.Table:
+        first, second = (
+            table.append_column(WINDOW_START, pa.array(starts)) for table, starts in (left, right)
+        )
+        joined = first.join(
+            second,
+            keys=[self._left_key, WINDOW_START],
+            right_keys=[self._right_key, WINDOW_START],
+            join_type="inner",
+            right_suffix=self._suffix,
+            use_threads=False,
+        )
+        starts = joined[WINDOW_START].to_numpy()
+        place = joined.schema.get_field_index(WINDOW_START)
+        return (
+            joined.remove_column(place)
+            .append_column(WINDOW_START, pa.array(starts))
+            .append_column(WINDOW_END, pa.array(starts + self._size))
+        )

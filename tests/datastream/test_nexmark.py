@@ -1,0 +1,74 @@
+"""Nexmark's queries give what DuckDB gives for the same events, and the events are as published."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from benchmarks._nexmark.events import Nexmark, NexmarkSource
+from benchmarks._nexmark.queries import QUERIES
+from benchmarks._nexmark.sql import SQL, tables
+
+# 25 seconds of event time in batches that end within windows.
+SETTINGS = Nexmark(50_000, rate=2000, seed=5, batch_events=3_350)
+
+
+@pytest.fixture(scope="module")
+def database() -> Any:
+    connection = duckdb.connect(config={"threads": 1})
+    for name, table in tables(SETTINGS).items():
+        connection.register(name, table)
+    return connection
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("query", QUERIES)
+def test_query_gives_what_a_database_gives(
+    env: Any, database: Any, query: str, parallelism: int
+) -> None:
+    env.set_parallelism(parallelism)
+    results = QUERIES[query](env.from_source(NexmarkSource(SETTINGS))).execute_and_collect()
+    expected = Counter(database.execute(SQL[query]).fetchall())
+    assert len(expected) >= 3
+    assert Counter(tuple(row) for row in results) == expected
+
+
+def test_kinds_come_in_their_proportions_and_ids_in_order() -> None:
+    kinds = tables(SETTINGS)
+    counts = {name: table.num_rows for name, table in kinds.items()}
+    assert counts == {"person": 1000, "auction": 3000, "bid": 46_000}
+    assert kinds["person"]["id"].to_pylist() == list(range(1000, 2000))
+    assert kinds["auction"]["id"].to_pylist() == list(range(1000, 4000))
+
+
+def test_half_of_the_bids_are_for_hot_auctions_and_three_quarters_by_hot_bidders() -> None:
+    bids = tables(SETTINGS)["bid"]
+    hot_auctions = np.mean(bids["auction"].to_numpy() % 100 == 0)
+    hot_bidders = np.mean(bids["bidder"].to_numpy() % 100 == 1)
+    assert hot_auctions == pytest.approx(1 / 2, abs=0.02)
+    assert hot_bidders == pytest.approx(3 / 4, abs=0.02)
+
+
+def test_events_have_the_published_size_on_the_average() -> None:
+    bids = tables(SETTINGS)["bid"]
+    sizes = [4 * 8 + len(text) for text in bids["extra"].to_pylist()]
+    assert np.mean(sizes) == pytest.approx(100, abs=1)
+    auctions = tables(SETTINGS)["auction"]
+    used = [
+        6 * 8 + sum(map(len, texts))
+        for texts in zip(
+            *(auctions[name].to_pylist() for name in ("itemName", "description", "extra")),
+            strict=True,
+        )
+    ]
+    assert np.mean(used) == pytest.approx(500, abs=5)
+
+
+def test_same_seed_makes_the_same_events() -> None:
+    assert SETTINGS.batch(2).equals(SETTINGS.batch(2))
+    other = Nexmark(50_000, rate=2000, seed=6, batch_events=3_350)
+    assert not SETTINGS.batch(2).equals(other.batch(2))
