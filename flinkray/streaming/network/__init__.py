@@ -20,6 +20,7 @@ from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
+from flinkray.streaming.network.signal import Signal
 from flinkray.streaming.network.sockets import DataAddress
 from flinkray.streaming.network.subpartition import Subpartition
 
@@ -37,6 +38,7 @@ __all__ = [
     "PartitionReleasedError",
     "ProducerLostError",
     "ResultPartition",
+    "Signal",
     "Subpartition",
     "UnpicklableRecordsError",
     "WireFormatError",

@@ -166,7 +166,7 @@ class ElementEncoder:
                 known_schemas.add(schema_id)
                 data = memoryview(batch.schema.serialize())
                 encoded.descriptions.append((_SCHEMA, schema_id, encoded.add(data)))
-            if pa.ipc.get_record_batch_size(batch) < SCATTER_FROM:
+            if batch.get_total_buffer_size() < SCATTER_FROM:
                 pieces.append(memoryview(batch.serialize()))
                 size = len(pieces[0])
             else:

@@ -12,6 +12,7 @@ from typing import Any
 from flinkray.core.clock import Clock
 from flinkray.core.errors import FlinkRayError, RpcConnectionError
 from flinkray.rpc.tls import Tls
+from flinkray.streaming.network.blocking_partition import BlockingPartition
 from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.credit import FloatingCredit
 from flinkray.streaming.network.frames import FAILED, NOT_FOUND, head
@@ -99,23 +100,26 @@ class NetworkEnvironment:
         subpartitions: int,
         *,
         buffer_timeout: float | None = 0.1,
+        is_blocking: bool = False,
     ) -> ResultPartition:
-        """A pipelined partition; ``subpartitions`` of it are the channels to write to.
+        """A partition; ``subpartitions`` of it are the channels to write to.
 
         *producer*: the task's name.  *buffer_timeout*: seconds; 0: send every batch at once; None:
-        when a segment is full.
+        when a segment is full.  *is_blocking*: it is read when it is complete, and lies on the disk
+        until it is released.
 
         Raises:
             ValueError: there is one of that id.
         """
-        partition = ResultPartition(
-            partition_id,
-            self._name(producer),
-            subpartitions,
-            self.settings,
-            self.timers,
-            buffer_timeout,
-        )
+        name = self._name(producer)
+        settings, timers = self.settings, self.timers
+        partition: ResultPartition
+        if is_blocking:
+            partition = BlockingPartition(partition_id, name, subpartitions, settings, timers)
+        else:
+            partition = ResultPartition(
+                partition_id, name, subpartitions, settings, timers, buffer_timeout
+            )
         self._registry.add(partition)
         return partition
 

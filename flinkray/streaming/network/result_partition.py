@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -178,12 +178,10 @@ class ResultPartition:
         now = self.clock.monotonic()
         with self.lock:
             self._flush_at = None
-            ready: Sequence[SubpartitionView | None] = [
-                subpartition.finish_due(now) for subpartition in self.subpartitions
-            ]
-        for view in ready:
-            if view is not None:
-                view.notify()
+            ready = [subpartition.finish_due(now) for subpartition in self.subpartitions]
+        for notify in ready:
+            if notify is not None:
+                notify()
 
     def attach(self, view: SubpartitionView, index: int) -> bool:
         """Let somebody read a subpartition; whether the view is to be notified.
@@ -200,9 +198,9 @@ class ResultPartition:
 
     def decode(self, buffer: Buffer) -> list[Element]:
         """The lock is held."""
-        return self.encoder.decoder().decode(
-            buffer.descriptions, pa.py_buffer(b"".join(buffer.parts))
-        )
+        parts = buffer.parts
+        data = pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
+        return self.encoder.decoder().decode(buffer.descriptions, data)
 
     def notify_room(self) -> None:
         """A buffer has left: who waits for that goes on."""

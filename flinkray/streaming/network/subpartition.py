@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -35,6 +35,8 @@ class SubpartitionView(Protocol):
 
     is_remote: bool
     """Takes encoded buffers."""
+    position: int
+    """Buffers that it has taken, where several views read the same ones."""
 
     def becomes_ready(self) -> bool:
         """Something is there to be taken; whether :meth:`notify` is to be called for that."""
@@ -103,9 +105,9 @@ class Subpartition:
                 self._finish([element], 0)
             else:
                 self._add(element, size)
-            view = self._ready()
-        if view is not None:
-            view.notify()
+            notify = self._ready()
+        if notify is not None:
+            notify()
 
     def put_first(self, barrier: Barrier) -> list[Element]:
         """Let a barrier overtake all that was not sent yet (unaligned checkpoints, ST-06); what it
@@ -121,11 +123,11 @@ class Subpartition:
                 buffer = self._new_buffer([barrier], 0)
                 buffer.is_urgent = True
                 self._buffers.appendleft(buffer)
-            ready = self._ready()
+            notify = self._ready()
         if isinstance(view, LocalView):
             view.overtake(barrier)
-        if ready is not None:
-            ready.notify()
+        if notify is not None:
+            notify()
         return overtaken
 
     def flush(self) -> None:
@@ -133,9 +135,9 @@ class Subpartition:
         if self._open:
             with self._lock:
                 self._finish_open()
-                view = self._ready()
-            if view is not None:
-                view.notify()
+                notify = self._ready()
+            if notify is not None:
+                notify()
 
     def metrics(self) -> ChannelMetrics:
         """What was sent, and what waits."""
@@ -147,8 +149,10 @@ class Subpartition:
 
     def _size_of(self, element: Element) -> int:
         if type(element) is Columns:
-            times = 0 if element.timestamps is None else 8 * len(element)
-            return int(pa.ipc.get_record_batch_size(element.batch)) + times
+            size = int(element.batch.get_total_buffer_size())
+            if size >= self._segment // 2:  # of a slice, that is the size of the whole
+                size = pa.ipc.get_record_batch_size(element.batch)
+            return size if element.timestamps is None else size + 8 * len(element)
         if type(element) is Block:
             return int(len(element) * self.partition.record_size)
         return _SIGN_SIZE
@@ -172,8 +176,8 @@ class Subpartition:
 
     # --- buffers; the lock is held ------------------------------------------------------------
 
-    def finish_due(self, now: float) -> SubpartitionView | None:
-        """Finish what has waited long enough; who is to be notified."""
+    def finish_due(self, now: float) -> Callable[[], None] | None:
+        """Finish what has waited long enough; what is to be called then, without the lock."""
         if self._open:
             assert self._timeout is not None
             due = self._open_since + self._timeout
@@ -199,7 +203,10 @@ class Subpartition:
                 for piece in in_halves(element):
                     self._finish([piece], size // 2)
         else:
-            self._buffers.append(buffer)
+            self._keep(buffer)
+
+    def _keep(self, buffer: Buffer) -> None:
+        self._buffers.append(buffer)
 
     def _new_buffer(self, elements: Sequence[Element], size: int) -> Buffer:
         buffer = Buffer(elements, sum(map(_records, elements)), size + OVERHEAD)
@@ -229,9 +236,12 @@ class Subpartition:
         partition.queued += size
         partition.full += (self.queued >= self._most_queued) - was_full
 
-    def _ready(self) -> SubpartitionView | None:
+    def _ready(self) -> Callable[[], None] | None:
+        """What is to be called, without the lock, for what can be taken now."""
         view = self.view
-        return view if view is not None and self._buffers and view.becomes_ready() else None
+        if view is not None and self._buffers and view.becomes_ready():
+            return view.notify
+        return None
 
     # --- the view's; the lock is held ---------------------------------------------------------
 

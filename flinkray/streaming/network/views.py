@@ -36,7 +36,6 @@ class RemoteView:
         self, subpartition: Subpartition, sender: Sender, channel: int, credit: int, consumer: str
     ) -> None:
         self.position = 0
-        """For subpartitions that can be read more than once."""
         self._subpartition = subpartition
         self._lock = subpartition.partition.lock
         self._sender = sender

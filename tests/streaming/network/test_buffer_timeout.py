@@ -94,11 +94,11 @@ def test_without_time_out_only_full_segments_are_sent() -> None:
         clock.advance(3600)
         process.timers.run_due()
         assert channel.came() == []
-        for _ in range(4):
+        for _ in range(5):
             channel.put(numbers(100))
         (columns,) = channel.came()
         assert isinstance(columns, Columns)
-        assert len(columns) == 500
+        assert len(columns) == 600
 
 
 def test_watermarks_keep_their_place_and_the_last_of_several_stands_for_all() -> None:

@@ -1,0 +1,172 @@
+"""Batches from one process to another on one node: flinkray's channels beside bare blocking
+sockets, Arrow Flight and calls of a Ray actor, in one run.
+
+Medians of several rounds; the contenders take turns within a round, so that what else the machine
+does hits all of them.  Compare ratios: a figure of one run says little about another run's.
+
+Exit status 1: a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+
+HERE = Path(__file__).resolve().parent
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
+
+from _channels import blocks  # noqa: E402
+from _channels.contender import Contender  # noqa: E402
+from _channels.over_channels import OverChannels  # noqa: E402
+from _channels.over_flight import OverFlight  # noqa: E402
+from _channels.over_ray import OverRay  # noqa: E402
+from _channels.over_sockets import OverSockets  # noqa: E402
+from _machine import facts  # noqa: E402
+from _rpc.report import Goal, Section, microseconds  # noqa: E402
+
+UNIX, TCP = "channels, unix socket", "channels, TCP"
+SIZES = {"4 KB": 4_096, "64 KB": 65_536, "1 MB": 2**20, "8 MB": 2**23}
+BYTES_PER_MEASUREMENT = 256 * 2**20
+MOST_BATCHES = 8_000
+ROUND_TRIPS = 1_000
+
+Figures = dict[str, dict[str, dict[str, float]]]
+"""Size -> contender -> figure."""
+
+
+def batch_of(size: int) -> pa.RecordBatch:
+    """Four columns of numbers."""
+    rows = size // 32
+    return pa.record_batch(
+        {name: np.arange(first, first + rows) for first, name in enumerate("abcd")}
+    )
+
+
+def measure(contenders: list[Contender], rounds: int, share: float) -> Figures:
+    """*share*: of the usual number of batches."""
+    taken: dict[tuple[str, str, str], list[float]] = {}
+    for number in range(rounds + 1):  # the first warms up
+        for size, length in SIZES.items():
+            batch = batch_of(length)
+            count = max(4, int(share * min(MOST_BATCHES, BYTES_PER_MEASUREMENT // length)))
+            for contender in contenders:
+                is_ray = isinstance(contender, OverRay)
+                few = count // 8 if is_ray else count
+                seconds = contender.throughput(batch, max(4, few))
+                trips = max(20, int(share * ROUND_TRIPS) // (1 if length < 2**20 else 10))
+                p50, p99 = contender.round_trips(batch, trips // 4 if is_ray else trips)
+                if number:
+                    for what, value in (("seconds", seconds), ("p50", p50), ("p99", p99)):
+                        taken.setdefault((size, contender.name, what), []).append(value)
+    found: Figures = {}
+    for (size, name, what), values in taken.items():
+        found.setdefault(size, {}).setdefault(name, {})[what] = median(values)
+    return found
+
+
+def section(size: str, figures: dict[str, dict[str, float]]) -> Section:
+    shown = Section(
+        f"batches of {size}", ("", "batches/s", "MB/s", "round trip p50, us", "p99, us")
+    )
+    for name, one in figures.items():
+        shown.add(
+            name,
+            f"{1 / one['seconds']:,.0f}",
+            f"{SIZES[size] / one['seconds'] / 1e6:,.0f}",
+            microseconds(one["p50"]),
+            microseconds(one["p99"]),
+        )
+    shown.figures = figures
+    return shown
+
+
+def goals(found: Figures) -> list[Goal]:
+    """Ratios within this run."""
+    flight, ray = OverFlight.name, OverRay.name
+    bounds = []
+    for size in ("64 KB", "1 MB", "8 MB"):
+        ratio = found[size][flight]["seconds"] / found[size][UNIX]["seconds"]
+        bounds.append(Goal(f"{size}: throughput over Arrow Flight's", ratio, 1.0, True, 2))
+    small = found["4 KB"]
+    bounds.append(
+        Goal("4 KB: round trip over Arrow Flight's", small[UNIX]["p50"] / small[flight]["p50"], 1.0)
+    )
+    if ray in small:
+        bounds.append(
+            Goal(
+                "4 KB: batches over a Ray actor's",
+                small[ray]["seconds"] / small[UNIX]["seconds"],
+                10.0,
+                True,
+                1,
+            )
+        )
+    return bounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (5)")
+    parser.add_argument("--share", type=float, default=1.0, help="of the batches of a full run (1)")
+    parser.add_argument("--no-ray", action="store_true", help="do without Ray")
+    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
+    arguments = parser.parse_args()
+    machine = facts("flinkray", "ray", "pyarrow")
+    for name, value in machine.items():
+        print(f"{name:<28}{value}")
+    makers: list[Callable[[], Contender]] = [
+        lambda: OverChannels(UNIX, "one"),
+        lambda: OverChannels(TCP, "two"),
+        OverSockets,
+        lambda: OverFlight(folder),
+    ]
+    if not arguments.no_ray:
+        makers.append(OverRay)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        contenders = []
+        for make in makers:
+            contender = make()
+            stack.callback(contender.close)
+            contenders.append(contender)
+        found = measure(contenders, arguments.rounds, arguments.share)
+        channels = contenders[0]
+        assert isinstance(channels, OverChannels)
+        python_values = blocks.measure(channels, arguments.rounds)
+    for size, figures in found.items():
+        section(size, figures).show()
+    python_values.show()
+    checked = goals(found)
+    for goal in checked:
+        print(f"goal: {goal}")
+    if arguments.json:
+        report = {
+            "machine": machine,
+            "rounds": arguments.rounds,
+            "goals": {
+                goal.what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
+                for goal in checked
+            },
+            "batches": found,
+            "blocks": python_values.figures,
+        }
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    sys.exit(0 if all(goal.is_met for goal in checked) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Results of batch jobs: written to a file first, read when they are complete, by whom and as often
+as it takes, until they are released."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from array import array
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
+
+import msgpack
+
+from flinkray.streaming.elements import Element, EndOfInput
+from flinkray.streaming.network.buffers import OVERHEAD, Buffer
+from flinkray.streaming.network.frames import padding
+from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.settings import NetworkSettings
+from flinkray.streaming.network.subpartition import Subpartition, SubpartitionView
+from flinkray.streaming.network.timers import Timers
+
+_HEAD = Struct("<II")
+"""Bytes of the description and of the data that follow."""
+
+
+def _nameless(directory: str) -> int:
+    """A new file without a name."""
+    number, path = tempfile.mkstemp(dir=directory)
+    os.unlink(path)
+    return number
+
+
+class SpillFile:
+    """Encoded buffers one after the other.  The file has no name: it goes with the process."""
+
+    def __init__(self, directory: str) -> None:
+        self._file = open(_nameless(directory), "w+b", 2**20)  # noqa: SIM115 - see close
+        self._size = 0
+        self._map: mmap.mmap | None = None
+
+    def append(self, buffer: Buffer) -> int:
+        """Where it is.
+
+        Raises:
+            OSError: the disk is full, for one.
+        """
+        at = self._size
+        described = msgpack.packb((buffer.records, buffer.is_event, buffer.descriptions))
+        pad = padding(len(described))
+        write = self._file.write
+        write(_HEAD.pack(len(described), buffer.data_size))
+        write(described)
+        write(pad)
+        for part in buffer.parts:
+            write(part)
+        self._size += _HEAD.size + len(described) + len(pad) + buffer.data_size
+        return at
+
+    def read(self, at: int) -> Buffer:
+        """The buffer there.  Its data is the system's copy of the file, not this process's."""
+        if self._map is None or self._size > len(self._map):
+            self._file.flush()
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        view = memoryview(self._map)
+        described, size = _HEAD.unpack_from(view, at)
+        at += _HEAD.size
+        records, is_event, descriptions = msgpack.unpackb(view[at : at + described], use_list=False)
+        at += described + (-described & 7)
+        buffer = Buffer((), records, size + OVERHEAD)
+        buffer.elements = None
+        buffer.is_event = is_event
+        buffer.descriptions = descriptions
+        buffer.parts = [view[at : at + size]] if size else []
+        return buffer
+
+    def close(self) -> None:
+        """Free the disk; what is being read stays until it was."""
+        self._map = None
+        self._file.close()
+
+
+class BlockingPartition(ResultPartition):
+    """What one subtask produces for consumers that start when it has ended.
+
+    Writing never waits for a consumer and memory does not grow with what is written, but for eight
+    bytes per buffer.  A consumer that fails does no harm; the next one reads from the beginning.
+    """
+
+    is_blocking = True
+
+    def __init__(
+        self,
+        partition_id: Any,
+        producer: str,
+        subpartitions: int,
+        settings: NetworkSettings,
+        timers: Timers,
+    ) -> None:
+        self.file = SpillFile(settings.directory)
+        super().__init__(partition_id, producer, subpartitions, settings, timers, None)
+
+    def _make(self, count: int) -> tuple[Subpartition, ...]:
+        return tuple(BlockingSubpartition(self, self.file, index) for index in range(count))
+
+    def has_room(self) -> bool:
+        self.check()
+        return True
+
+    def release(self) -> None:
+        super().release()
+        with self.lock:
+            self.file.close()
+
+    def fail(self, reason: str) -> None:
+        super().fail(reason)
+        with self.lock:
+            self.file.close()
+
+
+class BlockingSubpartition(Subpartition):
+    """Lies in the partition's file."""
+
+    def __init__(self, partition: BlockingPartition, file: SpillFile, index: int) -> None:
+        super().__init__(partition, index)
+        self._file = file
+        self._places = array("Q")
+        self._is_complete = False
+        self._views: list[SubpartitionView] = []
+        self._next: dict[SubpartitionView, Buffer] = {}
+
+    def _new_buffer(self, elements: Sequence[Element], size: int) -> Buffer:
+        buffer = super()._new_buffer(elements, size)
+        self._account(-buffer.size)
+        self._places.append(self._file.append(buffer))
+        buffer.parts = ()
+        self._is_complete = isinstance(elements[-1], EndOfInput)
+        return buffer
+
+    def _keep(self, buffer: Buffer) -> None:
+        """It is in the file."""
+
+    def _ready(self) -> Callable[[], None] | None:
+        if not self._is_complete:
+            return None
+        ready = [view for view in self._views if self.head(view) and view.becomes_ready()]
+        if not ready:
+            return None
+
+        def notify() -> None:
+            for view in ready:
+                view.notify()
+
+        return notify
+
+    def attach(self, view: SubpartitionView) -> bool:
+        self._views.append(view)
+        return self.head(view) is not None and view.becomes_ready()
+
+    def head(self, view: SubpartitionView) -> Buffer | None:
+        if not self._is_complete or view.position == len(self._places):
+            return None
+        buffer = self._next.get(view)
+        if buffer is None:
+            buffer = self._next[view] = self._file.read(self._places[view.position])
+        return buffer
+
+    def pop(self, view: SubpartitionView) -> Buffer:
+        buffer = self._next.pop(view)
+        view.position += 1
+        self.note_sent(buffer)
+        return buffer
+
+    def discard(self) -> list[SubpartitionView]:
+        views, self._views = self._views, []
+        self._next.clear()
+        self._is_complete = False
+        self._open = []
+        return views
+
+    def consumed(self, view: SubpartitionView) -> None:
+        self._forget(view)
+        super().consumed(view)
+
+    def lost(self, view: SubpartitionView, failure: Exception) -> None:
+        """Another one can read it again."""
+        self._forget(view)
+
+    def _forget(self, view: SubpartitionView) -> None:
+        with self.partition.lock:
+            if view in self._views:
+                self._views.remove(view)
+            self._next.pop(view, None)

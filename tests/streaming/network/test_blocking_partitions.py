@@ -1,0 +1,92 @@
+"""Results of batch jobs lie on the disk until they are released."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from flinkray.streaming.elements import END_OF_INPUT, Block, Columns
+from flinkray.streaming.network import NetworkSettings, PartitionReleasedError, ProducerLostError
+from tests.streaming.network.networks import PATIENCE, network, numbers, read
+
+
+def open_files(folder: Path) -> list[str]:
+    """Those of this process in that folder, whether they have a name or not."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            continue  # that of the listing
+    return [link for link in links if link.startswith(f"{folder}/")]
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_result_is_read_when_it_is_complete_and_as_often_as_wished(
+    is_local: bool, tmp_path: Path
+) -> None:
+    settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))
+    with network() as make:
+        producer = make("producer", settings=settings)
+        consumer = producer if is_local else make("consumer", settings=settings)
+        partition = producer.create_partition("p", "Source", 2, is_blocking=True)
+        early = read(consumer, producer)
+        for first in range(0, 5_000, 1000):
+            assert partition.has_room()
+            for subpartition in partition.subpartitions:
+                subpartition.put(Block([first]))
+                subpartition.put(numbers(1000, first))
+        assert early.gate.poll() is None
+        assert partition.metrics().queued_bytes == 0
+        for subpartition in partition.subpartitions:
+            subpartition.put(END_OF_INPUT)
+        for reading in (early, read(consumer, producer), read(consumer, producer, "p", 1)):
+            elements = reading.rest()
+            columns = [element for element in elements if isinstance(element, Columns)]
+            assert [batch.batch.column(0)[0].as_py() for batch in columns] == [
+                0, 1000, 2000, 3000, 4000,
+            ]  # fmt: skip
+            assert sum(map(len, elements)) == 5_005
+        consumed = threading.Event()
+        partition.on_consumed(consumed.set)
+        assert consumed.wait(PATIENCE)
+
+
+def test_lost_consumer_does_the_result_no_harm(tmp_path: Path) -> None:
+    """EX-14."""
+    settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))
+    with network() as make:
+        producer, consumer = make("producer", settings=settings), make("consumer")
+        partition = producer.create_partition("p", "Source", 1, is_blocking=True)
+        for first in range(0, 100_000, 1000):
+            partition.subpartitions[0].put(numbers(1000, first))
+        partition.subpartitions[0].put(END_OF_INPUT)
+        lost = read(consumer, producer)
+        lost.next()
+        consumer.close()
+        elements = read(make("another"), producer).rest()
+        assert sum(map(len, elements)) == 100_000
+        assert partition.failure is None
+
+
+def test_released_result_is_gone_from_the_disk_and_fails_who_still_reads(tmp_path: Path) -> None:
+    settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))
+    with network() as make:
+        producer, consumer = make("producer", settings=settings), make("consumer")
+        partition = producer.create_partition("p", "Source", 1, is_blocking=True)
+        assert len(open_files(tmp_path)) == 1
+        assert list(tmp_path.iterdir()) == []
+        for first in range(0, 3_000_000, 100_000):
+            partition.subpartitions[0].put(numbers(100_000, first))
+        partition.subpartitions[0].put(END_OF_INPUT)
+        reading = read(consumer, producer)
+        reading.next()
+        producer.release_partition(partition)
+        assert open_files(tmp_path) == []
+        with pytest.raises(ProducerLostError, match="released"):
+            reading.rest()
+        with pytest.raises(PartitionReleasedError):
+            partition.has_room()
