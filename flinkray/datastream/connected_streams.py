@@ -39,8 +39,9 @@ def two_input_stream(
     second: DataStream,
     output_type: TypeInformation | None,
     keyed: bool,
+    sort_keys: tuple[Keys | None, Keys | None] | None = None,
 ) -> DataStream:
-    """The results of an operator on two streams."""
+    """The results of an operator on two streams; batch mode sorts them by *sort_keys*."""
     transformation = OperatorTransformation(
         name,
         output_type,
@@ -48,6 +49,7 @@ def two_input_stream(
         inputs=[first._stream, second._stream],
         convert=None if output_type is None else output_type.converter(),
         keyed=keyed,
+        sort_keys=sort_keys,
     )
     return first._env.add(transformation)
 
@@ -138,7 +140,7 @@ class ConnectedStreams:
         keys: tuple[Keys, Keys] | None,
     ) -> DataStream:
         return two_input_stream(
-            name, operator, self.stream1, self.stream2, output_type, keys is not None
+            name, operator, self.stream1, self.stream2, output_type, keys is not None, keys
         )
 
 
@@ -191,4 +193,5 @@ class BroadcastConnectedStream:
             self.broadcast_stream.input_stream,
             output_type,
             isinstance(stream, KeyedStream),
+            (stream._keys, None) if isinstance(stream, KeyedStream) else None,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from flinkray.core.ids import JobID
+from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.data_stream import DataStream
 from flinkray.datastream.flink_settings import FLINK_SETTINGS
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
@@ -331,6 +332,9 @@ class StreamExecutionEnvironment:
             auto_watermark_interval=self._config.get_auto_watermark_interval(),
             buffer_timeout=self._buffer_timeout,
             batch=batch,
+            sort_memory=parse_memory_size(
+                self._configuration.get_string("execution.sorted-inputs.memory", "128mb")
+            ),
             job_parameters=self._config.get_global_job_parameters(),
         )
         graph = build_graph(self._transformations, settings)

@@ -81,5 +81,11 @@ class IntervalJoined:
             self._late_right,
         )
         return two_input_stream(
-            "Interval Join", operator, self._left, self._right, output_type, True
+            "Interval Join",
+            operator,
+            self._left,
+            self._right,
+            output_type,
+            True,
+            (self._left._keys, self._right._keys),
         )

@@ -215,6 +215,7 @@ class KeyedStream(DataStream):
         typed: bool = True,
         **settings: Any,
     ) -> DataStream:
+        settings.setdefault("sort_keys", (self._keys,))
         return self._then(name, operator, output_type, typed, keyed=True, **settings)
 
 

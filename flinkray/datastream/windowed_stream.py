@@ -176,7 +176,9 @@ class _Windowed:
             )
         operator = WindowBatchesOperator(func, assigner.size, assigner.offset, self._stream._keys)
         title = f"{type(assigner).__name__}, MapBatches"
-        return self._stream._then_keyed(title, operator, None, non_parallel=not self._keyed)
+        return self._stream._then_keyed(
+            title, operator, None, non_parallel=not self._keyed, sort_keys=None
+        )
 
     def _evaluated(
         self,
@@ -266,7 +268,7 @@ class WindowedStream(_Windowed):
             assigner.size, assigner.slide, assigner.offset, columns, self._stream._keys
         )
         title = f"{type(assigner).__name__}, Aggregate columns"
-        return self._stream._then_keyed(title, operator, None)
+        return self._stream._then_keyed(title, operator, None, sort_keys=None)
 
 
 class AllWindowedStream(_Windowed):

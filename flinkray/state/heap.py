@@ -143,6 +143,11 @@ class HeapKeyedStateBackend:
             return HeapAggregatingState(entries, context, descriptor.agg_function)
         raise StateError(f"there is no keyed state for {descriptor!r}")
 
+    def clear(self) -> None:
+        """Forget everything that is stored; handles stay good."""
+        for table in self._tables.values():
+            table.entries.clear()
+
     def merge_namespaces(
         self, descriptor: StateDescriptor, key: Any, target: Any, sources: Iterable[Any]
     ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from flinkray.state.heap_handles import KeyContext
 from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange
-from flinkray.streaming.elements import MIN_TIMESTAMP
+from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.streaming.time_service import ProcessingTimeService, ScheduledCallback
 
 TimerCallback = Callable[[int, Any, Any], None]
@@ -134,6 +134,16 @@ class InternalTimerService:
         included."""
         self.current_watermark = timestamp
         self._fire(self._event, timestamp, self._on_event_time)
+
+    def fire_all_processing_time_timers(self) -> bool:
+        """Whatever the time is; whether there were any."""
+        any_timers = self._processing.first() is not None
+        if any_timers:
+            self._fire(self._processing, MAX_TIMESTAMP, self._on_processing_time)
+            if self._physical is not None:
+                self._physical.cancel()
+                self._physical = None
+        return any_timers
 
     def _fire(self, queue: TimerQueue, until: int, callback: TimerCallback) -> None:
         context = self._context

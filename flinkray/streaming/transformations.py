@@ -19,7 +19,10 @@ from flinkray.streaming.graph import (
     StreamNode,
     max_parallelism_of,
 )
+from flinkray.streaming.key_sorter import DEFAULT_MEMORY
+from flinkray.streaming.keying import Keys
 from flinkray.streaming.operator import ChainingStrategy, StreamOperator
+from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
 from flinkray.streaming.partitioners import (
     ForwardPartitioner,
     RebalancePartitioner,
@@ -56,6 +59,8 @@ class OperatorTransformation(Transformation):
     buffer_timeout: int | None = None
     batch_operator: StreamOperator | None = None
     """What takes the operator's place in batch mode."""
+    sort_keys: tuple[Keys | None, ...] | None = None
+    """The inputs' keys, by which batch mode sorts; None: it does not."""
 
 
 @dataclass(eq=False)
@@ -101,6 +106,7 @@ class GraphSettings:
     auto_watermark_interval: int = 200
     buffer_timeout: int | None = 100
     batch: bool = False
+    sort_memory: int = DEFAULT_MEMORY
     job_parameters: dict[str, str] = field(default_factory=dict)
 
 
@@ -171,6 +177,10 @@ class _Builder:
         operator = transformation.operator
         if settings.batch and transformation.batch_operator is not None:
             operator = transformation.batch_operator
+        elif settings.batch and transformation.sort_keys is not None:
+            operator = SortedInputsOperator(
+                operator, transformation.sort_keys, settings.sort_memory
+            )
         node = StreamNode(
             id=len(self._graph.nodes) + 1,
             name=transformation.name,

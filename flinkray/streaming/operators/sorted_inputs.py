@@ -1,0 +1,136 @@
+"""Batch mode: a keyed operator is given one key after the other, so that it keeps one key's state.
+
+(Flink's sorting inputs with the BatchExecutionKeyedStateBackend and its timer service.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any
+
+from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.key_sorter import DEFAULT_MEMORY, Entry, KeySorter
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operator import OperatorState, Output, Receiver, StreamOperator
+from flinkray.streaming.operators.source import BLOCK_RECORDS
+
+
+class _TimelessOutput(Output):
+    """Lets records through: what a key's end means for time concerns nobody else."""
+
+    def __init__(self, output: Output) -> None:
+        self.__dict__.update(output.__dict__)
+
+    def emit_watermark(self, timestamp: int) -> None:
+        return None
+
+    def emit_status(self, idle: bool) -> None:
+        return None
+
+
+class SortedInputsOperator(StreamOperator):
+    """Collects the inputs of another operator and gives them to it by key and in order of time.
+
+    At the end of each key all its timers fire, those of processing time too, and its state goes.
+    An input without keys (the broadcast side) is passed on at once, so all of it comes first.
+
+    Args:
+        keys: of each input; None where records are not keyed.
+        memory: bytes of records that are kept outside files.
+    """
+
+    def __init__(
+        self, operator: StreamOperator, keys: Sequence[Keys | None], memory: int = DEFAULT_MEMORY
+    ) -> None:
+        self.operator = operator
+        self._keys = tuple(keys)
+        self._memory = memory
+
+    def setup(self, context: Any, output: Any) -> None:
+        super().setup(context, output)
+        self.operator.setup(context, _TimelessOutput(output))
+
+    def open(self) -> None:
+        self.sorter = KeySorter(self._memory)
+        self._open_inputs = len(self._keys)
+        self._ports = self.operator.inputs()
+        self.operator.open()
+
+    def close(self) -> None:
+        try:
+            self.operator.close()
+        finally:
+            self.sorter.close()
+
+    def inputs(self) -> Sequence[Receiver]:
+        return [_SortingPort(self, place) for place in range(len(self._keys))]
+
+    def take_in(self, place: int, block: Block) -> None:
+        """Records of one input."""
+        keys = self._keys[place]
+        if keys is None:
+            self._ports[place].process_block(block)
+        else:
+            self.sorter.add(place, block, keys.of_block(block))
+
+    def end(self) -> None:
+        """One of the inputs has ended; after the last, everything is handled."""
+        self._open_inputs -= 1
+        if self._open_inputs == 0:
+            for key, entries in self.sorter.by_key():
+                for place, block in _blocks(key, entries):
+                    self._ports[place].process_block(block)
+                self._end_key()
+            self.output.emit_watermark(MAX_TIMESTAMP)
+
+    def _end_key(self) -> None:
+        operator: Any = self.operator
+        timers = getattr(operator, "timers", None)
+        while timers is not None:
+            operator.process_watermark(MAX_TIMESTAMP)
+            if not timers.fire_all_processing_time_timers():
+                timers.current_watermark = MIN_TIMESTAMP
+                break
+        assert operator.keyed_state is not None
+        operator.keyed_state.clear()
+
+    def finish(self) -> None:
+        self.operator.finish()
+
+    def snapshot(self, checkpoint_id: int) -> OperatorState:
+        raise StreamError(
+            "batch mode takes no checkpoints: what fails is read again from the start"
+        )
+
+
+class _SortingPort:
+    """One of the inputs."""
+
+    def __init__(self, operator: SortedInputsOperator, place: int) -> None:
+        self._operator = operator
+        self._place = place
+
+    def process_block(self, block: Block) -> None:
+        self._operator.take_in(self._place, block)
+
+    def process_columns(self, columns: Columns) -> None:
+        self._operator.take_in(self._place, columns.to_block())
+
+    def process_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._operator.end()
+
+    def process_status(self, idle: bool) -> None:
+        """Batch mode has no progress of time that idleness could hold back."""
+
+
+def _blocks(key: Any, entries: Iterator[Entry]) -> Iterator[tuple[int, Block]]:
+    """The records of a key in blocks, each of one input."""
+    for (place, stamped), same in groupby(entries, key=itemgetter(2, 5)):
+        while chunk := list(islice(same, BLOCK_RECORDS)):
+            values = [entry[4] for entry in chunk]
+            times = [entry[1] for entry in chunk] if stamped else None
+            yield place, Block(values, times, [key] * len(chunk))

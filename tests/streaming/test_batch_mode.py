@@ -1,0 +1,276 @@
+"""Batch mode: keyed operators are given one key after the other, in bounded memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    OutputTag,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+from flinkray.datastream.common import Time
+from flinkray.datastream.settings import Configuration
+from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from flinkray.datastream.window import (
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
+from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.key_sorter import KeySorter
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operators.keyed import KeyedMapOperator
+from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
+from flinkray.testing.manual_clock import ManualClock
+from flinkray.testing.operator_harness import OperatorHarness
+
+BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    lambda value, _: value[1]
+)
+
+
+@pytest.fixture
+def env() -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment(clock=ManualClock()).set_parallelism(2)
+    return env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+
+
+def stream(env: Any, *values: Any) -> Any:
+    return env.from_collection(list(values)).assign_timestamps_and_watermarks(BY_TIME)
+
+
+def keyed(env: Any, *values: Any) -> Any:
+    return stream(env, *values).key_by(lambda v: v[0])
+
+
+# --- sorting --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [1, 3_000, 1 << 30])
+def test_records_come_by_key_and_time_whatever_fits_into_memory(memory: int) -> None:
+    chance = random.Random(3)
+    sorter = KeySorter(memory)
+    given: dict[str, list[Any]] = {}
+    for number in range(40):
+        keys = [chance.choice("abcdef") for _ in range(5)]
+        times = [chance.randrange(10) for _ in range(5)]
+        values = [(number, place) for place in range(5)]
+        sorter.add(0, Block(values, times), keys)
+        for record in zip(keys, times, values, strict=True):
+            given.setdefault(record[0], []).append(record[1:])
+    assert {1: 40, 1 << 30: 0}.get(memory, sorter.number_of_runs) == sorter.number_of_runs
+    assert memory != 3_000 or 5 < sorter.number_of_runs < 40
+    found = {key: [(e[1], e[4]) for e in entries] for key, entries in sorter.by_key()}
+    assert found == {key: sorted(records) for key, records in given.items()}
+    sorter.close()
+    assert sorter.number_of_runs == 0
+
+
+def test_keys_with_the_same_hash_are_kept_apart() -> None:
+    """ "Aa" and "BB" have one hash in Java."""
+    sorter = KeySorter()
+    sorter.add(0, Block([1, 2, 3, 4, 5]), ["Aa", "BB", "Aa", "C#", "BB"])
+    found = [(key, [e[4] for e in entries]) for key, entries in sorter.by_key()]
+    assert sorted(found) == [("Aa", [1, 3]), ("BB", [2, 5]), ("C#", [4])]
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+class Timers(KeyedProcessFunction[Any, Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+        self.keys: set[Any] = set()
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        assert ctx.timer_service().current_watermark() == MIN_TIMESTAMP
+        key = ctx.get_current_key()
+        if self.seen.value() is None:
+            assert key not in self.keys
+            self.keys.add(key)
+            ctx.timer_service().register_event_time_timer(value[1] + 100)
+            ctx.timer_service().register_processing_time_timer(MAX_TIMESTAMP - 1)
+        self.seen.update(value[1])
+        yield key, "record", value[1]
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        assert ctx.timer_service().current_watermark() == MAX_TIMESTAMP
+        yield ctx.get_current_key(), "timer", timestamp, self.seen.value()
+
+
+def test_a_key_is_done_with_before_the_next_begins_and_its_timers_fire(env: Any) -> None:
+    env.set_parallelism(1)
+    results = keyed(env, ("a", 3), ("b", 2), ("a", 1), ("b", 9)).process(Timers())
+    assert list(results.execute_and_collect()) == [
+        ("a", "record", 1), ("a", "record", 3), ("a", "timer", 101, 3),
+        ("a", "timer", MAX_TIMESTAMP - 1, 3),
+        ("b", "record", 2), ("b", "record", 9), ("b", "timer", 102, 9),
+        ("b", "timer", MAX_TIMESTAMP - 1, 9),
+    ]  # fmt: skip
+
+
+class Number(MapFunction[Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def map(self, value: Any) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        return value[0], self.count.value()
+
+
+def test_state_is_that_of_one_key(env: Any) -> None:
+    operator = SortedInputsOperator(
+        KeyedMapOperator(Number(), Keys(lambda v: v[0])), [Keys(lambda v: v[0])], memory=2_000
+    )
+    h = OperatorHarness(operator, keyed=True)
+    for number in range(200):
+        h.process((number % 50, number))
+    assert operator.sorter.number_of_runs > 10
+    largest = 0
+    inner: Any = operator.operator
+    put_out = inner.output.emit
+
+    def watching(block: Any) -> None:
+        nonlocal largest
+        largest = max(largest, inner.keyed_state.number_of_entries("count"))
+        put_out(block)
+
+    inner.output.emit = watching
+    h.watermark(MAX_TIMESTAMP)
+    assert largest == 1
+    assert sorted(h.values()) == [(key, n) for key in range(50) for n in range(1, 5)]
+    with pytest.raises(StreamError, match="takes no checkpoints"):
+        operator.snapshot(1)
+    operator.close()
+    assert operator.sorter.number_of_runs == 0
+
+
+class Bounds(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, context.window().start, context.window().end, len(list(elements))
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [
+        TumblingEventTimeWindows.of(Time.milliseconds(10)),
+        SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(4)),
+        EventTimeSessionWindows.with_gap(Time.milliseconds(3)),
+    ],
+)
+def test_windows_give_what_streaming_gives_and_nothing_is_late(env: Any, assigner: Any) -> None:
+    chance = random.Random(1)
+    data = [(chance.choice("abc"), chance.randrange(100)) for _ in range(200)]
+    results = {}
+    for mode in (RuntimeExecutionMode.BATCH, RuntimeExecutionMode.STREAMING):
+        env.set_runtime_mode(mode)
+        windows = keyed(env, *data).window(assigner).process(Bounds())
+        results[mode] = sorted(windows.execute_and_collect())
+    assert results[RuntimeExecutionMode.BATCH] == results[RuntimeExecutionMode.STREAMING]
+    assert len(results[RuntimeExecutionMode.BATCH]) > 20
+
+
+def test_global_windows_do_not_leak_from_key_to_key(env: Any) -> None:
+    windows = env.from_collection("aababab").key_by(lambda v: v).window(GlobalWindows.create())
+    firing = windows.trigger(CountTrigger.of(3)).process(Size())
+    assert sorted(firing.execute_and_collect()) == [("a", 3), ("b", 3)]
+
+
+class Size(Bounds):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, len(list(elements))
+
+
+class Both(KeyedCoProcessFunction[Any, Any, Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last"))
+
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        before, after = self.last.value(), f"1:{value[1]}"
+        self.last.update(after)
+        yield ctx.get_current_key(), before, after
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        before, after = self.last.value(), f"2:{value[1]}"
+        self.last.update(after)
+        yield ctx.get_current_key(), before, after
+
+
+def test_two_inputs_are_taken_in_order_of_time(env: Any) -> None:
+    first, second = keyed(env, ("a", 1), ("a", 5), ("b", 4)), keyed(env, ("a", 3), ("b", 2))
+    results = sorted(first.connect(second).process(Both()).execute_and_collect(), key=str)
+    assert results == [
+        ("a", "1:1", "2:3"), ("a", "2:3", "1:5"), ("a", None, "1:1"),
+        ("b", "2:2", "1:4"), ("b", None, "2:2"),
+    ]  # fmt: skip
+
+
+class Pairs(ProcessJoinFunction[Any, Any, Any]):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+        yield left[1], right[1]
+
+
+def test_interval_join_of_bounded_inputs(env: Any) -> None:
+    """WI-15"""
+    left, right = keyed(env, ("a", 9), ("a", 1)), keyed(env, ("a", 2), ("a", 8), ("b", 1))
+    joined = left.interval_join(right).between(-1, 1).process(Pairs())
+    assert sorted(joined.execute_and_collect()) == [(1, 2), (9, 8)]
+
+
+RULES: MapStateDescriptor[str, int] = MapStateDescriptor("rules")
+UNKNOWN: OutputTag[Any] = OutputTag("unknown")
+
+
+class Rules(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        factor = ctx.get_broadcast_state(RULES).get(value[0])
+        yield (UNKNOWN, value) if factor is None else value[1] * factor
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        ctx.get_broadcast_state(RULES).put(*value)
+
+
+def test_broadcast_side_comes_before_all_records(env: Any) -> None:
+    rules = env.from_collection([("a", 10), ("b", 100)]).broadcast(RULES)
+    results = keyed(env, ("a", 1), ("b", 2), ("c", 3)).connect(rules).process(Rules())
+    assert sorted(results.execute_and_collect()) == [10, 200]
+
+
+def test_memory_for_sorting_is_configured_by_flinks_name(env: Any) -> None:
+    env.configure(Configuration().set_string("execution.sorted-inputs.memory", "1kb"))
+    keyed(env, ("a", 1)).process(Timers())
+    (operator,) = [
+        node.operator
+        for node in env.get_stream_graph().nodes
+        if isinstance(node.operator, SortedInputsOperator)
+    ]
+    assert operator._memory == 1024
+
+
+def test_failure_names_the_operator_and_the_record(env: Any) -> None:
+    def fails(value: Any) -> Any:
+        raise ValueError("no")
+
+    class Fails(Number):
+        def map(self, value: Any) -> Any:
+            return fails(value)
+
+    stream = keyed(env, ("a", 1)).map(Fails()).name("failing")
+    with pytest.raises(
+        Exception, match=r"(?s)ValueError: no.*operator 'failing'.*record \('a', 1\)"
+    ):
+        list(stream.execute_and_collect())
