@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 from flinkray.core.errors import RpcConnectionError
@@ -33,7 +34,25 @@ _MEMORY_KEPT = 1.0
 """Seconds for which the memory of a large frame may lie ready for the next one."""
 
 
-class FrameStream(asyncio.Protocol, Transport):
+_BUFFER_SIZE = 262_144
+"""Bytes that are read at once, at the most."""
+
+_of_thread = threading.local()
+
+
+def _receive_buffer() -> memoryview:
+    """The one of this thread: what is received is copied or done with before anything else runs.
+
+    Without it the loop makes a new one for each time that something comes, and for as much as might
+    come, which costs several calls to the system.
+    """
+    buffer: memoryview | None = getattr(_of_thread, "buffer", None)
+    if buffer is None:
+        buffer = _of_thread.buffer = memoryview(bytearray(_BUFFER_SIZE))
+    return buffer
+
+
+class FrameStream(asyncio.BufferedProtocol, Transport):
     """Both ends of one socket: frames out, frames in.
 
     Until :meth:`attach`, frames are read one by one by :meth:`receive` (the handshake does); from
@@ -46,6 +65,7 @@ class FrameStream(asyncio.Protocol, Transport):
         self._max_frame_size = max_frame_size
         self._transport: asyncio.Transport | None = None
         self._receiver: FrameReceiver | None = None
+        self._buffer = _receive_buffer()
         self._unread = b""
         """What has come and is not a whole frame yet, or waits for who reads it."""
         self._joiner = FragmentJoiner(max_frame_size)
@@ -92,7 +112,7 @@ class FrameStream(asyncio.Protocol, Transport):
     def attach(self, receiver: FrameReceiver) -> None:
         # the handshake is over
         self._receiver = receiver
-        self._split()
+        self._split(memoryview(self._unread))
         if self._lost is None:
             if not self._is_paused:  # by what had come already
                 self._read_on()
@@ -175,7 +195,7 @@ class FrameStream(asyncio.Protocol, Transport):
 
     def _resume(self) -> None:
         if not self._is_paused:
-            self._split()
+            self._split(memoryview(self._unread))
         if not self._is_paused:
             self._read_on()
 
@@ -183,17 +203,20 @@ class FrameStream(asyncio.Protocol, Transport):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
-        self._unread = self._unread + data if self._unread else data
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self._buffer[:nbytes]
         if self._receiver is not None:
-            self._split()
+            self._split(memoryview(self._unread + data) if self._unread else data)
             return
+        self._unread += data
         if len(self._unread) > MAX_HANDSHAKE_FRAME and self._transport is not None:
             self._transport.pause_reading()  # it is for whom the handshake makes way
         self._wake_reader()
 
-    def _split(self) -> None:
-        data = self._unread
+    def _split(self, data: memoryview) -> None:
         end = len(data)
         position = 0
         limit = min(self._max_frame_size, FRAGMENT_SIZE)
@@ -215,9 +238,9 @@ class FrameStream(asyncio.Protocol, Transport):
             else:
                 position = self._fragment(data, begin, length)
             receiver = self._receiver
-        self._unread = data[position:] if position else data
+        self._unread = bytes(data[position:])
 
-    def _fragment(self, data: bytes, begin: int, length: int) -> int:
+    def _fragment(self, data: memoryview, begin: int, length: int) -> int:
         """A fragment of a large frame, or something else; returns where in *data* to go on."""
         assert self._receiver is not None
         size = length & ~FRAGMENT_BIT
@@ -238,18 +261,18 @@ class FrameStream(asyncio.Protocol, Transport):
         self._gap_number = number
         return self._fill(data, begin + FRAGMENT_HEAD.size)
 
-    def _fill(self, data: bytes, begin: int) -> int:
+    def _fill(self, data: memoryview, begin: int) -> int:
         """Copy to the gap what is there for it; returns where in *data* to go on."""
         assert self._receiver is not None
         assert self._gap is not None
         gap = self._gap
         there = len(data) - begin
         if there < len(gap):
-            gap[:there] = memoryview(data)[begin:]
+            gap[:there] = data[begin:]
             self._gap = gap[there:]
             return len(data)
         end = begin + len(gap)
-        gap[:] = memoryview(data)[begin:end]
+        gap[:] = data[begin:end]
         self._gap = None
         frame = self._joiner.take(self._gap_number)
         if frame is not None:
@@ -285,7 +308,7 @@ class FrameStream(asyncio.Protocol, Transport):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- asyncio.Protocol ---------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol -------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

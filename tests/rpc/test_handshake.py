@@ -26,8 +26,8 @@ class Recorder:
     lost: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     refused: list[str] = field(default_factory=list)
 
-    def frame_received(self, frame: bytes) -> None:
-        self.frames.put_nowait(frame)
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        self.frames.put_nowait(bytes(frame))
 
     def frame_refused(self, reason: str) -> None:
         self.refused.append(reason)
