@@ -17,7 +17,8 @@ from flinkray.streaming.network.errors import (
     WireFormatError,
 )
 from flinkray.streaming.network.input_gate import NetworkInputGate
-from flinkray.streaming.network.metrics import ChannelMetrics
+from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
+from flinkray.streaming.network.record_writer import PartitionWriter
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.signal import Signal
@@ -36,10 +37,13 @@ __all__ = [
     "NetworkSettings",
     "PartitionNotFoundError",
     "PartitionReleasedError",
+    "PartitionWriter",
     "ProducerLostError",
     "ResultPartition",
     "Signal",
     "Subpartition",
     "UnpicklableRecordsError",
     "WireFormatError",
+    "register_input",
+    "register_output",
 ]

@@ -4,8 +4,8 @@ One thread reads and never waits for a channel: what comes is bounded by credit.
 turns: whoever has something to send, a task most of all, sends it itself if nobody else is sending
 and the system takes it without waiting; what is left is for the connection's writing thread.  So a
 small buffer costs no change of threads, which would wait for Python's global lock, and a large one
-does not hold up the task.  Frames without a body go first; then every channel that can send sends
-one buffer in its turn.
+does not hold up the task.  Frames without a body go first, then barriers and ends of
+input whose turn has come in their channels; then every channel that can send sends one buffer.
 """
 
 from __future__ import annotations
@@ -139,8 +139,11 @@ class Connection:
         self._control.append(frame)
         self._send_now()
 
-    def enqueue(self, view: RemoteView) -> None:
-        self._ready.append(view)
+    def enqueue(self, view: RemoteView, is_first: bool) -> None:
+        if is_first:
+            self._ready.appendleft(view)
+        else:
+            self._ready.append(view)
         self._send_now()
 
     def forget_view(self, channel: int) -> None:
@@ -172,10 +175,12 @@ class Connection:
             parts.append(control.popleft())
         while ready and size < _WRITE_TOGETHER:
             view = ready.popleft()
-            frame, again = view.take()
+            frame, again, is_first = view.take()
             parts += frame
             size += sum(map(len, frame))
-            if again:
+            if again and is_first:
+                ready.appendleft(view)
+            elif again:
                 ready.append(view)
         return parts
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from flinkray.streaming.metrics import MetricGroup
 
 
 @dataclass(slots=True)
@@ -29,3 +32,27 @@ class ChannelMetrics:
         self.queued_buffers += other.queued_buffers
         self.back_pressured_seconds += other.back_pressured_seconds
         return self
+
+
+Read = Callable[[], ChannelMetrics]
+
+
+def register_output(group: MetricGroup, read: Read) -> None:
+    """Show the figures of a partition in a task's group; *read* is its ``metrics``."""
+    group.gauge("numBytesOut", lambda: read().bytes)
+    group.gauge("numRecordsOut", lambda: read().records)
+    group.gauge("numBuffersOut", lambda: read().buffers)
+    group.gauge("backPressuredTimeMs", lambda: int(read().back_pressured_seconds * 1000))
+    buffers = group.add_group("buffers")
+    buffers.gauge("outputQueueLength", lambda: read().queued_buffers)
+    buffers.gauge("outputQueueSize", lambda: read().queued_bytes)
+
+
+def register_input(group: MetricGroup, read: Read) -> None:
+    """Show the figures of a gate in a task's group; *read* is its ``metrics``."""
+    group.gauge("numBytesIn", lambda: read().bytes)
+    group.gauge("numRecordsIn", lambda: read().records)
+    group.gauge("numBuffersIn", lambda: read().buffers)
+    buffers = group.add_group("buffers")
+    buffers.gauge("inputQueueLength", lambda: read().queued_buffers)
+    buffers.gauge("inputQueueSize", lambda: read().queued_bytes)

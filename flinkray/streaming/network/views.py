@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Sender(Protocol):
     """What a view needs of its connection."""
 
-    def enqueue(self, view: RemoteView) -> None:
-        """The view has something to send, and waits for its turn."""
+    def enqueue(self, view: RemoteView, is_first: bool) -> None:
+        """The view has something to send, and waits for its turn; *is_first*: before others."""
 
     def send(self, frame: bytes) -> None:
         """Send a frame without body."""
@@ -45,6 +45,8 @@ class RemoteView:
         self._sequence = 0
         self._is_waiting = False
         """For its turn at the connection."""
+        self._is_event_next = False
+        """Barriers and ends of input do not wait for what other channels send."""
 
     def becomes_ready(self) -> bool:
         if self._is_waiting or not self._can_send():
@@ -53,10 +55,11 @@ class RemoteView:
         return True
 
     def notify(self) -> None:
-        self._sender.enqueue(self)
+        self._sender.enqueue(self, self._is_event_next)
 
     def _can_send(self) -> bool:
         buffer = self._subpartition.head(self)
+        self._is_event_next = buffer is not None and buffer.is_event
         return buffer is not None and (buffer.is_event or self._credit > 0)
 
     def add_credit(self, size: int) -> None:
@@ -67,13 +70,13 @@ class RemoteView:
         if is_ready:
             self.notify()
 
-    def take(self) -> tuple[list[Part], bool]:
-        """A frame, and whether there can be another one at once.  For the connection, when it is
-        the view's turn."""
+    def take(self) -> tuple[list[Part], bool, bool]:
+        """A frame, whether there can be another one at once, and whether that goes before those of
+        others.  For the connection, when it is the view's turn."""
         with self._lock:
             if not self._can_send():  # discarded meanwhile
                 self._is_waiting = False
-                return [], False
+                return [], False, False
             buffer = self._subpartition.pop(self)
             if not buffer.is_event:
                 self._credit -= buffer.size
@@ -90,9 +93,9 @@ class RemoteView:
                 ),
                 buffer.size - OVERHEAD,
             )
-            again = self._is_waiting
+            again, is_first = self._is_waiting, self._is_event_next
         self._subpartition.partition.notify_room()
-        return [frame, *buffer.parts], again
+        return [frame, *buffer.parts], again, is_first
 
     def fail(self, reason: str) -> None:
         self._sender.forget_view(self._channel)

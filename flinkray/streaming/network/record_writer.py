@@ -1,0 +1,37 @@
+"""The writer of a task in front of a result partition."""
+
+from __future__ import annotations
+
+from flinkray.streaming.channels import RecordWriter
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.partitioners import StreamPartitioner
+
+
+class PartitionWriter(RecordWriter):
+    """Divides batches among the subpartitions of a partition.
+
+    Small batches are put together there, by size and buffer time-out; so :meth:`flush`, which a
+    task calls when it has nothing to do, sends nothing.
+    """
+
+    def __init__(self, partition: ResultPartition, partitioner: StreamPartitioner) -> None:
+        super().__init__(partition.subpartitions, partitioner)
+        self.partition = partition
+        self._dividing = partitioner
+        self._puts = [subpartition.put for subpartition in partition.subpartitions]
+
+    def has_room(self) -> bool:
+        """
+        Raises:
+            ConsumerLostError, PartitionReleasedError: there is no use in writing.
+        """
+        return self.partition.has_room()
+
+    def process_block(self, block: Block) -> None:
+        for channel, part in self._dividing.split_block(block):
+            self._puts[channel](part)
+
+    def process_columns(self, columns: Columns) -> None:
+        for channel, part in self._dividing.split_columns(columns):
+            self._puts[channel](part)
