@@ -117,6 +117,7 @@ class Coordinators:
             address = await service.spawn(spec)
             gateway = await service.connect(address, SparkDriverGateway)
         except Exception as error:  # noqa: BLE001 - whatever the driver's own start-up raised
+            await service.kill(spec.name)  # it may be there all the same, and only not answer
             self._lost(key, f"the Spark driver did not start: {type(error).__name__}: {error}")
             return
         coordinator = self._coordinators[key]

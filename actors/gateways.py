@@ -292,12 +292,18 @@ class JobMasterGateway(SparkStageListenerGateway):
     @oneway
     async def slots_changed(
         self,
+        pool_number: int,
+        news_number: int,
         gained: tuple[AllocatedSlot, ...],
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
         """Slots that the pool has got and lost, and then what became of requests and slots; see
-        :mod:`flinkray.scheduler.slot_requests`."""
+        :mod:`flinkray.scheduler.slot_requests`.
+
+        The news of the JobMaster's *pool_number*-th pool are counted from 1, so that it is noticed
+        when some are lost.
+        """
 
     # from the Dispatcher
 
@@ -317,6 +323,10 @@ class JobMasterGateway(SparkStageListenerGateway):
 
 class SlotPoolGateway(FencedRpcGateway):
     """Holds the slots of one job; fenced by the JobMasterId of its JobMaster."""
+
+    @abstractmethod
+    async def request_heartbeat(self) -> int:
+        """How many news the JobMaster has been sent."""
 
     @abstractmethod
     async def connect_to_resource_manager(

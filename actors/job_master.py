@@ -121,6 +121,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             SlotPoolArguments(
                 arguments.cluster, self._job_id, arguments.job_master_id, self.address
             ),
+            heartbeat_settings(configuration),
             resource_manager=lambda: self._leaders.resource_manager,
             on_lost=self._slot_pool_lost,
         )
@@ -331,13 +332,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def slots_changed(
         self,
+        pool_number: int,
+        news_number: int,
         gained: tuple[AllocatedSlot, ...],
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
         """Last words of a pool that died, and slots of TaskExecutors that were lost since, do not
         count."""
-        if self._pool.gateway is None:
+        if not self._pool.is_next(pool_number, news_number):
             return
         for slot in gained:
             if self._task_executors.is_connected(slot.location.resource_id):

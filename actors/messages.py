@@ -114,6 +114,8 @@ class SlotPoolArguments:
     job_id: JobID
     job_master_id: JobMasterId
     job_master_address: str
+    number: int = 1
+    """Which of its JobMaster's SlotPools it is."""
 
 
 @message

@@ -86,6 +86,8 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         configuration = Configuration(arguments.cluster.configuration)
         self._job_id = arguments.job_id
         self._job_master = job_master
+        self._number = arguments.number
+        self._news_sent = 0
         self._pool = DeclarativeSlotPool(
             arguments.job_id,
             arguments.job_master_address,
@@ -225,10 +227,19 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
                 if message.size:
                     await self._tell_job_master(message)
 
+    async def request_heartbeat(self) -> int:
+        return self._news_sent
+
     async def _tell_job_master(self, news: _News) -> None:
+        """What does not arrive is missed at the next one, or at a heartbeat."""
+        self._news_sent += 1
         try:
             await self._job_master.slots_changed(
-                tuple(news.gained), tuple(news.lost), tuple(news.events)
+                self._number,
+                self._news_sent,
+                tuple(news.gained),
+                tuple(news.lost),
+                tuple(news.events),
             )
         except RecipientUnreachableError as error:
             log.info("job %s: its JobMaster cannot be told of slots: %s", self._job_id, error)

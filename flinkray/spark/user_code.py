@@ -126,8 +126,14 @@ def _is_users_own(module: ModuleType) -> bool:
         return False
     if name.partition(".")[0] == __name__.partition(".")[0]:
         return False
+    return not _is_installed(file)
+
+
+@lru_cache(maxsize=100_000)
+def _is_installed(file: str) -> bool:
+    """Kept, because every function that is sent asks for every loaded module."""
     path = Path(file).resolve()
-    return not any(folder in path.parents for folder in _installation_folders())
+    return any(folder in path.parents for folder in _installation_folders())
 
 
 @lru_cache(maxsize=1)

@@ -25,11 +25,13 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RegistrationFailure
+from flinkray.rpc.envelope import unpack
 from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
-from flinkray.testing.simulation import SimulatedProcess, Simulation, simulate
+from flinkray.testing.simulation import SimulatedNetwork, SimulatedProcess, Simulation, simulate
+from flinkray.testing.simulation.link import End
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.actors.chaos_cluster import ChaosCluster
@@ -291,6 +293,79 @@ async def test_new_slot_pool_knows_task_executors_that_registered_before_it_was_
 
 
 @on_cluster(NODE)
+async def test_hung_slot_pool_is_replaced(cluster: ChaosCluster) -> None:
+    """Nobody noticed, and its job got no slot any more."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    cluster.simulation.hang(cluster.processes("SlotPool")[0])
+
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 100, "another SlotPool")
+    await until_executing(cluster, job_id)
+
+
+@on_cluster(NODE)
+async def test_slot_pool_that_misses_what_its_job_master_says_is_replaced(
+    cluster: ChaosCluster,
+) -> None:
+    """It never learned of the ResourceManager, and its job waited for ever."""
+    cluster.crash("ResourceManager")
+    cluster.set_conditions(restart=(10.0, 10.0))
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await eventually(lambda: cluster.network.services.get("ResourceManager"), 20, "it is back")
+    (pool,), (master,) = cluster.processes("SlotPool"), cluster.processes("JobMaster")
+    partition = cluster.simulation.partition([master], [pool], one_way=True)
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 100, "another SlotPool")
+    cluster.simulation.heal(partition)
+
+    await until_executing(cluster, job_id)
+
+
+@on_cluster(NODE)
+async def test_slot_pool_whose_news_are_lost_is_replaced(cluster: ChaosCluster) -> None:
+    """Its JobMaster waited for slots that the pool had."""
+    lost: list[str] = []
+    link_lose = SimulatedNetwork.befall
+
+    def befall(network: SimulatedNetwork, end: End, frame: bytes, lane: int | None) -> None:
+        if not lost and unpack(frame).method == "slots_changed":
+            lost.append(end.process.name)
+            end.lose(frame, "lost")
+        else:
+            link_lose(network, end, frame, lane)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedNetwork, "befall", befall)
+        cluster.network.is_faulty = True
+        restarts = FixedDelayRestart(1, 0.0)
+        job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=restarts))
+        await until_executing(cluster, job_id)
+
+    assert lost
+    assert starts_of(cluster, "SlotPool") == 2
+
+
+@on_cluster(NODE)
+async def test_spark_driver_that_cannot_be_connected_to_is_not_left_behind(
+    cluster: ChaosCluster,
+) -> None:
+    """It ran on, beside the driver of the next attempt."""
+    job = scripted_job(RUNS, restart_strategy=FixedDelayRestart(5, 0.0))
+    await cluster.submit(job)
+
+    def cut(process: SimulatedProcess) -> None:
+        if process.kind == "SparkDriver" and process.is_alive and not cuts:
+            (master,) = cluster.processes("JobMaster")
+            cuts.append(cluster.simulation.partition([master], [process.name]))
+
+    cuts: list[object] = []
+    cluster.simulation.listeners.append(cut)
+    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 100, "another driver")
+    await until_executing(cluster, job.job_id)
+
+    assert len(cluster.processes("SparkDriver")) == 1
+
+
+@on_cluster(NODE)
 async def test_slots_of_a_lost_task_executor_are_not_used_when_a_late_report_lists_them(
     cluster: ChaosCluster,
 ) -> None:
@@ -310,7 +385,7 @@ async def test_slots_of_a_lost_task_executor_are_not_used_when_a_late_report_lis
     )
 
     slot = AllocatedSlot(number(AllocationID, 1), 0, ONE_CPU, lost)
-    await master.slots_changed((slot,), (), ())
+    await master.slots_changed(1, 1, (slot,), (), ())
 
     details = await cluster.details(job.job_id)
     assert (details.status, details.exceptions) == (JobStatus.RUNNING, ())

@@ -99,7 +99,7 @@ class Surroundings:
         """All slot events, when there are so many messages."""
         await self.master.wait_for(JobMasterGateway.slots_changed, count)
         calls = self.master.calls_of(JobMasterGateway.slots_changed)
-        return [event for _, _, events in calls for event in events]
+        return [event for *_, events in calls for event in events]
 
     async def offer(self, pool: SlotPoolGateway, allocation_id: AllocationID, index: int) -> bool:
         await pool.register_task_executor(self.location)
@@ -194,7 +194,7 @@ async def test_offered_slot_is_told_and_given_by_one_message() -> None:
     pool = await around.start()
     await pool.request_slots(wanted(1))
     assert await around.offer(pool, ALLOCATION, 0)
-    ((gained, lost, events),) = around.master.calls_of(JobMasterGateway.slots_changed)
+    ((_, _, gained, lost, events),) = around.master.calls_of(JobMasterGateway.slots_changed)
     assert [slot.allocation_id for slot in gained] == [ALLOCATION]
     assert lost == ()
     assert events == (SlotAllocated(number(SlotRequestId, 1), gained[0]),)
@@ -211,7 +211,7 @@ async def test_thousands_of_requests_are_answered_by_messages_of_bounded_size() 
     assert sorted(e.request_id for e in events if isinstance(e, SlotRequestFailed)) == [
         number(SlotRequestId, n) for n in range(5000)
     ]
-    sizes = [len(e) for _, _, e in around.master.calls_of(JobMasterGateway.slots_changed)]
+    sizes = [len(e) for *_, e in around.master.calls_of(JobMasterGateway.slots_changed)]
     assert sizes == [2000, 2000, 1000]
 
 

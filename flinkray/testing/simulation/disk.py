@@ -131,6 +131,11 @@ class SimulatedDisk:
         """For invariants: whether there is such a file; neither fails nor takes time."""
         return path in self._entries
 
+    def content(self, path: str) -> bytes | None:
+        """For invariants, as :meth:`holds`; None: there is no such file."""
+        file = self._entries.get(path)
+        return None if file is None else file.data
+
     # --- fate -------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _NAME_FREED_TIMEOUT = 10.0
 """Seconds that a spawn waits for a starting or ending process of the same name."""
 _NAME_FREED_POLL = 0.02
+_APART = 1e-9
+"""Seconds between two things that a process asks for: the first has begun before the second."""
 _PLACEMENT_POLL = 0.1
 """Seconds between two looks whether the bundle of a new process has a node."""
 
@@ -141,7 +143,7 @@ class Supervisor:
         arrival = self._scheduler.now + self._network.latency()
         sender = self._scheduler.current
         if sender is not None:
-            arrival = max(arrival, self._last_arrivals.get(sender, 0.0))
+            arrival = max(arrival, self._last_arrivals.get(sender, 0.0) + _APART)
             self._last_arrivals[sender] = arrival
         self._process.post(arrival - self._scheduler.now, self._begin, callback, args)
 

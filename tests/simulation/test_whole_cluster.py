@@ -1,0 +1,11 @@
+"""The whole cluster under every kind of fault."""
+
+from __future__ import annotations
+
+from flinkray.testing.simulation import Simulation, simulate
+from tests.simulation.whole_cluster import FAULTS, WholeCluster
+
+
+@simulate(seeds=20, nodes=3, faults=FAULTS)
+async def test_every_job_ends_whatever_goes_wrong(simulation: Simulation) -> None:
+    await WholeCluster(simulation).run()
