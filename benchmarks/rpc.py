@@ -27,9 +27,9 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 from _machine import facts  # noqa: E402
+from _peers import PeersUnavailableError  # noqa: E402
 from _rpc import calls, codec_times, local, memory, payload, senders  # noqa: E402
 from _rpc.cluster import Cluster  # noqa: E402
-from _rpc.peers import PeersUnavailableError  # noqa: E402
 
 if TYPE_CHECKING:
     from _rpc.report import Section

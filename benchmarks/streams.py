@@ -1,24 +1,32 @@
 """How many records a second stream programs take in one process.
 
-    python benchmarks/streams.py [--rows 1000000] [--rounds 3]
+    python benchmarks/streams.py [--rows 1000000] [--rounds 3] [--no-peers]
 
 Bounded inputs through the local runner, which has one thread; time is the processor's, so that
 whatever else the machine does counts less, and the fastest of the rounds is shown.  Beside the
 columnar programs stands pyarrow's own group-by on the same table, on one thread, from the same
 run; beside the keyed sum a bare loop with a dictionary.
+
+Bytewax (one worker, processor time) and PyFlink (one slot, bundles of 100,000, time of the clock
+without the start of its workers) run from an environment of their own, which is made on first use;
+`--no-peers` does without.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from _machine import facts
+from _peers import PEERS, PeersUnavailableError, interpreter
 
 from flinkray.datastream import (
     AggregateFunction,
@@ -193,10 +201,56 @@ def programs(rows: int) -> dict[str, tuple[int, Callable[[], float]]]:
     }
 
 
+PYFLINK = [
+    ("map", "process", 0.4),
+    ("map", "thread", 0.4),
+    ("keyed", "process", 0.1),
+    ("window", "process", 0.05),
+]
+"""Program, execution mode, and the part of the rows that it is given."""
+
+PUBLISHED = """
+Published figures on two cores of such a machine, M records/s:
+
+| Work | Flink 2.3, Java | Flink SQL | PyFlink, best mode | Bytewax |
+|---|---|---|---|---|
+| map | 30.1 | | 0.169 | 10 to 15 (batched) |
+| keyed sum | 7.27 | 1.6 | 0.038 | 0.5 |
+| tumbling window | 5.64 | 1.9 | 0.015 | 0.06 to 0.09 |
+"""
+
+
+def peers(rows: int) -> Iterator[tuple[str, float]]:
+    """Names of other projects' programs, and records a second.
+
+    Raises:
+        PeersUnavailableError: their environment could not be made, or a program failed.
+    """
+    python = str(interpreter("streams"))
+    for line in _answers([python, str(PEERS / "bytewax_streams.py"), str(rows)]):
+        yield f"Bytewax: {line['program']}", line["records"] / line["seconds"]
+    for program, mode, part in PYFLINK:
+        count = str(int(rows * part))
+        script = str(PEERS / "pyflink_streams.py")
+        for line in _answers([python, script, mode, program, count]):
+            yield f"PyFlink ({mode} mode): {program}", line["records"] / line["seconds"]
+
+
+def _answers(command: list[str]) -> list[dict[str, Any]]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    if done.returncode != 0:
+        raise PeersUnavailableError(f"{' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="ten times as many in columns")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-peers", action="store_true", help="without Bytewax and PyFlink")
     options = parser.parse_args()
     for name, value in facts("pyarrow", "numpy").items():
         print(f"{name}: {value}")
@@ -210,6 +264,14 @@ def main() -> None:
     print("|---|---|")
     for name, (records, _) in chosen.items():
         print(f"| {name} | {records / best[name] / 1e6:.2f} |")
+    if not options.no_peers:
+        try:
+            for name, rate in peers(options.rows):
+                print(f"| {name} | {rate / 1e6:.3f} |", flush=True)
+        except PeersUnavailableError as error:
+            print()
+            print(error)
+    print(PUBLISHED)
 
 
 if __name__ == "__main__":

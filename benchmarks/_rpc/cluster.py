@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import ray
 
-from _rpc.peers import XoscarPeer
+from _rpc.xoscar_peer import XoscarPeer
 from flinkray.rpc import EndpointSpec, RayRpcService
 
 NAMESPACE = "rpc-benchmark"

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from flinkray.testing.mini_cluster import MiniCluster
     from flinkray.testing.simulated_cluster import SimulatedCluster
     from flinkray.testing.simulation import Faults, Simulation, simulate
+    from flinkray.testing.stream_results import DataStreamTestSinkFunction
 
 __all__ = [
     "Call",
+    "DataStreamTestSinkFunction",
     "Faults",
     "ManualClock",
     "MiniCluster",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "DataStreamTestSinkFunction": "flinkray.testing.stream_results",
     "Faults": "flinkray.testing.simulation",
     "MiniCluster": "flinkray.testing.mini_cluster",
     "Simulation": "flinkray.testing.simulation",

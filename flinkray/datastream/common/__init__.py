@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.durations import Duration, Time
 from flinkray.core.ids import JobID
+from flinkray.datastream.connectors.file_system import Encoder
 from flinkray.datastream.job_client import JobClient, JobExecutionResult
 from flinkray.datastream.settings import Configuration, ExecutionConfig
 from flinkray.streaming.row import Row, RowKind
@@ -18,6 +19,7 @@ from flinkray.streaming.watermarks import (
 __all__ = [
     "Configuration",
     "Duration",
+    "Encoder",
     "ExecutionConfig",
     "JobClient",
     "JobExecutionResult",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flinkray.datastream.connectors.file_system import FileSink, FileSource
 from flinkray.streaming.sinks.files import (
     CsvFormat,
     FileFormat,
-    FileSink,
     JsonFormat,
     ParquetFormat,
     TextFormat,
@@ -18,7 +18,6 @@ from flinkray.streaming.sources.collection import (
     IteratorSource,
     NumberSequenceSource,
 )
-from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import DataGeneratorSource, SocketSource
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (

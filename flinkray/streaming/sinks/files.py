@@ -181,6 +181,7 @@ class FileSink(Sink[Rename]):
         path: the directory; made if it is not there.
         file_format: ``text``, ``csv``, ``json``, ``parquet``, or a FileFormat.
         roll_size: a file that reached so many bytes is followed by a new one.
+        prefix, suffix: of the files' names; by default ``part`` and the format's own.
     """
 
     def __init__(
@@ -188,6 +189,8 @@ class FileSink(Sink[Rename]):
         path: str | Path,
         file_format: str | FileFormat = "text",
         roll_size: int = 128 * 2**20,
+        prefix: str = "part",
+        suffix: str | None = None,
     ) -> None:
         if isinstance(file_format, str):
             if file_format not in FORMATS:
@@ -198,9 +201,12 @@ class FileSink(Sink[Rename]):
         self._path = str(path)
         self._format = file_format
         self._roll_size = roll_size
+        self._prefix = prefix
+        self._suffix = f".{file_format.suffix}" if suffix is None else suffix
 
     def create_writer(self, context: WriterContext) -> SinkWriter[Rename]:
-        return _FileWriter(Path(self._path), self._format, self._roll_size, context)
+        names = f"{self._prefix}-{context.subtask_index}-{context.attempt_number}", self._suffix
+        return _FileWriter(Path(self._path), self._format, self._roll_size, names)
 
     def create_committer(self) -> Committer[Rename]:
         return RenamingCommitter()
@@ -208,12 +214,12 @@ class FileSink(Sink[Rename]):
 
 class _FileWriter(SinkWriter[Rename]):
     def __init__(
-        self, directory: Path, file_format: FileFormat, roll_size: int, context: WriterContext
+        self, directory: Path, file_format: FileFormat, roll_size: int, names: tuple[str, str]
     ) -> None:
         self._directory = directory
         self._format = file_format
         self._roll_size = roll_size
-        self._prefix = f"part-{context.subtask_index}-{context.attempt_number}"
+        self._prefix, self._suffix = names
         self._number = 0
         self._part: PartFile | None = None
         self._names: Rename | None = None
@@ -226,7 +232,7 @@ class _FileWriter(SinkWriter[Rename]):
             self._number += 1
             self._names = Rename(
                 str(self._directory / f".{name}.{uuid.uuid4().hex[:12]}.inprogress"),
-                str(self._directory / f"{name}.{self._format.suffix}"),
+                str(self._directory / f"{name}{self._suffix}"),
             )
             self._part = self._format.open(Path(self._names.hidden))
         return self._part

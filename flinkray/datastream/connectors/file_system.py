@@ -1,0 +1,222 @@
+"""Files as PyFlink programs write them, with builders (PyFlink's ``connectors.file_system``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flinkray.core.durations import Duration
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sinks import files as sinks
+from flinkray.streaming.sources import files as sources
+
+DEFAULT_PART_SIZE = 128 << 20
+"""Bytes (Flink's DefaultRollingPolicy)."""
+
+
+@dataclass(frozen=True)
+class StreamFormat:
+    """How files are read record by record.
+
+    >>> StreamFormat.text_line_format()
+    StreamFormat(file_format='text')
+    """
+
+    file_format: str
+
+    @staticmethod
+    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
+        """A string for each line."""
+        return StreamFormat(_utf8(charset_name, "text"))
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How values are written.
+
+    >>> Encoder.simple_string_encoder()
+    Encoder(file_format='text')
+    """
+
+    file_format: str
+
+    @staticmethod
+    def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
+        """``str(value)`` on a line."""
+        return Encoder(_utf8(charset_name, "text"))
+
+
+def _utf8(charset_name: str, file_format: str) -> str:
+    if charset_name.upper().replace("-", "") != "UTF8":
+        raise StreamError(f"text files are UTF-8 here, not {charset_name}")
+    return file_format
+
+
+class FileSource(sources.FileSource):
+    """Reads files and directories; see :class:`flinkray.streaming.sources.files.FileSource`.
+
+    >>> import pathlib, tempfile
+    >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "lines.txt")
+    >>> _ = file.write_text("to be\\nor not\\n")
+    >>> source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(file))
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> lines = env.from_source(
+    ...     source.process_static_file_set().build(), WatermarkStrategy.no_watermarks(), "lines"
+    ... )
+    >>> lines.execute_and_collect(limit=2)
+    ['to be', 'or not']
+    """
+
+    @staticmethod
+    def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:
+        """A builder of a source that reads *paths* in that format."""
+        return FileSourceBuilder(stream_format.file_format, paths)
+
+
+@dataclass
+class FileSourceBuilder:
+    """Builds a :class:`FileSource`."""
+
+    file_format: str
+    paths: tuple[str, ...]
+    interval: Duration | None = None
+
+    def monitor_continuously(self, discovery_interval: Duration) -> FileSourceBuilder:
+        """Look for new files that often, without end."""
+        self.interval = discovery_interval
+        return self
+
+    def process_static_file_set(self) -> FileSourceBuilder:
+        """Read the files that are there (the default)."""
+        self.interval = None
+        return self
+
+    def build(self) -> FileSource:
+        """The source."""
+        return FileSource(
+            *self.paths, file_format=self.file_format, discovery_interval=self.interval
+        )
+
+
+@dataclass(frozen=True)
+class OutputFileConfig:
+    """How files are called: prefix, numbers, suffix.
+
+    >>> OutputFileConfig.builder().with_part_prefix("words").with_part_suffix(".txt").build()
+    OutputFileConfig(part_prefix='words', part_suffix='.txt')
+    """
+
+    part_prefix: str = "part"
+    part_suffix: str = ""
+
+    @staticmethod
+    def builder() -> OutputFileConfigBuilder:
+        """A builder with Flink's defaults: ``part`` and no suffix."""
+        return OutputFileConfigBuilder()
+
+
+@dataclass
+class OutputFileConfigBuilder:
+    """Builds an :class:`OutputFileConfig`."""
+
+    prefix: str = "part"
+    suffix: str = ""
+
+    def with_part_prefix(self, prefix: str) -> OutputFileConfigBuilder:
+        """What names begin with."""
+        self.prefix = prefix
+        return self
+
+    def with_part_suffix(self, suffix: str) -> OutputFileConfigBuilder:
+        """What names end with, the dot included."""
+        self.suffix = suffix
+        return self
+
+    def build(self) -> OutputFileConfig:
+        """The configuration."""
+        return OutputFileConfig(self.prefix, self.suffix)
+
+
+@dataclass(frozen=True)
+class RollingPolicy:
+    """When a file is followed by a new one, besides every checkpoint.
+
+    >>> RollingPolicy.default_rolling_policy(part_size=1 << 30).part_size
+    1073741824
+    """
+
+    part_size: int
+
+    @staticmethod
+    def default_rolling_policy(part_size: int = DEFAULT_PART_SIZE) -> RollingPolicy:
+        """After so many bytes."""
+        return RollingPolicy(part_size)
+
+
+class FileSink(sinks.FileSink):
+    """Writes a directory of files; see :class:`flinkray.streaming.sinks.files.FileSink`.
+
+    >>> import pathlib, tempfile
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> directory = tempfile.mkdtemp()
+    >>> sink = (
+    ...     FileSink.for_row_format(directory, Encoder.simple_string_encoder())
+    ...     .with_output_file_config(OutputFileConfig("words", ".txt"))
+    ...     .with_rolling_policy(RollingPolicy.default_rolling_policy())
+    ...     .build()
+    ... )
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> _ = env.from_collection(["a", "b"]).sink_to(sink)
+    >>> _ = env.execute()
+    >>> [(file.name, file.read_text()) for file in pathlib.Path(directory).iterdir()]
+    [('words-0-0-0.txt', 'a\\nb\\n')]
+    """
+
+    @staticmethod
+    def for_row_format(base_path: str, encoder: Encoder) -> FileSinkBuilder:
+        """A builder of a sink that writes record by record."""
+        return FileSinkBuilder(base_path, encoder.file_format)
+
+
+@dataclass
+class FileSinkBuilder:
+    """Builds a :class:`FileSink`."""
+
+    base_path: str | Path
+    file_format: str
+    config: OutputFileConfig = OutputFileConfig()
+    policy: RollingPolicy = RollingPolicy(DEFAULT_PART_SIZE)
+
+    def with_output_file_config(self, output_file_config: OutputFileConfig) -> FileSinkBuilder:
+        """How files are called."""
+        self.config = output_file_config
+        return self
+
+    def with_rolling_policy(self, rolling_policy: RollingPolicy) -> FileSinkBuilder:
+        """When a file is followed by a new one."""
+        self.policy = rolling_policy
+        return self
+
+    def build(self) -> FileSink:
+        """The sink."""
+        return FileSink(
+            self.base_path,
+            self.file_format,
+            self.policy.part_size,
+            self.config.part_prefix,
+            self.config.part_suffix,
+        )
+
+
+__all__ = [
+    "Encoder",
+    "FileSink",
+    "FileSinkBuilder",
+    "FileSource",
+    "FileSourceBuilder",
+    "OutputFileConfig",
+    "OutputFileConfigBuilder",
+    "RollingPolicy",
+    "StreamFormat",
+]

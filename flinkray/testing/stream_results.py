@@ -1,0 +1,50 @@
+"""A sink that keeps what it is given, for tests of stream programs."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from flinkray.streaming.functions import SinkFunction
+from flinkray.streaming.typeinfo import java_string
+
+
+class DataStreamTestSinkFunction(SinkFunction[Any]):
+    """For ``add_sink``; after ``execute`` it has the results (PyFlink's tests have one like it).
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> sink = DataStreamTestSinkFunction()
+    >>> _ = env.from_collection([("a", 1), ("b", 2)]).map(lambda v: v).add_sink(sink)
+    >>> _ = env.execute("demo")
+    >>> sink.get_results(True)
+    ["('a', 1)", "('b', 2)"]
+    """
+
+    shared = True
+    """All subtasks of a program in this process use the one object."""
+
+    def __init__(self) -> None:
+        self._results: list[Any] = []
+        self._lock = threading.Lock()
+
+    def invoke(self, value: Any) -> None:
+        with self._lock:
+            self._results.append(value)
+
+    def get_results(self, is_python_object: bool = False, stringify: bool = True) -> list[Any]:
+        """What came since the last call.
+
+        Args:
+            is_python_object: as Python shows values; else in Java's notation (``+I[a, 1]``).
+            stringify: as texts; of Python objects, False gives the values themselves.
+        """
+        with self._lock:
+            results, self._results = self._results, []
+        if is_python_object:
+            return [str(value) for value in results] if stringify else results
+        return [java_string(value) for value in results]
+
+    def clear(self) -> None:
+        """Forget what came."""
+        self.get_results()
