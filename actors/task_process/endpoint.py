@@ -75,8 +75,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._partitions = ResultPartitions(rpc_service.process_name)
         self._reader = PartitionReader(
             rpc_service,
-            configuration.get(options.PARTITION_REQUEST_INITIAL_BACKOFF),
-            configuration.get(options.PARTITION_REQUEST_MAX_BACKOFF),
+            configuration.get(options.REQUEST_BACKOFF_INITIAL),
+            configuration.get(options.REQUEST_BACKOFF_MAX),
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: Batches[TaskExecutionState] = Batches(self, self._tell, MOST_STATES)

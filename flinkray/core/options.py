@@ -269,19 +269,6 @@ TASK_CANCELLATION_TIMEOUT = ConfigOption(
     "When a Python task has not ended so long after it was cancelled, its process is killed and "
     "replaced, and all other tasks in it fail. (Flink: 180 s, and its TaskManager ends.)",
 )
-PARTITION_REQUEST_INITIAL_BACKOFF = ConfigOption(
-    "taskmanager.network.request-backoff.initial",
-    duration(),
-    0.1,
-    "Pause before a task looks again for a result that it reads and did not find; doubled each "
-    "time.",
-)
-PARTITION_REQUEST_MAX_BACKOFF = ConfigOption(
-    "taskmanager.network.request-backoff.max",
-    duration(),
-    10.0,
-    "With a longer pause than this the task fails instead.",
-)
 
 TASK_EXECUTOR_REGISTRATION_TIMEOUT = ConfigOption(
     "taskmanager.registration.timeout",
