@@ -35,7 +35,7 @@ from flinkray.core.errors import (
     RpcError,
 )
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
-from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS
+from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS, STANDBY_PROCESSES
 from flinkray.rpc import (
     EndpointSpec,
     FencedRpcEndpoint,
@@ -58,6 +58,9 @@ from flinkray.scheduler.states import JobStatus
 log = logging.getLogger(__name__)
 
 JOB_MASTER_FACTORY = "flinkray.actors.job_master:create_job_master"
+
+STANDBY_IMPORTS = ("flinkray.actors.job_master", "flinkray.actors.slot_pool")
+"""What processes that wait for the role of a JobMaster or SlotPool have loaded."""
 
 _CANCEL_GRACE = 20.0
 """Seconds that running jobs have to end when the cluster is shut down."""
@@ -122,6 +125,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def on_start(self) -> None:
         self._blobs.start()
+        standbys = self._services.configuration.get(STANDBY_PROCESSES)
+        self.rpc_service.keep_standbys(standbys, STANDBY_IMPORTS)
         settings = heartbeat_settings(self._services.configuration)
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
@@ -243,6 +248,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for job in tuple(self._jobs.values()):
             log.error("job %s did not end within %g s; it is killed", job.job_id, _CANCEL_GRACE)
             await self.rpc_service.kill(job_master_process(job.job_id))
+        await self.rpc_service.end_standbys()
         manager = await self._services.connect_to_resource_manager()
         await manager.shut_down()
         self._gives_up_jobs = True
@@ -275,6 +281,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             factory=self._job_master_factory,
             arguments=JobMasterArguments(self._services.arguments, job.graph, job_master_id),
             detached=True,
+            may_take_over=True,
         )
         try:
             # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet

@@ -91,6 +91,7 @@ class SlotPoolConnection:
                 name=name,
                 factory="flinkray.actors.slot_pool:create_slot_pool",
                 arguments=replace(self._arguments, number=self._number),
+                may_take_over=True,
             )
             try:
                 if self._number > 1:  # its predecessor may live yet

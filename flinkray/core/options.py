@@ -348,6 +348,13 @@ RESTART_FIXED_DELAY_DELAY = ConfigOption(
     1.0,
     "Pause before a restart.",
 )
+STANDBY_PROCESSES = ConfigOption(
+    "cluster.standby-processes",
+    integer(minimum=0),
+    2,
+    "So many processes wait to become a JobMaster or a SlotPool, so that a job need not wait for "
+    "two new processes: a job takes two. Each needs some 60 MiB.",
+)
 MAX_JOB_MASTER_FAILOVERS = ConfigOption(
     "jobmaster.max-failovers",
     integer(minimum=0),

@@ -267,6 +267,12 @@ class BaseRpcService(RpcService):
         self._stop_task = task
         task.add_done_callback(_log_failure)
 
+    def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
+        """Processes start at once here, unless a subclass knows better."""
+
+    async def end_standbys(self) -> None:
+        """There are none."""
+
     # --- watching -----------------------------------------------------------------------------
 
     def watch(

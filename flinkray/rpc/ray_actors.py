@@ -12,8 +12,8 @@ from ray.actor import ActorHandle
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.rpc import codec
 from flinkray.rpc.ray_futures import patiently, result_of
-from flinkray.rpc.ray_placement import actor_options
-from flinkray.rpc.ray_process import process_class
+from flinkray.rpc.ray_placement import MAX_CONCURRENCY, actor_options
+from flinkray.rpc.ray_process import process_class, standby_class
 from flinkray.rpc.spec import EndpointSpec
 
 NAME_FREED_TIMEOUT = 10.0
@@ -78,6 +78,21 @@ class RayActors:
             ray.kill(handle, no_restart=True)
 
         await patiently(self._run, kill)
+
+    async def create_standby(self, name: str, imports: tuple[str, ...]) -> None:
+        """Begin to create a process without a role; it is detached."""
+        options = {
+            "name": name,
+            "namespace": self._namespace,
+            "num_cpus": 0,
+            "max_concurrency": MAX_CONCURRENCY,
+            "lifetime": "detached",
+        }
+
+        def create() -> None:
+            standby_class().options(**options).remote(self._namespace, name, imports)
+
+        await self._run(create)
 
     def forget(self, process_name: str) -> None:
         """The process has ended by itself."""

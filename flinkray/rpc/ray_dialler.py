@@ -156,7 +156,7 @@ class RayDialler:
         actor_id = record.actor_id
 
         def find() -> Any:
-            handle = ray.get_actor(process_name, self._namespace)
+            handle = ray.get_actor(record.actor_name, self._namespace)
             return handle if handle._actor_id.hex() == actor_id else None
 
         try:

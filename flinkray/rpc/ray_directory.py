@@ -21,6 +21,8 @@ from ray.experimental import internal_kv
 _SECRET = b"secret"
 _SECRET_SIZE = 32
 _PROCESS = b"process:"
+_STANDBY = b"standby:"
+_STARTING = b"standby-starting:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class ProcessRecord:
     """Whether the port speaks TLS."""
     actor_id: str | None
     """None: not an actor but a driver."""
+    actor_name: str
+    """The process's own name, unless it was a standby process, created under another one."""
     pid: int
 
 
@@ -76,3 +80,35 @@ class RayDirectory:
             if record is None or record.incarnation != incarnation:
                 return
         internal_kv._internal_kv_del(_PROCESS + process_name.encode(), namespace=self._space)
+
+    # standby processes
+
+    def standby_begun(self, name: str) -> None:
+        """One is being created."""
+        self._put(_STARTING + name.encode())
+
+    def standby_ready(self, name: str) -> None:
+        """It is ready to take over a role."""
+        self._put(_STANDBY + name.encode())
+        internal_kv._internal_kv_del(_STARTING + name.encode(), namespace=self._space)
+
+    def remove_standby(self, name: str) -> None:
+        """It is not any more, or will not be.  Idempotent."""
+        for prefix in (_STARTING, _STANDBY):
+            internal_kv._internal_kv_del(prefix + name.encode(), namespace=self._space)
+
+    def ready_standbys(self) -> list[str]:
+        """Names, sorted."""
+        return self._names(_STANDBY)
+
+    def starting_standbys(self) -> list[str]:
+        """Names of those that are being created, sorted."""
+        return self._names(_STARTING)
+
+    def _put(self, key: bytes) -> None:
+        internal_kv._internal_kv_put(key, b"", overwrite=True, namespace=self._space)
+
+    def _names(self, prefix: bytes) -> list[str]:
+        keys: list[bytes] = internal_kv._internal_kv_list(prefix, namespace=self._space)
+        # Ray leaves a part of the space's name before the key, as there is a colon in it
+        return sorted(key.rpartition(b":")[2].decode() for key in keys)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,11 @@ import ray
 
 from flinkray.rpc import codec
 from flinkray.rpc.local_service import create_endpoint
-from flinkray.rpc.spec import load_factory
+from flinkray.rpc.spec import WILDCARD, load_factory
 
 if TYPE_CHECKING:
     from flinkray.rpc.endpoint import RpcEndpoint
+    from flinkray.rpc.ray_service import RayRpcService
     from flinkray.rpc.spec import EndpointSpec
 
 logger = logging.getLogger(__name__)
@@ -50,12 +52,16 @@ class RayProcess:
         self._leaving = asyncio.Event()
         self._end_task: asyncio.Task[None] | None = None
         self._service = await RayRpcService.open_process(namespace, name, self._end_of_service)
+        await self._host(factory, spec_bytes)
+
+    async def _host(self, factory: str, spec_bytes: bytes) -> None:
+        """Be the process that the spec describes; ``self._answer`` says whether that went well."""
         try:
             load_factory(factory)  # its module registers the messages that the spec may hold
             spec: EndpointSpec = codec.decode(spec_bytes)
             endpoint = await create_endpoint(self._service, spec)
         except Exception as error:
-            logger.exception("%s could not be started", name)
+            logger.exception("%s could not be started", self._name)
             if self._service.is_restart:
                 await asyncio.sleep(RESTART_PAUSE)
                 os._exit(1)  # an error raised here would make Ray give the actor up
@@ -113,11 +119,66 @@ class RayProcess:
         ray.kill(self._actor, no_restart=True)
 
 
+class StandbyProcess(RayProcess):
+    """A process that is to become another one (see :mod:`flinkray.rpc.ray_standby`)."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
+        self, namespace: str, name: str, imports: tuple[str, ...]
+    ) -> None:
+        from flinkray.rpc.ray_directory import RayDirectory
+        from flinkray.rpc.ray_service import RayRpcService
+        from flinkray.rpc.ray_standby import Standby
+
+        for module in imports:
+            importlib.import_module(module)
+        self._actor = ray.get_runtime_context().current_actor
+        self._name = name
+        self._leaving = asyncio.Event()
+        self._end_task = None
+        self._service = standby_service = await RayRpcService.open_process(
+            namespace, name, self._end_of_service
+        )
+        standby = Standby(standby_service)
+        standby.start()
+        directory = RayDirectory(namespace)
+        await standby_service.run_blocking(directory.standby_ready, name)
+        role = await standby.role
+        await standby_service.run_blocking(directory.remove_standby, name)
+        load_factory(role.factory)
+        spec: EndpointSpec = codec.decode(role.spec)
+        self._name = spec.name  # as Ray shows it, which asks only now
+        self._service = await RayRpcService.open_process(
+            namespace, spec.name, self._end_of_service, actor_name=name
+        )
+        await self._host(role.factory, role.spec)
+        if role.owner is not None:
+            self._service.watch(f"{role.owner}/{WILDCARD}", self._owner_ended)
+        role.answer.set_result(self._answer)
+        self._closing = asyncio.create_task(self._close_standby(standby_service))
+
+    async def _close_standby(self, service: RayRpcService) -> None:
+        await asyncio.sleep(0)  # the answer goes first
+        await service.close()
+
+    def _owner_ended(self, reason: str) -> None:
+        logger.info("%s ends with its owner: %s", self._name, reason)
+        self._end_of_service()
+
+
+def standby_class() -> Any:
+    """The actor class of standby processes."""
+    return _remote("Standby", StandbyProcess)
+
+
 def process_class(kind: str) -> Any:
     """The actor class of that name."""
+    return _remote(kind, RayProcess)
+
+
+def _remote(kind: str, base: type) -> Any:
     cls = type(
         kind,
-        (RayProcess,),
+        (base,),
         {
             "__module__": "flinkray.processes",  # not importable: travels with the actor
             "__qualname__": kind,

@@ -15,6 +15,7 @@ from ray.util.client import ray as ray_client
 
 from flinkray.core.errors import (
     HandshakeError,
+    ProcessExistsError,
     RecipientUnreachableError,
     RpcConnectionError,
     RpcError,
@@ -32,6 +33,7 @@ from flinkray.rpc.ray_dialler import RayDialler, TransportChoice, Whereabouts
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
 from flinkray.rpc.ray_futures import patiently
 from flinkray.rpc.ray_metrics import MetricsExporter
+from flinkray.rpc.ray_standby import StandbyKeeper, StandbyTaker
 from flinkray.rpc.ray_watch import death_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
@@ -68,6 +70,8 @@ class RayRpcService(BaseRpcService):
         self.namespace = namespace
         self.is_restart = False
         """Whether Ray has restarted this process after a death."""
+        self.actor_name = process_name
+        """Of the actor whose process this is: another one if it was a standby process."""
         self._directory = RayDirectory(namespace)
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
@@ -97,6 +101,11 @@ class RayRpcService(BaseRpcService):
             self._ray,
             lambda: self.max_frame_size,
         )
+        self._standbys = StandbyTaker(self, self._directory, self._ray, self._actors.kill)
+        self._standby_keeper: StandbyKeeper | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._taken_children: set[str] = set()
+        """Names of the processes that standby processes became and that die with this one."""
         # Ray's own calls may wait for its head: never in the way of user work
         self._ray_executor = ThreadPoolExecutor(
             max_workers=8, thread_name_prefix=f"ray-{process_name}"
@@ -110,13 +119,14 @@ class RayRpcService(BaseRpcService):
         *,
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         transport: TransportChoice = "auto",
+        actor_name: str | None = None,
     ) -> RayRpcService:
         """Join the cluster of that Ray namespace with this process, on the running loop.
 
         *process_name* defaults to ``client-<random>``.  *transport*: by "auto", messages go by
         direct connections where they can be opened, and through Ray's actor calls, which is
         slower, where not; "direct" and "ray" allow the one or the other only.  Drivers are reached
-        directly or not at all.
+        directly or not at all.  *actor_name*: of the actor that hosts it, if that is another one.
 
         Raises:
             RuntimeError: Ray is not initialised in this process.
@@ -128,6 +138,7 @@ class RayRpcService(BaseRpcService):
         loop = asyncio.get_running_loop()
         secret = await loop.run_in_executor(None, RayDirectory(namespace).secret)
         service = cls(namespace, name, secret, ask_timeout=ask_timeout, transport=transport)
+        service.actor_name = actor_name or name
         await service._listen()
         if service._dialler.node_id is not None:  # Ray Client has no metrics
             service.create_task(service._export_metrics())
@@ -135,10 +146,14 @@ class RayRpcService(BaseRpcService):
 
     @classmethod
     async def open_process(
-        cls, namespace: str, process_name: str, on_end: Callable[[], None]
+        cls,
+        namespace: str,
+        process_name: str,
+        on_end: Callable[[], None],
+        actor_name: str | None = None,
     ) -> RayRpcService:
-        """For the actor that hosts a process: *on_end* ends it."""
-        service = await cls.open(namespace, process_name)
+        """For the actor that hosts a process: *on_end* ends it; *actor_name*: if it has another."""
+        service = await cls.open(namespace, process_name, actor_name=actor_name)
         service._on_end = on_end
         return service
 
@@ -173,6 +188,7 @@ class RayRpcService(BaseRpcService):
             unix_path=self._listener.listen_unix(f"flinkray-{self.incarnation}"),
             has_tls=self._listener.has_tls,
             actor_id=ray.get_runtime_context().get_actor_id(),
+            actor_name=self.actor_name,
             pid=os.getpid(),
         )
         before = await self._ray(self._directory.get, self.process_name)
@@ -238,6 +254,7 @@ class RayRpcService(BaseRpcService):
             self._ray,
             connection,
             self.namespace,
+            record.actor_name,
             record.actor_id,
             record.node_id,
             self.ask_timeout,
@@ -249,7 +266,32 @@ class RayRpcService(BaseRpcService):
     # --- starting and ending others -----------------------------------------------------------
 
     async def spawn(self, spec: EndpointSpec) -> str:
+        if spec.may_take_over:
+            if await self._is_running(spec.name):
+                raise ProcessExistsError(spec.name)
+            address = None if self.transport == "ray" else await self._standbys.spawn(spec)
+            if address is not None:
+                if not spec.detached:
+                    self._taken_children.add(spec.name)
+                return address
         return await self._actors.start(spec, self._is_running)
+
+    def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
+        async def create(name: str) -> None:
+            await self._actors.create_standby(name, imports)
+
+        self._standby_keeper = keeper = StandbyKeeper(
+            self, self._directory, self._ray, create, self._actors.kill
+        )
+        if number:
+            self._keeping = self.create_task(keeper.keep(number))
+
+    async def end_standbys(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+        if self._standby_keeper is not None:
+            await self._standby_keeper.end_all()
 
     async def _is_running(self, process_name: str) -> bool:
         try:
@@ -260,7 +302,10 @@ class RayRpcService(BaseRpcService):
 
     async def kill(self, process_name: str) -> None:
         record = await patiently(self._ray, self._directory.get, process_name)
+        self._taken_children.discard(process_name)
         await self._actors.kill(process_name)
+        if record is not None and record.actor_name != process_name:
+            await self._actors.kill(record.actor_name)
         if record is not None and record.actor_id is not None:
             await patiently(self._ray, self._directory.remove, process_name, record.incarnation)
 
@@ -283,6 +328,8 @@ class RayRpcService(BaseRpcService):
         self._actors.forget(process_name)
 
     async def _end_children(self) -> None:
+        for process_name in tuple(self._taken_children):
+            await self.kill(process_name)
         await self._actors.kill_children()
 
     async def _end_process(self) -> None:

@@ -25,6 +25,7 @@ async def death_of(
     run: Callable[..., Awaitable[Any]],
     connection: ClientConnection,
     namespace: str,
+    actor_name: str,
     actor_id: str,
     node_id: str | None,
     ping_timeout: float,
@@ -38,7 +39,7 @@ async def death_of(
     name = connection.process_name
 
     def park() -> Any:
-        handle = ray.get_actor(name, namespace)
+        handle = ray.get_actor(actor_name, namespace)
         if handle._actor_id.hex() != actor_id:
             return None
         return handle.park.remote()
@@ -47,14 +48,14 @@ async def death_of(
         try:
             parked = await run(park)
             if parked is None:
-                reason = f"another actor is named {name} now"
+                reason = f"another actor is named {actor_name} now"
             else:
                 await result_of(parked)
                 return f"the process {name} has ended"
         except ray.exceptions.ActorDiedError as error:
             return f"the process {name} died: {error}"
         except ValueError:
-            reason = f"Ray has no actor {name} any more"
+            reason = f"Ray has no actor {actor_name} any more"
         except ray.exceptions.RayError as error:
             reason = f"the process {name} is not reachable: {error}"
         try:

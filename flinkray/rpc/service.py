@@ -96,6 +96,18 @@ class RpcService(ABC):
         """
 
     @abstractmethod
+    def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
+        """Keep so many processes ready to become those that anybody in the cluster spawns with
+        ``may_take_over``, as long as this service is open; they have imported these modules.
+
+        To be called in one process of a cluster.  Does nothing where processes start at once.
+        """
+
+    @abstractmethod
+    async def end_standbys(self) -> None:
+        """Keep none any more, and end those that are ready."""
+
+    @abstractmethod
     def watch(
         self, target: str | RpcGateway, on_terminated: Callable[[str], None]
     ) -> TerminationWatch:

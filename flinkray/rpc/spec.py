@@ -56,6 +56,10 @@ class EndpointSpec:
     A process that ended because its main endpoint was closed, or that was killed by
     :meth:`RpcService.kill`, is never restarted.
     """
+    may_take_over: bool = False
+    """Whether a standby process may become it, where there are any (see
+    :meth:`RpcService.keep_standbys`): then neither *placement* nor *max_restarts* nor *environment*
+    may say anything."""
     environment: dict[str, str] = field(default_factory=dict)
     """Set in ``os.environ`` before the factory's module is imported (not by the local service,
     whose processes share one environment)."""
@@ -66,6 +70,13 @@ class EndpointSpec:
         if not self.kind.isidentifier():
             raise ConfigurationError(
                 f"not a class name: {self.kind!r} (kind of process {self.name})"
+            )
+        if self.may_take_over and (
+            self.placement != Placement() or self.max_restarts or self.environment
+        ):
+            raise ConfigurationError(
+                f"a standby process cannot become {self.name}, which has a placement, restarts or "
+                "an environment of its own"
             )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import ray
 from ray.util.placement_group import placement_group_table
 from ray.util.state import list_actors
+from ray.util.state.common import ActorState
 
 from flinkray.core.ids import JobID
 from flinkray.spark.processes import leftover_processes
@@ -35,7 +36,10 @@ class Actor:
 
 
 def live_actors() -> list[Actor]:
-    """All actors that Ray shows as alive, the Java ones included."""
+    """All actors that Ray shows as alive, the Java ones included.
+
+    What was a standby process is listed as what it has become.
+    """
     states = list_actors(
         address=ray.get_runtime_context().gcs_address,  # another Ray may run on this machine
         filters=[("state", "=", "ALIVE")],
@@ -44,8 +48,8 @@ def live_actors() -> list[Actor]:
     )
     return [
         Actor(
-            name=state.name or "",
-            kind=state.class_name,
+            name=_role(state) or state.name or "",
+            kind=_role(state).partition("-")[0] or state.class_name,
             namespace=state.ray_namespace,
             pid=state.pid,
             actor_id=state.actor_id,
@@ -54,6 +58,10 @@ def live_actors() -> list[Actor]:
         )
         for state in states
     ]
+
+
+def _role(state: ActorState) -> str:
+    return state.repr_name or "" if state.class_name == "Standby" else ""
 
 
 def _bundle_index(resources: dict[str, float]) -> int | None:
