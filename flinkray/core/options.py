@@ -303,24 +303,19 @@ MAX_BUFFERS_PER_CHANNEL = ConfigOption(
     10,
     "A task waits while so many segments of what it has written are unsent on one channel.",
 )
-REQUEST_BACKOFF_INITIAL = ConfigOption(
-    "taskmanager.network.request-backoff.initial",
-    duration(),
-    0.1,
-    "Pause before a partition that was not found is requested again; doubled with each request.",
-)
-REQUEST_BACKOFF_MAX = ConfigOption(
-    "taskmanager.network.request-backoff.max",
-    duration(),
-    10.0,
-    "The longest such pause; a partition that is not found after it fails its consumer.",
-)
 NETWORK_CONNECT_TIMEOUT = ConfigOption(
     "taskmanager.network.connect-timeout",
     duration(),
     10.0,
     "How long a task process waits for the connection to another one "
     "(Flink: taskmanager.network.netty.client.connectTimeoutSec, 120 s).",
+)
+NETWORK_SHARED_MEMORY = ConfigOption(
+    "taskmanager.network.shared-memory",
+    memory_size(minimum=0),
+    64 * 2**20,
+    "Shared memory for what one task process sends to another one on its node, where batches of "
+    "128 kB and more travel; made as it is needed. 0: they go through the socket.",
 )
 BUFFER_TIMEOUT = ConfigOption(
     "execution.buffer-timeout.interval",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -25,14 +25,20 @@ from flinkray.streaming.network.frames import (
     ACCEPTED,
     CREDIT,
     DATA,
+    DROPPED,
     FAILED,
+    MAPPED,
     NOT_FOUND,
+    OFFERED,
     RELEASE,
     REQUEST,
+    RETURNED,
+    SHARED_DATA,
     Part,
     head,
 )
 from flinkray.streaming.network.receiving import FrameReader
+from flinkray.streaming.network.shared_memory import IS_AVAILABLE, MappedRegions, OwnedRegions
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
 
@@ -88,8 +94,10 @@ class Connection:
         peer: str,
         producers: Producers,
         on_closed: Callable[[Connection], None],
+        shared_memory: int = 0,
     ) -> None:
-        """*peer*: the other process, for errors."""
+        """*peer*: the other process, for errors.  *shared_memory*: bytes of it for what is sent;
+        0 where the processes have none in common."""
         self.peer = peer
         self.lost_reason: str | None = None
         """Why the connection is gone."""
@@ -105,6 +113,14 @@ class Connection:
         """What the system did not take at once."""
         self._control: deque[bytes] = deque()
         self._ready: deque[RemoteView] = deque()
+        self._mapped = MappedRegions()
+        self._owned: OwnedRegions | None = None
+        if shared_memory and IS_AVAILABLE:
+            self._owned = OwnedRegions(
+                shared_memory,
+                lambda offer: self._control.append(head(OFFERED, offer)),
+                lambda regions: self._control.append(head(DROPPED, regions)),
+            )
         self._threads: tuple[threading.Thread, ...] = ()
 
     def start(self) -> None:
@@ -146,6 +162,9 @@ class Connection:
             self._ready.append(view)
         self._send_now()
 
+    def share(self, parts: Sequence[Part], size: int) -> int | None:
+        return None if self._owned is None else self._owned.put(parts, size)
+
     def forget_view(self, channel: int) -> None:
         self._views.pop(channel, None)
 
@@ -171,6 +190,9 @@ class Connection:
         parts: list[Part] = []
         size = 0
         control, ready = self._control, self._ready
+        returned = self._mapped.returned
+        if returned:
+            control.append(head(RETURNED, [returned.popleft() for _ in range(len(returned))]))
         while control:
             parts.append(control.popleft())
         while ready and size < _WRITE_TOGETHER:
@@ -217,7 +239,7 @@ class Connection:
                 self._handle(*frame[:3])
         except OSError as error:
             reason = f"the connection broke: {error}"
-        except (WireFormatError, ValueError, TypeError, IndexError) as error:
+        except (WireFormatError, ValueError, TypeError, LookupError) as error:
             reason = f"the connection was given up: {error}"
             logger.warning("%s: %s", self.peer, reason)
         self.fail(reason)
@@ -225,6 +247,12 @@ class Connection:
     def _handle(self, kind: int, header: tuple[Any, ...], body: pa.Buffer | None) -> None:
         if kind == DATA:
             number, sequence, backlog, is_urgent, descriptions = header
+            channel = self._channels.get(number)
+            if channel is not None:
+                channel.received(sequence, backlog, is_urgent, descriptions, body)
+        elif kind == SHARED_DATA:
+            number, sequence, backlog, is_urgent, descriptions, region, size = header
+            body = self._mapped.body(region, size)
             channel = self._channels.get(number)
             if channel is not None:
                 channel.received(sequence, backlog, is_urgent, descriptions, body)
@@ -258,6 +286,21 @@ class Connection:
                 channel = self._channels.pop(number, None)
             if channel is not None:
                 channel.fail(reason)
+        else:
+            self._handle_memory(kind, header)
+
+    def _handle_memory(self, kind: int, header: tuple[Any, ...]) -> None:
+        if kind == OFFERED:
+            number, process, file, capacity, token = header
+            is_mapped = self._mapped.map((number, process, file, capacity, token))
+            self.send(head(MAPPED, (number, is_mapped)))
+        elif kind == DROPPED:
+            self._mapped.drop(header)
+        elif self._owned is not None:
+            if kind == MAPPED:
+                self._owned.answered(*header)
+            elif kind == RETURNED:
+                self._owned.returned(header)
 
     def _requested(
         self, number: int, partition: bytes, subpartition: int, credit: int, consumer: str
@@ -299,6 +342,9 @@ class Connection:
             channels, self._channels = self._channels, {}
             views, self._views = self._views, {}
         self._wire.close()
+        self._mapped.close()
+        if self._owned is not None:
+            self._owned.close()
         for channel in channels.values():
             channel.fail(reason)
         for view in views.values():

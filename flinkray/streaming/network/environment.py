@@ -201,7 +201,11 @@ class NetworkEnvironment:
 
     def _keep(self, wire: Wire, incarnation: str, process_name: str) -> Connection:
         connection = Connection(
-            wire, process_name, self, lambda lost: self._forget(incarnation, lost)
+            wire,
+            process_name,
+            self,
+            lambda lost: self._forget(incarnation, lost),
+            self.settings.shared_memory if wire.is_on_one_node else 0,
         )
         with self._lock:
             if not self._is_closed:

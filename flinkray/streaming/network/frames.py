@@ -40,8 +40,19 @@ DATA: Final = 6
 """(channel, sequence number, backlog in bytes, urgent, element descriptions), body."""
 FAILED: Final = 7
 """(channel, reason)."""
+SHARED_DATA: Final = 8
+"""As DATA, then region and size: the body is in shared memory."""
+OFFERED: Final = 9
+"""(region, process id, file number, capacity, token): from now on there is this memory, too."""
+DROPPED: Final = 10
+"""(region, …): it will not be used any more."""
+# Consumer to producer.
+MAPPED: Final = 11
+"""(region, whether it could be mapped)."""
+RETURNED: Final = 12
+"""(region, …): nobody reads it any more."""
 
-KINDS: Final = range(REQUEST, FAILED + 1)
+KINDS: Final = range(REQUEST, RETURNED + 1)
 
 Part = bytes | bytearray | memoryview
 """Something that a socket takes."""

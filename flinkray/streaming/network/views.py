@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from flinkray.streaming.elements import Element, EndOfInput
-from flinkray.streaming.network.buffers import OVERHEAD
 from flinkray.streaming.network.errors import ConsumerLostError
-from flinkray.streaming.network.frames import DATA, FAILED, Part, head
+from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
+from flinkray.streaming.network.shared_memory import SHARED_FROM
 
 if TYPE_CHECKING:
     from flinkray.streaming.network.subpartition import Subpartition
@@ -22,6 +22,9 @@ class Sender(Protocol):
 
     def send(self, frame: bytes) -> None:
         """Send a frame without body."""
+
+    def share(self, parts: Sequence[Part], size: int) -> int | None:
+        """Put a body into memory that both sides have; the region's number."""
 
     def forget_view(self, channel: int) -> None:
         """The view is over."""
@@ -82,20 +85,21 @@ class RemoteView:
                 self._credit -= buffer.size
             self._is_waiting = self._can_send()
             self._sequence += 1
-            frame = head(
-                DATA,
-                (
-                    self._channel,
-                    self._sequence,
-                    self._subpartition.queued,
-                    buffer.is_urgent,
-                    buffer.descriptions,
-                ),
-                buffer.size - OVERHEAD,
+            header = (
+                self._channel,
+                self._sequence,
+                self._subpartition.queued,
+                buffer.is_urgent,
+                buffer.descriptions,
             )
             again, is_first = self._is_waiting, self._is_event_next
         self._subpartition.partition.notify_room()
-        return [frame, *buffer.parts], again, is_first
+        size = buffer.data_size
+        if size >= SHARED_FROM:
+            region = self._sender.share(buffer.parts, size)
+            if region is not None:
+                return [head(SHARED_DATA, (*header, region, size))], again, is_first
+        return [head(DATA, header, size), *buffer.parts], again, is_first
 
     def fail(self, reason: str) -> None:
         self._sender.forget_view(self._channel)

@@ -24,6 +24,9 @@ _ENDED = "the connection was closed by the other side"
 class Wire(Protocol):
     """A connection as bytes.  One thread reads; writers take turns."""
 
+    is_on_one_node: bool
+    """Both ends are on the same machine."""
+
     def recv_into(self, view: memoryview) -> int: ...
 
     def recv_exactly(self, view: memoryview) -> bool: ...
@@ -44,6 +47,7 @@ class PlainWire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
+        self.is_on_one_node = sock.family == socket.AF_UNIX
 
     def recv_into(self, view: memoryview) -> int:
         return self.socket.recv_into(view)
@@ -85,6 +89,8 @@ class TlsWire:
     other direction from going on; so the session works on memory, under a lock, and the socket is
     read and written outside of it.
     """
+
+    is_on_one_node = False
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, is_server: bool) -> None:
         self.socket = sock
