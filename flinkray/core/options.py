@@ -303,6 +303,18 @@ MAX_BUFFERS_PER_CHANNEL = ConfigOption(
     10,
     "A task waits while so many segments of what it has written are unsent on one channel.",
 )
+REQUEST_BACKOFF_INITIAL = ConfigOption(
+    "taskmanager.network.request-backoff.initial",
+    duration(),
+    0.1,
+    "Pause before a partition that was not found is requested again; doubled with each request.",
+)
+REQUEST_BACKOFF_MAX = ConfigOption(
+    "taskmanager.network.request-backoff.max",
+    duration(),
+    10.0,
+    "The longest such pause; a partition that is not found after it fails its consumer.",
+)
 NETWORK_CONNECT_TIMEOUT = ConfigOption(
     "taskmanager.network.connect-timeout",
     duration(),

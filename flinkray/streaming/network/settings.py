@@ -17,8 +17,8 @@ class NetworkSettings:
     buffers_per_channel: int = options.BUFFERS_PER_CHANNEL.default
     floating_buffers_per_gate: int = options.FLOATING_BUFFERS_PER_GATE.default
     max_buffers_per_channel: int = options.MAX_BUFFERS_PER_CHANNEL.default
-    request_backoff_initial: float = options.PARTITION_REQUEST_INITIAL_BACKOFF.default
-    request_backoff_max: float = options.PARTITION_REQUEST_MAX_BACKOFF.default
+    request_backoff_initial: float = options.REQUEST_BACKOFF_INITIAL.default
+    request_backoff_max: float = options.REQUEST_BACKOFF_MAX.default
     connect_timeout: float = options.NETWORK_CONNECT_TIMEOUT.default
     shared_memory: int = options.NETWORK_SHARED_MEMORY.default
     directory: str = field(default_factory=tempfile.gettempdir)
@@ -33,8 +33,8 @@ class NetworkSettings:
             get(options.BUFFERS_PER_CHANNEL),
             get(options.FLOATING_BUFFERS_PER_GATE),
             get(options.MAX_BUFFERS_PER_CHANNEL),
-            get(options.PARTITION_REQUEST_INITIAL_BACKOFF),
-            get(options.PARTITION_REQUEST_MAX_BACKOFF),
+            get(options.REQUEST_BACKOFF_INITIAL),
+            get(options.REQUEST_BACKOFF_MAX),
             get(options.NETWORK_CONNECT_TIMEOUT),
             get(options.NETWORK_SHARED_MEMORY),
             directory or tempfile.gettempdir(),
