@@ -15,12 +15,14 @@ from flinkray.actors.cluster_services import ClusterServices, Leadership
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
 from flinkray.actors.insist import insist
 from flinkray.actors.job_blobs import JobBlobs
+from flinkray.actors.job_history import JobHistory
 from flinkray.actors.managed_job import ManagedJob, overview_of
 from flinkray.actors.messages import (
     ArchivedJob,
     ClusterArguments,
     JobMasterArguments,
     JobMasterToDispatcherRegistrationSuccess,
+    StoredJob,
 )
 from flinkray.actors.settings import heartbeat_settings
 from flinkray.blob import BlobNotFoundError
@@ -31,7 +33,6 @@ from flinkray.core.errors import (
     JobNotFoundError,
     JobStateError,
     JobSubmissionError,
-    RecipientUnreachableError,
     RpcError,
 )
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
@@ -62,6 +63,11 @@ JOB_MASTER_FACTORY = "flinkray.actors.job_master:create_job_master"
 STANDBY_IMPORTS = ("flinkray.actors.job_master", "flinkray.actors.slot_pool")
 """What processes that wait for the role of a JobMaster or SlotPool have loaded."""
 
+_REFUSAL_PATIENCE = 5.0
+"""Seconds for which it is tried to remove the graph of a job that is refused, before its submitter
+is told that it may be there."""
+_CANCEL_RETRY_DELAY = 0.5
+"""Seconds until a JobMaster is told again to cancel its job."""
 _CANCEL_GRACE = 20.0
 """Seconds that running jobs have to end when the cluster is shut down."""
 
@@ -95,10 +101,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._leadership = leadership
         self._services = services
         self._job_master_factory = job_master_factory
-        self._graphs = services.high_availability.get_job_graph_store(JobGraph)
+        self._graphs = services.high_availability.get_job_graph_store(StoredJob)
         self._results = services.high_availability.get_job_result_store(ArchivedJob)
         self._jobs: dict[JobID, ManagedJob] = {}
-        self._ended: dict[JobID, ArchivedJob] = {}
+        self._ended = JobHistory(self, self._results, services.configuration)
         self._resource_id = ResourceID(rpc_service.process_name)
         self._shutting_down = False
         self._gives_up_jobs = False
@@ -114,19 +120,21 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for corrupt in (*clean.corrupt, *dirty.corrupt, *graphs.corrupt):
             log.error("%s", corrupt)
         self._blobs = await JobBlobs.create(self._services)
-        await self._blobs.retain_recovered(graphs.records)
-        self._ended = {ended.job_id: ended for ended in clean.records}
+        await self._blobs.retain_recovered(stored.graph for stored in graphs.records)
+        self._ended.recover(clean.records)
         for ended in dirty.records:
             graph = JobGraph(ended.job_id, ended.result.name, ())
-            self._manage(graph, ended.details.start_time).outcome = ended
-        for graph in graphs.records:
-            if graph.job_id not in self._jobs and graph.job_id not in self._ended:
-                self._manage(graph, self.clock.time())
+            self._manage_stored(graph, ended.details.start_time).outcome = ended
+        for stored in graphs.records:
+            if stored.job_id not in self._jobs and stored.job_id not in self._ended:
+                job = self._manage_stored(stored.graph, stored.start_time)
+                job.cancel_requested = stored.cancel_requested
 
     async def on_start(self) -> None:
         self._blobs.start()
         standbys = self._services.configuration.get(STANDBY_PROCESSES)
         self.rpc_service.keep_standbys(standbys, STANDBY_IMPORTS)
+        self._ended.start()
         settings = heartbeat_settings(self._services.configuration)
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
@@ -146,13 +154,20 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def on_stop(self) -> None:
         self._heartbeats.stop()
+        self._ended.stop()
         await self._leadership.give_up()
         await self._blobs.close()
         await self._services.high_availability.close()
 
     def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:
-        ended = asyncio.get_running_loop().create_future()
-        job = self._jobs[graph.job_id] = ManagedJob(graph, start_time, ended)
+        loop = asyncio.get_running_loop()
+        job = ManagedJob(graph, start_time, loop.create_future(), loop.create_future())
+        self._jobs[graph.job_id] = job
+        return job
+
+    def _manage_stored(self, graph: JobGraph, start_time: float) -> ManagedJob:
+        job = self._manage(graph, start_time)
+        job.accepted.set_result(None)
         return job
 
     # --- for clients ------------------------------------------------------------------------------
@@ -162,30 +177,61 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job_id = job_graph.job_id
         if self._shutting_down:
             raise JobSubmissionError(job_id, "the cluster is shutting down")
-        if job_id in self._jobs or job_id in self._ended:
+        if (known := self._jobs.get(job_id)) is not None:
+            await asyncio.shield(known.accepted)  # or refused, and so is this submission
+        if known is not None or job_id in self._ended:
             raise DuplicateJobSubmissionError(
                 job_id, "a job of this id was submitted before; submit the graph under a new id"
             )
         job = self._manage(job_graph, self.clock.time())
         try:
             await self._blobs.retain(job_graph)
-            await self._graphs.put_job_graph(job_graph)
+            await self._graphs.put_job_graph(StoredJob(job_graph, job.start_time))
+        except BlobNotFoundError as error:  # which the client can mend
+            await self._forget_refused(job, error)
+            raise
         except FlinkRayError as error:
-            await self._blobs.release(job_id)
-            del self._jobs[job_id]
-            refusal: FlinkRayError = error
-            if not isinstance(error, BlobNotFoundError):  # which the client can mend
-                refusal = JobSubmissionError(job_id, f"its graph could not be stored: {error}")
-            job.ended.set_exception(refusal)  # for who has asked for its result meanwhile
-            job.ended.exception()
-            raise refusal from None if refusal is error else error
+            refusal = JobSubmissionError(job_id, f"its graph could not be stored: {error}")
+            await self._refuse(job, refusal)
+            raise refusal from error
+        job.accepted.set_result(None)
         log.info("job %s (%s) accepted", job_id, job_graph.name)
         self.create_task(self._start_job_master(job))
+
+    async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
+        """What failed to be stored may be there all the same, and a later Dispatcher would run it.
+
+        Raises:
+            JobSubmissionError: it may be there yet.
+        """
+
+        async def withdraw() -> None:
+            await insist(
+                f"job {job.job_id} is refused: cannot remove its graph yet",
+                lambda: self._graphs.remove_job_graph(job.job_id),
+            )
+            await self._forget_refused(job, refusal)
+
+        withdrawing = self.create_task(withdraw(), f"withdraw job {job.job_id}")
+        await asyncio.wait([withdrawing], timeout=_REFUSAL_PATIENCE)
+        if not withdrawing.done():
+            raise JobSubmissionError(
+                job.job_id,
+                f"{refusal.text}; whether it is stored is not known as long as the storage fails: "
+                "submit it again under this id, and you will be told",
+            )
+
+    async def _forget_refused(self, job: ManagedJob, refusal: FlinkRayError) -> None:
+        await self._blobs.release(job.job_id)
+        del self._jobs[job.job_id]
+        for waiting in (job.accepted, job.ended):  # who has asked for it meanwhile
+            waiting.set_exception(refusal)
+            waiting.exception()
 
     async def list_jobs(self) -> tuple[JobOverview, ...]:
         running = await asyncio.gather(*map(self._details_of, tuple(self._jobs.values())))
         details = {job.job_id: job for job in running}
-        details.update((ended.job_id, ended.details) for ended in self._ended.values())
+        details.update((ended.job_id, ended.details) for ended in self._ended)
         overviews = map(overview_of, details.values())
         return tuple(sorted(overviews, key=lambda o: (o.start_time, o.job_id)))
 
@@ -213,12 +259,28 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             status = outcome.result.status.name
             raise JobStateError(job_id, f"it is {status}: it has ended without being cancelled")
         job = self._job(job_id)
-        job.cancel_requested = True
-        if job.gateway is not None:
+        await asyncio.shield(job.accepted)
+        if not job.cancel_requested:
+            await self._graphs.put_job_graph(StoredJob(job.graph, job.start_time, True))
+            job.cancel_requested = True
+        if not await self._tell_to_cancel(job):
+            self.create_task(self._keep_telling_to_cancel(job), f"cancel job {job_id}")
+
+    async def _tell_to_cancel(self, job: ManagedJob) -> bool:
+        """Whether it is told, or nobody is there: who is there next hears it when it registers."""
+        if job.gateway is not None and job.outcome is None:
             try:
                 await job.gateway.cancel()
-            except RecipientUnreachableError as error:  # the next one hears it when it registers
-                log.info("job %s: the JobMaster to be told of the cancel died: %s", job_id, error)
+            except RpcError as error:
+                log.info("job %s: the JobMaster is not told to cancel: %s", job.job_id, error)
+                return False
+        return True
+
+    async def _keep_telling_to_cancel(self, job: ManagedJob) -> None:
+        is_told = False
+        while not is_told:
+            await asyncio.sleep(_CANCEL_RETRY_DELAY)
+            is_told = await self._tell_to_cancel(job)
 
     async def request_cluster_overview(self) -> ClusterOverview:
         manager = await self._services.connect_to_resource_manager()
@@ -422,6 +484,6 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             f"{name}: cannot mark its result as clean yet",
             lambda: self._results.mark_result_as_clean(job.job_id),
         )
-        self._ended[job.job_id] = outcome
+        self._ended.add(outcome)
         del self._jobs[job.job_id]
         job.ended.set_result(outcome)

@@ -22,6 +22,8 @@ class ManagedJob:
     graph: JobGraph
     start_time: float
     """Seconds since the epoch."""
+    accepted: asyncio.Future[None]
+    """Completes when its graph is stored, or fails with the reason why it is refused."""
     ended: asyncio.Future[ArchivedJob]
     """Completes when the job has ended and its resources are back."""
     job_master_id: JobMasterId | None = None

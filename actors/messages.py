@@ -119,6 +119,21 @@ class SlotPoolArguments:
 
 
 @message
+class StoredJob:
+    """An accepted job as the Dispatcher keeps it in the JobGraphStore until it has ended."""
+
+    graph: JobGraph
+    start_time: float
+    """Of its submission, in seconds since the epoch."""
+    cancel_requested: bool = False
+    """A client was told that it will be cancelled."""
+
+    @property
+    def job_id(self) -> JobID:
+        return self.graph.job_id
+
+
+@message
 class ArchivedJob:
     """An ended job as the Dispatcher keeps it in the JobResultStore."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
@@ -12,7 +13,13 @@ from flinkray.actors.messages import RefusedTask
 from flinkray.actors.python_tasks import PythonTasks
 from flinkray.actors.running_tasks import RunningTasks
 from flinkray.actors.task_errors import TaskError
-from flinkray.core.errors import FlinkRayError, RpcTimeoutError, SlotAllocationError
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcTimeoutError,
+    SlotAllocationError,
+)
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.job_graph import PYTHON
@@ -26,6 +33,9 @@ from flinkray.scheduler.tasks import (
 )
 
 log = logging.getLogger(__name__)
+
+_REPORT_RETRY_DELAY = 0.1
+"""Seconds until states are reported again that the JobMaster did not take."""
 
 
 class TaskExecution:
@@ -185,8 +195,10 @@ class TaskExecution:
     ) -> bool:
         try:
             await master.update_task_execution_states(states)
-        except RpcTimeoutError as error:
+        except (RpcTimeoutError, RecipientUnreachableError, RpcConnectionError) as error:
+            # a broken connection is not yet the JobMaster's death, which ends all this
             log.warning("states of %d tasks are reported again: %s", len(states), error)
+            await asyncio.sleep(_REPORT_RETRY_DELAY)
             return False
         except FlinkRayError as error:
             log.warning("states of %d tasks are not known: %s", len(states), error)

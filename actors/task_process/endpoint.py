@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 
@@ -29,7 +30,7 @@ from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.user_code import CodeOrigin, UserCode
 from flinkray.core import options
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError, RpcTimeoutError
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.states import ExecutionState
@@ -44,6 +45,9 @@ from flinkray.scheduler.tasks import (
 )
 
 log = logging.getLogger(__name__)
+
+_REPORT_RETRY_DELAY = 0.1
+"""Seconds until states are reported again that the TaskExecutor did not take."""
 
 
 async def create_task_process(
@@ -90,9 +94,10 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             try:
                 await self._task_executor.task_states_changed(self.rpc_service.process_name, states)
                 return
-            except RpcTimeoutError as error:
+            except RpcError as error:  # if it is dead, this process is soon
                 log.warning("task states are reported again: %s", error)
-            except FlinkRayError as error:  # it is dead, and this process with it
+                await asyncio.sleep(_REPORT_RETRY_DELAY)
+            except FlinkRayError as error:
                 log.info("the TaskExecutor does not take task states: %s", error)
                 return
 

@@ -118,8 +118,15 @@ class PartitionReader:
         search = self._searches.get(key)
         if search is None:
             search = self._searches[key] = asyncio.ensure_future(self._ask(*key))
-            search.add_done_callback(lambda _: self._searches.pop(key))
+            search.add_done_callback(lambda done: self._searched(key, done))
         await asyncio.shield(search)
+
+    def _searched(
+        self, key: tuple[JobID, IntermediateDataSetID, str], done: asyncio.Future[None]
+    ) -> None:
+        del self._searches[key]
+        if not done.cancelled():
+            done.exception()  # it is told to those who wait; perhaps nobody does any more
 
     async def _ask(self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str) -> None:
         executor = await self._rpc_service.connect(address, TaskProcessListenerGateway)

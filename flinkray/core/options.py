@@ -369,6 +369,19 @@ MAX_JOB_MASTER_FAILOVERS = ConfigOption(
     "How often a new JobMaster is started for a job whose JobMaster died, before the job fails.",
 )
 
+JOB_STORE_EXPIRATION_TIME = ConfigOption(
+    "jobstore.expiration-time",
+    duration(),
+    3600.0,
+    "So long after its end a job is forgotten: how it ended, and that its id was used.",
+)
+JOB_STORE_MAX_CAPACITY = ConfigOption(
+    "jobstore.max-capacity",
+    integer(minimum=0),
+    UNLIMITED,
+    "So many ended jobs are remembered at most, those that ended last.",
+)
+
 JAVA_HOME = ConfigOption(
     "env.java.home",
     optional_text("the path of a Java 17 installation"),

@@ -139,6 +139,13 @@ class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
 
         await self._sequential.run(mark)
 
+    async def remove_result(self, job_id: JobID) -> None:
+        def remove() -> None:
+            self._dirty.delete(job_id)
+            self._clean.delete(job_id)
+
+        await self._sequential.run(remove)
+
     async def has_dirty_result(self, job_id: JobID) -> bool:
         return await self._sequential.run(
             lambda: self._dirty.exists(job_id) and not self._clean.exists(job_id)

@@ -106,6 +106,10 @@ class JobResultStore(ABC, Generic[RecordT]):
         """
 
     @abstractmethod
+    async def remove_result(self, job_id: JobID) -> None:
+        """Forget a job that has ended; removing what is not there is fine."""
+
+    @abstractmethod
     async def has_dirty_result(self, job_id: JobID) -> bool: ...
 
     @abstractmethod

@@ -31,6 +31,7 @@ from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.simulation import SimulatedNetwork, SimulatedProcess, Simulation, simulate
+from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.link import End
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
@@ -199,6 +200,61 @@ async def test_cancel_at_the_moment_of_the_job_masters_death_is_told_to_the_next
 
 
 @on_cluster(NODE)
+async def test_cancel_that_was_acknowledged_outlives_dispatcher_and_job_master(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-06.  It was forgotten when both died before the one had told the other."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    cluster.crash("JobMaster")
+    start_slowly(cluster, "JobMaster", 5.0)
+
+    await (await cluster.dispatcher()).cancel_job(job_id)
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+
+    assert (await asyncio.wait_for(cluster.result(job_id), 60)).status is JobStatus.CANCELED
+
+
+@on_cluster(NODE)
+async def test_cancel_whose_connection_breaks_reaches_a_job_master_that_lives(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-06.  The JobMaster was taken for dead, and its successor was to hear it."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    (master,) = cluster.processes("JobMaster")
+    partition = cluster.simulation.partition(["Dispatcher"], [master])
+    cancelling = asyncio.ensure_future((await cluster.dispatcher()).cancel_job(job_id))
+    await asyncio.sleep(1)
+    for connection in cluster.network.connections():
+        ends = connection.near.process.name, connection.far.process.name
+        if ends == ("Dispatcher", master):
+            connection.break_off("the test wants it")
+    cluster.simulation.heal(partition)
+    await cancelling
+
+    assert (await asyncio.wait_for(cluster.result(job_id), 60)).status is JobStatus.CANCELED
+    assert starts_of(cluster, "JobMaster") == 1
+
+
+@on_cluster(NODE)
+async def test_end_of_a_task_whose_report_meets_a_broken_connection_is_reported_again(
+    cluster: ChaosCluster,
+) -> None:
+    """The JobMaster lived and never learned of it: the job was cancelling for ever."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    (master,) = cluster.processes("JobMaster")
+    await (await cluster.dispatcher()).cancel_job(job_id)
+    for connection in cluster.network.connections():
+        if connection.far.process.name == master:
+            connection.break_off("the test wants it")
+
+    assert (await asyncio.wait_for(cluster.result(job_id), 60)).status is JobStatus.CANCELED
+
+
+@on_cluster(NODE)
 async def test_stage_whose_driver_does_not_come_can_be_cancelled(cluster: ChaosCluster) -> None:
     """Its placement may be gone with a node, and then it waits for as long as that takes."""
     start_slowly(cluster, "SparkDriver", 3000.0)
@@ -244,6 +300,90 @@ async def test_who_waits_for_a_job_that_is_refused_is_told(cluster: ChaosCluster
     assert [type(answer) for answer in answers] == [JobSubmissionError, JobSubmissionError]
     await asyncio.sleep(1)
     await gateway.submit_job(job)
+
+
+@on_cluster(NODE)
+async def test_second_submission_of_a_job_that_is_being_stored_is_refused_with_the_first(
+    cluster: ChaosCluster,
+) -> None:
+    """It was told that the job had been submitted before, and then the job could not be stored."""
+    job = scripted_job(RUNS)
+    gateway = await cluster.dispatcher()
+    cluster.fail_storage(1)
+
+    answers = await asyncio.gather(
+        gateway.submit_job(job), gateway.submit_job(job), return_exceptions=True
+    )
+
+    assert [type(answer) for answer in answers] == [JobSubmissionError, JobSubmissionError]
+
+
+@on_cluster(NODE)
+async def test_job_that_was_refused_is_not_run_by_a_later_dispatcher(
+    cluster: ChaosCluster,
+) -> None:
+    """Its graph had been stored, and what failed was to make it durable."""
+    job = scripted_job(RUNS)
+    disk = cluster.simulation.disk()
+    sync = SimulatedDisk.sync_directory
+
+    def fail(self: SimulatedDisk, directory: str) -> None:
+        sync(self, directory)
+        if directory.endswith("job-graphs") and not failed:
+            failed.append(directory)
+            raise OSError("it is stored, and yet it fails")
+
+    failed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedDisk, "sync_directory", fail)
+        with pytest.raises(JobSubmissionError, match="could not be stored"):
+            await cluster.submit(job)
+    assert not disk.holds(f"cluster/job-graphs/{job.job_id}.graph")
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+
+    assert await (await cluster.dispatcher()).list_jobs() == ()
+
+
+@on_cluster(NODE)
+async def test_submitter_is_told_when_it_cannot_be_known_whether_the_job_is_stored(
+    cluster: ChaosCluster,
+) -> None:
+    job = scripted_job(["register", "finish"])
+    cluster.fail_storage(30)
+    with pytest.raises(JobSubmissionError, match="submit it again under this id"):
+        await cluster.submit(job)
+
+    async def submitted() -> bool:
+        await cluster.submit(job)
+        return True
+
+    await eventually(submitted, 60, "the submission")
+    assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
+
+
+@on_cluster(NODE, configuration={"jobstore.expiration-time": "100 s", "jobstore.max-capacity": "2"})
+async def test_ended_jobs_are_forgotten_when_they_are_old_or_too_many(
+    cluster: ChaosCluster,
+) -> None:
+    jobs = [scripted_job(["register", "finish"]) for _ in range(3)]
+    for job in jobs:
+        await cluster.submit(job)
+        await cluster.result(job.job_id)
+
+    async def listed() -> set[JobID]:
+        return {job.job_id for job in await (await cluster.dispatcher()).list_jobs()}
+
+    async def newest_are_listed() -> bool:
+        return await listed() == {job.job_id for job in jobs[1:]}
+
+    await eventually(newest_are_listed, 10, "the last two")
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+    assert await newest_are_listed()
+    await asyncio.sleep(120)
+    assert await listed() == set()
+    assert not any(cluster.has_result(job.job_id.hex()) for job in jobs)
 
 
 @on_cluster(NODE)
