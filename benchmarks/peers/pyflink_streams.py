@@ -1,9 +1,9 @@
 """PyFlink on the programs of ``benchmarks/streams.py``, in a cluster of its own with one slot.
 
 Started with the interpreter of the peers' environment, which knows nothing of flinkray.
-Arguments: the execution mode (process or thread), the program, and a number of records.  The
-program runs with a few records and with all of them; the answer, a line of JSON, has the seconds
-of the clock between the two, so that starting the workers is not counted.
+Arguments: the program and a number of records.  It runs with a few records and with all of them;
+the answer, a line of JSON, has the seconds of the clock between the two, so that starting the
+workers is not counted.
 """
 
 from __future__ import annotations
@@ -84,9 +84,8 @@ PROGRAMS = {
 }
 
 
-def seconds(mode: str, program: str, count: int) -> float:
+def seconds(program: str, count: int) -> float:
     config = Configuration()
-    config.set_string("python.execution-mode", mode)
     config.set_string("python.fn-execution.bundle.size", "100000")
     config.set_string("python.executable", sys.executable)
     config.set_string("python.client.executable", sys.executable)
@@ -105,12 +104,10 @@ def seconds(mode: str, program: str, count: int) -> float:
 
 
 def main() -> None:
-    mode, program, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    few = 0.0
-    if mode == "process":  # thread mode fails from the second job on, and starts at once
-        seconds(mode, program, 10)  # Java's first job takes longer than the following ones
-        few = seconds(mode, program, 10)
-    all_of_them = seconds(mode, program, count)
+    program, count = sys.argv[1], int(sys.argv[2])
+    seconds(program, 10)  # Java's first job takes longer than the following ones
+    few = seconds(program, 10)
+    all_of_them = seconds(program, count)
     print(json.dumps({"records": count, "seconds": all_of_them - few}), flush=True)
 
 

@@ -19,9 +19,11 @@ class _Milliseconds:
         self._milliseconds = int(milliseconds)
 
     def to_milliseconds(self) -> int:
+        """The whole span in milliseconds."""
         return self._milliseconds
 
     def to_timedelta(self) -> timedelta:
+        """The same as Python's type."""
         return timedelta(milliseconds=self._milliseconds)
 
     def __eq__(self, other: object) -> bool:
@@ -48,22 +50,27 @@ class Time(_Milliseconds):
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
+        """So many milliseconds."""
         return Time(milliseconds)
 
     @staticmethod
     def seconds(seconds: int) -> Time:
+        """So many seconds."""
         return Time(seconds * 1000)
 
     @staticmethod
     def minutes(minutes: int) -> Time:
+        """So many minutes."""
         return Time(minutes * 60_000)
 
     @staticmethod
     def hours(hours: int) -> Time:
+        """So many hours."""
         return Time(hours * 3_600_000)
 
     @staticmethod
     def days(days: int) -> Time:
+        """So many times 24 hours."""
         return Time(days * 86_400_000)
 
 
@@ -74,22 +81,27 @@ class Duration(_Milliseconds):
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
+        """So many milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
+        """So many seconds."""
         return Duration(seconds * 1000)
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
+        """So many minutes."""
         return Duration(minutes * 60_000)
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
+        """So many hours."""
         return Duration(hours * 3_600_000)
 
     @staticmethod
     def of_days(days: int) -> Duration:
+        """So many times 24 hours."""
         return Duration(days * 86_400_000)
 
     @staticmethod
@@ -99,6 +111,7 @@ class Duration(_Milliseconds):
 
     @staticmethod
     def of(delta: timedelta) -> Duration:
+        """The same as Python's type, rounded down to milliseconds."""
         return Duration(delta // timedelta(milliseconds=1))
 
 

@@ -99,6 +99,7 @@ class DataStream(OperatorSettings):
     # --- about the stream -----------------------------------------------------------------------
 
     def get_name(self) -> str:
+        """The operator's name."""
         return self._stream.name
 
     def get_type(self) -> TypeInformation:
@@ -106,9 +107,11 @@ class DataStream(OperatorSettings):
         return self._stream.type_info or Types.PICKLED_BYTE_ARRAY()
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
+        """Where the program began."""
         return self._env
 
     def get_execution_config(self) -> ExecutionConfig:
+        """That of the environment."""
         return self._env.get_config()
 
     def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:

@@ -90,6 +90,7 @@ class StreamExecutionEnvironment:
     # --- settings -------------------------------------------------------------------------------
 
     def get_config(self) -> ExecutionConfig:
+        """Settings of the execution; may be changed."""
         return self._config
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
@@ -100,6 +101,7 @@ class StreamExecutionEnvironment:
         return self
 
     def get_parallelism(self) -> int:
+        """The parallelism of operators that have none of their own."""
         return self._config.get_parallelism() or self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
@@ -122,9 +124,11 @@ class StreamExecutionEnvironment:
         return self
 
     def get_buffer_timeout(self) -> int:
+        """Milliseconds; see :meth:`set_buffer_timeout`."""
         return self._buffer_timeout
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+        """Streaming (the default), batch, or batch where all sources end."""
         self._runtime_mode = execution_mode
         return self
 
@@ -135,6 +139,7 @@ class StreamExecutionEnvironment:
         self._parallelism = parallelism
 
     def get_default_local_parallelism(self) -> int:
+        """The parallelism of environments where none is set."""
         return _default_local_parallelism
 
     def disable_operator_chaining(self) -> StreamExecutionEnvironment:
@@ -143,9 +148,11 @@ class StreamExecutionEnvironment:
         return self
 
     def is_chaining_enabled(self) -> bool:
+        """False after :meth:`disable_operator_chaining`."""
         return self._chaining
 
     def get_checkpoint_config(self) -> CheckpointConfig:
+        """When and how checkpoints are taken; may be changed."""
         return self._checkpoint_config
 
     def enable_checkpointing(
@@ -158,12 +165,15 @@ class StreamExecutionEnvironment:
         return self
 
     def get_checkpoint_interval(self) -> int:
+        """Milliseconds; -1 means no checkpoints."""
         return self._checkpoint_config.get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Exactly or at least once."""
         return self._checkpoint_config.get_checkpointing_mode()
 
     def enable_changelog_state_backend(self, enabled: bool) -> StreamExecutionEnvironment:
+        """Whether checkpoints hold changes of state only, on a cluster."""
         self._changelog = enabled
         return self
 
@@ -176,6 +186,7 @@ class StreamExecutionEnvironment:
         self._time_characteristic = characteristic
 
     def get_stream_time_characteristic(self) -> TimeCharacteristic:
+        """Kept for old programs."""
         return self._time_characteristic
 
     def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
@@ -189,6 +200,7 @@ class StreamExecutionEnvironment:
         return self
 
     def get_configuration(self) -> Configuration:
+        """All options that :meth:`configure` was given."""
         return self._configuration
 
     def register_slot_sharing_group(

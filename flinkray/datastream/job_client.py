@@ -21,9 +21,11 @@ class JobExecutionResult:
         self._net_runtime = net_runtime
 
     def get_job_id(self) -> JobID:
+        """The job that ended."""
         return self._job_id
 
     def is_job_execution_result(self) -> bool:
+        """Always true: it has ended."""
         return True
 
     def get_net_runtime(self) -> int:
@@ -60,6 +62,7 @@ class JobClient:
         self._future.set_result(JobExecutionResult(self._job_id, runtime))
 
     def get_job_id(self) -> JobID:
+        """The job that runs."""
         return self._job_id
 
     def get_job_status(self) -> Future[str]:

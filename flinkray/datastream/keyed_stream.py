@@ -177,15 +177,19 @@ class KeyedStream(DataStream):
         return super().connect(ds)
 
     def add_sink(self, sink_func: Any) -> DataStreamSink:
+        """As on any stream."""
         return self._origin.add_sink(sink_func)
 
     def sink_to(self, sink: Any) -> DataStreamSink:
+        """As on any stream."""
         return self._origin.sink_to(sink)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
+        """As on any stream."""
         return self._origin.print(sink_identifier)
 
     def get_key_type(self) -> TypeInformation:
+        """The declared type of the keys; pickled bytes where none is known."""
         return self._key_type or Types.PICKLED_BYTE_ARRAY()
 
     shuffle = _unsupported("shuffle")

@@ -145,9 +145,11 @@ class ExecutionConfig:
         return self
 
     def get_auto_watermark_interval(self) -> int:
+        """Milliseconds."""
         return self._auto_watermark_interval
 
     def set_parallelism(self, parallelism: int) -> ExecutionConfig:
+        """The parallelism of operators that have none of their own."""
         self._parallelism = parallelism
         return self
 
@@ -156,10 +158,12 @@ class ExecutionConfig:
         return self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> ExecutionConfig:
+        """The number of key groups."""
         self._max_parallelism = max_parallelism
         return self
 
     def get_max_parallelism(self) -> int:
+        """-1: by the parallelism."""
         return -1 if self._max_parallelism is None else self._max_parallelism
 
     def enable_object_reuse(self) -> ExecutionConfig:
@@ -168,10 +172,12 @@ class ExecutionConfig:
         return self
 
     def disable_object_reuse(self) -> ExecutionConfig:
+        """The default; see :meth:`enable_object_reuse`."""
         self._object_reuse = False
         return self
 
     def is_object_reuse_enabled(self) -> bool:
+        """Whether :meth:`enable_object_reuse` was called."""
         return self._object_reuse
 
     def set_global_job_parameters(self, parameters: Mapping[str, str]) -> ExecutionConfig:
@@ -180,6 +186,7 @@ class ExecutionConfig:
         return self
 
     def get_global_job_parameters(self) -> dict[str, str]:
+        """A copy of what :meth:`set_global_job_parameters` was given."""
         return dict(self._job_parameters)
 
 

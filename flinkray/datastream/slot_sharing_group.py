@@ -21,21 +21,27 @@ class MemorySize:
 
     @staticmethod
     def of_mebi_bytes(mebi_bytes: int) -> MemorySize:
+        """So many times 1,048,576 bytes."""
         return MemorySize(mebi_bytes << 20)
 
     def get_bytes(self) -> int:
+        """Bytes."""
         return self._bytes
 
     def get_kibi_bytes(self) -> int:
+        """Whole KiB."""
         return self._bytes >> 10
 
     def get_mebi_bytes(self) -> int:
+        """Whole MiB."""
         return self._bytes >> 20
 
     def get_gibi_bytes(self) -> int:
+        """Whole GiB."""
         return self._bytes >> 30
 
     def get_tebi_bytes(self) -> int:
+        """Whole TiB."""
         return self._bytes >> 40
 
     def __eq__(self, other: object) -> bool:
@@ -75,24 +81,31 @@ class SlotSharingGroup:
 
     @staticmethod
     def builder(name: str) -> Builder:
+        """Begin a group of that name."""
         return Builder(name)
 
     def get_name(self) -> str:
+        """What operators refer to it by."""
         return self.name
 
     def get_cpu_cores(self) -> float | None:
+        """None where no resources were given, as below."""
         return self.cpu_cores
 
     def get_task_heap_memory(self) -> MemorySize | None:
+        """For Python objects and user code."""
         return self.task_heap_memory
 
     def get_task_off_heap_memory(self) -> MemorySize | None:
+        """Outside the heap."""
         return self.task_off_heap_memory
 
     def get_managed_memory(self) -> MemorySize | None:
+        """For state backends."""
         return self.managed_memory
 
     def get_external_resources(self) -> dict[str, float]:
+        """Name and amount; empty where none were given."""
         return dict(self.external_resources)
 
 

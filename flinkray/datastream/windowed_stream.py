@@ -72,9 +72,11 @@ class _Windowed:
         self._late_tag: OutputTag[Any] | None = None
 
     def get_execution_environment(self) -> Any:
+        """Where the program began."""
         return self._stream.get_execution_environment()
 
     def get_input_type(self) -> TypeInformation:
+        """The type of the records in the windows."""
         return self._stream.get_type()
 
     def trigger(self: _Self, trigger: Trigger) -> _Self:

@@ -73,21 +73,27 @@ class StateTtlConfig(_Names):
         return StateTtlConfigBuilder(milliseconds(ttl))
 
     def get_ttl(self) -> int:
+        """Milliseconds."""
         return self.ttl
 
     def get_update_type(self) -> UpdateType:
+        """What renews a value."""
         return self.update_type
 
     def get_state_visibility(self) -> StateVisibility:
+        """Whether expired values may be seen."""
         return self.state_visibility
 
     def get_ttl_time_characteristic(self) -> TtlTimeCharacteristic:
+        """Always processing time."""
         return self.ttl_time_characteristic
 
     def get_cleanup_strategies(self) -> CleanupStrategies:
+        """Where expired values are removed besides on access."""
         return self.cleanup_strategies
 
     def is_enabled(self) -> bool:
+        """False where nothing expires."""
         return self.update_type is not UpdateType.Disabled
 
 

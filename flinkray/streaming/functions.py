@@ -36,62 +36,72 @@ class MapFunction(Function, ABC, Generic[IN, OUT]):
     """One value for each value."""
 
     @abstractmethod
-    def map(self, value: IN) -> OUT: ...
+    def map(self, value: IN) -> OUT:
+        """The new value."""
 
 
 class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """One value for each value of two streams; None is left out."""
 
     @abstractmethod
-    def map1(self, value: IN1) -> OUT: ...
+    def map1(self, value: IN1) -> OUT:
+        """For a value of the first stream."""
 
     @abstractmethod
-    def map2(self, value: IN2) -> OUT: ...
+    def map2(self, value: IN2) -> OUT:
+        """For a value of the second stream."""
 
 
 class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
     """Any number of values for each value: a generator, a list, or None."""
 
     @abstractmethod
-    def flat_map(self, value: IN) -> Iterable[OUT] | None: ...
+    def flat_map(self, value: IN) -> Iterable[OUT] | None:
+        """The new values."""
 
 
 class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Any number of values for each value of two streams."""
 
     @abstractmethod
-    def flat_map1(self, value: IN1) -> Iterable[OUT] | None: ...
+    def flat_map1(self, value: IN1) -> Iterable[OUT] | None:
+        """For a value of the first stream."""
 
     @abstractmethod
-    def flat_map2(self, value: IN2) -> Iterable[OUT] | None: ...
+    def flat_map2(self, value: IN2) -> Iterable[OUT] | None:
+        """For a value of the second stream."""
 
 
 class FilterFunction(Function, ABC, Generic[IN]):
     """Keeps the values for which it returns true."""
 
     @abstractmethod
-    def filter(self, value: IN) -> bool: ...
+    def filter(self, value: IN) -> bool:
+        """Whether to keep the value."""
 
 
 class ReduceFunction(Function, ABC, Generic[IN]):
     """Makes one value of two, associatively."""
 
     @abstractmethod
-    def reduce(self, value1: IN, value2: IN) -> IN: ...
+    def reduce(self, value1: IN, value2: IN) -> IN:
+        """One value of two: the reduced one so far, and the next."""
 
 
 class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
     """Adds values to an accumulator and makes the result of it."""
 
     @abstractmethod
-    def create_accumulator(self) -> ACC: ...
+    def create_accumulator(self) -> ACC:
+        """An accumulator with nothing in it."""
 
     @abstractmethod
     def add(self, value: IN, accumulator: ACC) -> ACC:
         """The accumulator with *value* in it: a new one, or the same, changed."""
 
     @abstractmethod
-    def get_result(self, accumulator: ACC) -> OUT: ...
+    def get_result(self, accumulator: ACC) -> OUT:
+        """The result as it stands."""
 
     @abstractmethod
     def merge(self, acc_a: ACC, acc_b: ACC) -> ACC:
@@ -102,14 +112,16 @@ class KeySelector(Function, ABC, Generic[IN, KEY]):
     """The key of a value."""
 
     @abstractmethod
-    def get_key(self, value: IN) -> KEY: ...
+    def get_key(self, value: IN) -> KEY:
+        """The key; it must be hashable, and the same each time."""
 
 
 class Partitioner(Function, ABC, Generic[KEY]):
     """Which of *num_partitions* channels a key goes to, from 0."""
 
     @abstractmethod
-    def partition(self, key: KEY, num_partitions: int) -> int: ...
+    def partition(self, key: KEY, num_partitions: int) -> int:
+        """The number of the channel."""
 
 
 class NullByteKeySelector(KeySelector[Any, int]):
@@ -123,7 +135,8 @@ class SinkFunction(Function, ABC, Generic[IN]):
     """Takes values out of the job, one at a time."""
 
     @abstractmethod
-    def invoke(self, value: IN) -> None: ...
+    def invoke(self, value: IN) -> None:
+        """Take one value."""
 
 
 class TimeDomain:
@@ -137,7 +150,8 @@ class TimerService(ABC):
     """Time, and timers of the current key.  Times are milliseconds since the epoch."""
 
     @abstractmethod
-    def current_processing_time(self) -> int: ...
+    def current_processing_time(self) -> int:
+        """The clock's time, milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
@@ -153,10 +167,12 @@ class TimerService(ABC):
         """Call ``on_timer`` when processing time reaches *timestamp*."""
 
     @abstractmethod
-    def delete_event_time_timer(self, timestamp: int) -> None: ...
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Take a timer back; nothing happens if there is none."""
 
     @abstractmethod
-    def delete_processing_time_timer(self, timestamp: int) -> None: ...
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Take a timer back; nothing happens if there is none."""
 
 
 class ProcessContext(ABC):
@@ -167,14 +183,16 @@ class ProcessContext(ABC):
         """The record's timestamp; None if it has none."""
 
     @abstractmethod
-    def timer_service(self) -> TimerService: ...
+    def timer_service(self) -> TimerService:
+        """Time, and timers where the stream is keyed."""
 
 
 class KeyedProcessContext(ProcessContext):
     """The same on a keyed stream."""
 
     @abstractmethod
-    def get_current_key(self) -> Any: ...
+    def get_current_key(self) -> Any:
+        """The key of the record or timer."""
 
 
 class TimerContext(KeyedProcessContext):
@@ -191,7 +209,8 @@ class ProcessFunction(Function, ABC, Generic[IN, OUT]):
     Context = ProcessContext
 
     @abstractmethod
-    def process_element(self, value: IN, ctx: ProcessContext) -> Iterable[OUT] | None: ...
+    def process_element(self, value: IN, ctx: ProcessContext) -> Iterable[OUT] | None:
+        """Results for a value."""
 
 
 class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
@@ -201,7 +220,8 @@ class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
     OnTimerContext = TimerContext
 
     @abstractmethod
-    def process_element(self, value: IN, ctx: KeyedProcessContext) -> Iterable[OUT] | None: ...
+    def process_element(self, value: IN, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
+        """Results for a value; state and timers are those of its key."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
         """A timer that this function registered fires."""
@@ -214,10 +234,12 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     Context = ProcessContext
 
     @abstractmethod
-    def process_element1(self, value: IN1, ctx: ProcessContext) -> Iterable[OUT] | None: ...
+    def process_element1(self, value: IN1, ctx: ProcessContext) -> Iterable[OUT] | None:
+        """Results for a value of the first stream."""
 
     @abstractmethod
-    def process_element2(self, value: IN2, ctx: ProcessContext) -> Iterable[OUT] | None: ...
+    def process_element2(self, value: IN2, ctx: ProcessContext) -> Iterable[OUT] | None:
+        """Results for a value of the second stream."""
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
@@ -227,10 +249,12 @@ class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     OnTimerContext = TimerContext
 
     @abstractmethod
-    def process_element1(self, value: IN1, ctx: KeyedProcessContext) -> Iterable[OUT] | None: ...
+    def process_element1(self, value: IN1, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
+        """Results for a value of the first stream."""
 
     @abstractmethod
-    def process_element2(self, value: IN2, ctx: KeyedProcessContext) -> Iterable[OUT] | None: ...
+    def process_element2(self, value: IN2, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
+        """Results for a value of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
         """A timer that this function registered fires."""
@@ -241,13 +265,16 @@ class BaseBroadcastContext(ABC):
     """Time, as far as both sides of a broadcast function know it."""
 
     @abstractmethod
-    def timestamp(self) -> int | None: ...
+    def timestamp(self) -> int | None:
+        """The record's timestamp; None if it has none."""
 
     @abstractmethod
-    def current_processing_time(self) -> int: ...
+    def current_processing_time(self) -> int:
+        """The clock's time, milliseconds since the epoch."""
 
     @abstractmethod
-    def current_watermark(self) -> int: ...
+    def current_watermark(self) -> int:
+        """The smallest possible number before the first watermark."""
 
 
 class BroadcastContext(BaseBroadcastContext):
@@ -256,7 +283,9 @@ class BroadcastContext(BaseBroadcastContext):
     @abstractmethod
     def get_broadcast_state(
         self, state_descriptor: MapStateDescriptor[Any, Any]
-    ) -> BroadcastState[Any, Any]: ...
+    ) -> BroadcastState[Any, Any]:
+        """The state of that descriptor, to read and change; the same in all subtasks only if
+        every subtask changes it alike."""
 
 
 class ReadOnlyBroadcastContext(BaseBroadcastContext):
@@ -265,17 +294,20 @@ class ReadOnlyBroadcastContext(BaseBroadcastContext):
     @abstractmethod
     def get_broadcast_state(
         self, state_descriptor: MapStateDescriptor[Any, Any]
-    ) -> ReadOnlyBroadcastState[Any, Any]: ...
+    ) -> ReadOnlyBroadcastState[Any, Any]:
+        """The state of that descriptor, to read."""
 
 
 class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
     """The same on a keyed stream."""
 
     @abstractmethod
-    def timer_service(self) -> TimerService: ...
+    def timer_service(self) -> TimerService:
+        """Time, and timers of the key."""
 
     @abstractmethod
-    def get_current_key(self) -> Any: ...
+    def get_current_key(self) -> Any:
+        """The key of the record or timer."""
 
 
 class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
@@ -285,14 +317,12 @@ class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     ReadOnlyContext = ReadOnlyBroadcastContext
 
     @abstractmethod
-    def process_element(
-        self, value: IN1, ctx: ReadOnlyBroadcastContext
-    ) -> Iterable[OUT] | None: ...
+    def process_element(self, value: IN1, ctx: ReadOnlyBroadcastContext) -> Iterable[OUT] | None:
+        """Results for a value; broadcast state can be read."""
 
     @abstractmethod
-    def process_broadcast_element(
-        self, value: IN2, ctx: BroadcastContext
-    ) -> Iterable[OUT] | None: ...
+    def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Iterable[OUT] | None:
+        """Results for a value that every subtask is given; broadcast state can be changed."""
 
 
 class KeyedBroadcastProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
@@ -304,12 +334,12 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     @abstractmethod
     def process_element(
         self, value: IN1, ctx: KeyedReadOnlyBroadcastContext
-    ) -> Iterable[OUT] | None: ...
+    ) -> Iterable[OUT] | None:
+        """Results for a value; broadcast state can be read."""
 
     @abstractmethod
-    def process_broadcast_element(
-        self, value: IN2, ctx: BroadcastContext
-    ) -> Iterable[OUT] | None: ...
+    def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Iterable[OUT] | None:
+        """Results for a value that every subtask is given; broadcast state can be changed."""
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[OUT] | None:
         """A timer that ``process_element`` registered fires; *ctx* has ``time_domain()``,

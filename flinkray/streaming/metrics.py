@@ -14,12 +14,15 @@ class Counter:
         self._count = 0
 
     def inc(self, n: int = 1) -> None:
+        """Count up."""
         self._count += n
 
     def dec(self, n: int = 1) -> None:
+        """Count down."""
         self._count -= n
 
     def get_count(self) -> int:
+        """Where it stands."""
         return self._count
 
 
@@ -34,9 +37,11 @@ class Meter:
         self._count = 0
 
     def mark_event(self, value: int = 1) -> None:
+        """So many events happened."""
         self._count += value
 
     def get_count(self) -> int:
+        """All events so far."""
         return self._count
 
 
@@ -50,6 +55,7 @@ class Distribution:
         self.max: int | None = None
 
     def update(self, value: int) -> None:
+        """One more value."""
         self.count += 1
         self.sum += value
         self.min = value if self.min is None else min(self.min, value)
@@ -63,6 +69,7 @@ class Gauge:
         self._read = read
 
     def get_value(self) -> int:
+        """What the function says now."""
         return self._read()
 
 

@@ -61,9 +61,11 @@ class RuntimeContext(KeyedStateStore):
         )
 
     def get_number_of_parallel_subtasks(self) -> int:
+        """The operator's parallelism."""
         return self._parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
+        """The number of key groups."""
         return self._max_parallelism
 
     def get_index_of_this_subtask(self) -> int:
@@ -75,31 +77,39 @@ class RuntimeContext(KeyedStateStore):
         return self._attempt_number
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
+        """A global parameter of the job."""
         return self._job_parameters.get(key, default_value)
 
     def get_metrics_group(self) -> MetricGroup:
+        """Where the function registers metrics."""
         return self._metrics
 
     def get_metric_group(self) -> MetricGroup:
+        """The same by its new name."""
         return self._metrics
 
     def get_state(self, state_descriptor: ValueStateDescriptor[Any]) -> ValueState[Any]:
+        """One value for each key."""
         return self._state(state_descriptor, ValueStateDescriptor)  # type: ignore[no-any-return]
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
+        """A list for each key."""
         return self._state(state_descriptor, ListStateDescriptor)  # type: ignore[no-any-return]
 
     def get_map_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> MapState[Any, Any]:
+        """A dictionary for each key."""
         return self._state(state_descriptor, MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(
         self, state_descriptor: ReducingStateDescriptor[Any]
     ) -> ReducingState[Any]:
+        """For each key the reduction of all that was added."""
         return self._state(state_descriptor, ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(
         self, state_descriptor: AggregatingStateDescriptor[Any]
     ) -> AggregatingState[Any, Any]:
+        """For each key the aggregate of all that was added."""
         return self._state(  # type: ignore[no-any-return]
             state_descriptor, AggregatingStateDescriptor
         )

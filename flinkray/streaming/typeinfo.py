@@ -259,100 +259,124 @@ class Types:
 
     @staticmethod
     def STRING() -> TypeInformation:  # noqa: N802 - PyFlink's names
+        """``str``."""
         return BasicTypeInfo("String", pa.string())
 
     @staticmethod
     def BOOLEAN() -> TypeInformation:  # noqa: N802
+        """``bool``."""
         return BasicTypeInfo("Boolean", pa.bool_())
 
     @staticmethod
     def BYTE() -> TypeInformation:  # noqa: N802
+        """``int`` of 8 bits."""
         return BasicTypeInfo("Byte", pa.int8())
 
     @staticmethod
     def SHORT() -> TypeInformation:  # noqa: N802
+        """``int`` of 16 bits."""
         return BasicTypeInfo("Short", pa.int16())
 
     @staticmethod
     def INT() -> TypeInformation:  # noqa: N802
+        """``int`` of 32 bits."""
         return BasicTypeInfo("Integer", pa.int32())
 
     @staticmethod
     def LONG() -> TypeInformation:  # noqa: N802
+        """``int`` of 64 bits."""
         return BasicTypeInfo("Long", pa.int64())
 
     @staticmethod
     def FLOAT() -> TypeInformation:  # noqa: N802
+        """``float`` of 32 bits."""
         return BasicTypeInfo("Float", pa.float32())
 
     @staticmethod
     def DOUBLE() -> TypeInformation:  # noqa: N802
+        """``float``."""
         return BasicTypeInfo("Double", pa.float64())
 
     @staticmethod
     def CHAR() -> TypeInformation:  # noqa: N802
+        """``str`` of one character."""
         return BasicTypeInfo("Character", pa.string())
 
     @staticmethod
     def BIG_INT() -> TypeInformation:  # noqa: N802
+        """``int`` without limit."""
         return BasicTypeInfo("BigInteger", pa.decimal256(76, 0))
 
     @staticmethod
     def BIG_DEC() -> TypeInformation:  # noqa: N802
+        """``decimal.Decimal``."""
         return BasicTypeInfo("BigDecimal", pa.decimal128(38, 18))
 
     @staticmethod
     def INSTANT() -> TypeInformation:  # noqa: N802
+        """A moment."""
         return BasicTypeInfo("Instant", pa.timestamp("us", "UTC"))
 
     @staticmethod
     def SQL_DATE() -> TypeInformation:  # noqa: N802
+        """``datetime.date``."""
         return BasicTypeInfo("java.sql.Date", pa.date32())
 
     @staticmethod
     def SQL_TIME() -> TypeInformation:  # noqa: N802
+        """``datetime.time``."""
         return BasicTypeInfo("java.sql.Time", pa.time64("us"))
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:  # noqa: N802
+        """``datetime.datetime``."""
         return BasicTypeInfo("java.sql.Timestamp", pa.timestamp("us"))
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:  # noqa: N802
+        """Anything; what is assumed where no type is declared."""
         return PickledBytesTypeInfo()
 
     @staticmethod
     def ROW(field_types: Sequence[TypeInformation]) -> RowTypeInfo:  # noqa: N802
+        """Rows with fields f0, f1, …"""
         return RowTypeInfo(field_types)
 
     @staticmethod
     def ROW_NAMED(  # noqa: N802
         field_names: Sequence[str], field_types: Sequence[TypeInformation]
     ) -> RowTypeInfo:
+        """Rows with names."""
         return RowTypeInfo(field_types, field_names)
 
     @staticmethod
     def TUPLE(field_types: Sequence[TypeInformation]) -> TupleTypeInfo:  # noqa: N802
+        """Tuples."""
         return TupleTypeInfo(field_types)
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists of numbers."""
         return ListTypeInfo(element_type, "PrimitiveArrayTypeInfo")
 
     @staticmethod
     def BASIC_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists of basic values."""
         return ListTypeInfo(element_type, "BasicArrayTypeInfo")
 
     @staticmethod
     def OBJECT_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists of anything."""
         return ListTypeInfo(element_type, "ObjectArrayTypeInfo")
 
     @staticmethod
     def LIST(element_type_info: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists."""
         return ListTypeInfo(element_type_info)
 
     @staticmethod
     def MAP(  # noqa: N802
         key_type_info: TypeInformation, value_type_info: TypeInformation
     ) -> MapTypeInfo:
+        """Dictionaries."""
         return MapTypeInfo(key_type_info, value_type_info)

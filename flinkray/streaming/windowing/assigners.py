@@ -135,6 +135,7 @@ class TumblingEventTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, offset: Span | None = None) -> TumblingEventTimeWindows:
+        """Windows of that size, from the epoch plus *offset* on."""
         return TumblingEventTimeWindows(
             milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
         )
@@ -147,6 +148,7 @@ class TumblingProcessingTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, offset: Span | None = None) -> TumblingProcessingTimeWindows:
+        """Windows of that size, from the epoch plus *offset* on."""
         return TumblingProcessingTimeWindows(
             milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
         )
@@ -159,6 +161,7 @@ class SlidingEventTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingEventTimeWindows:
+        """Windows of that size, one every *slide*."""
         return SlidingEventTimeWindows(
             milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
         )
@@ -171,6 +174,7 @@ class SlidingProcessingTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingProcessingTimeWindows:
+        """Windows of that size, one every *slide*."""
         return SlidingProcessingTimeWindows(
             milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
         )
@@ -248,6 +252,7 @@ class GlobalWindows(WindowAssigner):
 
     @staticmethod
     def create() -> GlobalWindows:
+        """One window for all records of a key."""
         return GlobalWindows()
 
     def assign_windows(
@@ -279,6 +284,7 @@ class CountSlidingWindowAssigner(WindowAssigner):
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
+        """Windows of so many records, one every so many."""
         return CountSlidingWindowAssigner(window_size, window_slide)
 
     def assign_windows(
@@ -306,4 +312,5 @@ class CountTumblingWindowAssigner(CountSlidingWindowAssigner):
 
     @staticmethod
     def of(window_size: int, window_slide: int | None = None) -> CountTumblingWindowAssigner:
+        """Windows of so many records."""
         return CountTumblingWindowAssigner(window_size)

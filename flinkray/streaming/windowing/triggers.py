@@ -108,6 +108,7 @@ class EventTimeTrigger(Trigger):
 
     @staticmethod
     def create() -> EventTimeTrigger:
+        """Fires when the watermark passes the window's end."""
         return EventTimeTrigger()
 
     def on_element(
@@ -205,6 +206,7 @@ class CountTrigger(_NoTimers):
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
+        """Fires whenever a window has so many more records."""
         return CountTrigger(window_size)
 
     def on_element(
@@ -235,6 +237,7 @@ class PurgingTrigger(Trigger):
 
     @staticmethod
     def of(nested_trigger: Trigger) -> PurgingTrigger:
+        """Fires as *nested_trigger* does, and empties the window then."""
         return PurgingTrigger(nested_trigger)
 
     @staticmethod

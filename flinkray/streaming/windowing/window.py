@@ -23,6 +23,7 @@ class TimeWindow(NamedTuple):
     end: int
 
     def max_timestamp(self) -> int:
+        """The last millisecond before the end."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
@@ -51,6 +52,7 @@ class CountWindow(NamedTuple):
     id: int
 
     def max_timestamp(self) -> int:
+        """The end of time."""
         return MAX_TIMESTAMP
 
     def __str__(self) -> str:
@@ -70,6 +72,7 @@ class GlobalWindow(NamedTuple):
         return GLOBAL_WINDOW
 
     def max_timestamp(self) -> int:
+        """The end of time."""
         return MAX_TIMESTAMP
 
     def __str__(self) -> str:
