@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Sequence
 
@@ -21,6 +22,13 @@ from flinkray.rpc.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
 
 MAX_HANDSHAKE_FRAME = 4096
 """Bytes; nobody may send more before it has proved that it belongs to the cluster."""
+
+KEEPALIVE_IDLE = 60
+"""Seconds without a byte on a TCP connection after which the peer's system is asked for a sign."""
+KEEPALIVE_INTERVAL = 10
+"""Seconds between such questions."""
+KEEPALIVE_COUNT = 6
+"""So many without an answer end the connection."""
 
 _WRITE_AT_ONCE = 131_072
 """Bytes that are given to the socket together; what is sent later has to wait for them."""
@@ -313,6 +321,9 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        own_end = transport.get_extra_info("socket")
+        if own_end is not None and own_end.family in (socket.AF_INET, socket.AF_INET6):
+            _notice_silence(own_end)
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
@@ -336,6 +347,22 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
             # proxies may hold on to a lost connection for long
             self._joiner, self._gap, self._unread = FragmentJoiner(0), None, b""
             receiver.connection_lost(self._lost)
+
+
+def _notice_silence(own_end: socket.socket) -> None:
+    """A peer whose machine has lost its power sends no end: have the system ask for a sign of life.
+
+    No TCP_USER_TIMEOUT, by which Linux also ends connections whose other side lives and does not
+    read, as one does whose handlers cannot keep up.
+    """
+    own_end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL),
+        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
+    ):
+        if hasattr(socket, option):  # not everywhere but on Linux
+            own_end.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _may_be_fragment(length: int) -> bool:

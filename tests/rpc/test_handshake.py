@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -245,4 +247,23 @@ async def test_a_sender_that_outruns_its_peer_waits(server: Server) -> None:
     assert not stream.is_congested
     for _ in range(sent):
         assert len(await server.recorder.frames.get()) == 50_000
+    stream.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems name the options otherwise")
+async def test_both_ends_notice_a_peer_whose_machine_is_gone(server: Server) -> None:
+    """No test can pull a plug here; what the system was told to do then."""
+    stream, _ = await introduced(server)
+    for end in (stream, server.streams[0]):
+        assert end._transport is not None
+        own_end = end._transport.get_extra_info("socket")
+        assert own_end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        asked_for = [
+            own_end.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ]
+        assert asked_for == [60, 10, 6]
+        # it would end connections whose other side lives and does not read
+        assert own_end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
+        assert own_end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
     stream.close()
