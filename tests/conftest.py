@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 import ray
+from hypothesis import settings
 
 from flinkray.spark.ray_java import java_on_path
+
+# how long an example takes says more about the machine than about the code
+settings.register_profile("flinkray", deadline=None)
+settings.load_profile("flinkray")
 
 pytest_plugins = ["flinkray.testing.pytest_plugin", "pytester"]
 
