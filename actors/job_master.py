@@ -375,7 +375,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- the ResourceManager and the Dispatcher ---------------------------------------------------
 
     def _resource_manager_lost(self) -> None:
-        self._pool.tell(lambda pool: pool.disconnect_resource_manager())
+        self._pool.disconnect()
         # the next one knows nothing of what this one said, and would never take it back
         self._apply(self._scheduler.resources_short((), self._now))
 

@@ -190,6 +190,11 @@ class SlotPoolConnection:
             assert isinstance(token, ResourceManagerId)
             self.tell(lambda pool: pool.connect_to_resource_manager(address, token))
 
+    def disconnect(self) -> None:
+        """The ResourceManager is lost.  A pool that is to come never hears of it."""
+        if self._pool is not None:
+            self.tell(lambda pool: pool.disconnect_resource_manager())
+
     async def close(self, reason: str) -> None:
         """Have it give back all slots, and end."""
         pool = self._pool

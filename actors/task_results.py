@@ -72,8 +72,16 @@ class TaskResults:
         self._delete([one for one in self._places if one.partition in released])
 
     def job_gone(self, job_id: JobID) -> None:
-        """Its JobMaster is gone: what is not the cluster's is of no use (TM-28)."""
-        self._delete(JobPartition(job_id, p) for p in self._kept.job_gone(job_id))
+        """Its JobMaster is gone: what is not the cluster's is of no use (TM-28), nor is what its
+        tasks produce yet."""
+        self._kept.job_gone(job_id)
+        self._delete(
+            [
+                one
+                for one in self._places
+                if one.job_id == job_id and not self._kept.is_promoted(one.partition)
+            ]
+        )
 
     def _delete(self, partitions: Iterable[JobPartition]) -> None:
         by_place: dict[TaskProcessPlace, list[JobPartition]] = {}

@@ -107,6 +107,10 @@ class TaskExecutorPartitions:
                 self._of_cluster.setdefault(partition.data_set_id, {})[partition] = None
         self._drop_if_empty(job_id)
 
+    def is_promoted(self, partition: ResultPartitionID) -> bool:
+        """Whether it is the cluster's."""
+        return partition in self._of_cluster.get(partition.data_set_id, ())
+
     def release(
         self, job_id: JobID, partitions: Iterable[ResultPartitionID]
     ) -> tuple[ResultPartitionID, ...]:

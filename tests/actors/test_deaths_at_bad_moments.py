@@ -461,6 +461,22 @@ async def test_slot_pool_that_misses_what_its_job_master_says_is_replaced(
 
 
 @on_cluster(NODE)
+async def test_resource_manager_that_is_lost_and_back_while_a_slot_pool_starts_is_known_to_it(
+    cluster: ChaosCluster,
+) -> None:
+    """It was told of the loss when it was there at last, and declared nothing any more."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    start_slowly(cluster, "SlotPool", 10.0)
+    cluster.crash("SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 5, "another SlotPool")
+    cluster.crash("ResourceManager")
+
+    await asyncio.sleep(12)
+    await until_executing(cluster, job_id)
+
+
+@on_cluster(NODE)
 async def test_slot_pool_whose_news_are_lost_is_replaced(cluster: ChaosCluster) -> None:
     """Its JobMaster waited for slots that the pool had."""
     lost: list[str] = []

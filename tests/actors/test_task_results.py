@@ -1,0 +1,42 @@
+"""Which results of tasks a TaskExecutor keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flinkray.actors.task_process.gateway import JobPartition
+from flinkray.actors.task_process.produced import ProducedPartition
+from flinkray.actors.task_processes import TaskProcessPlace
+from flinkray.actors.task_results import TaskResults
+from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.scheduler.tasks import ResultPartitionID
+
+JOB = JobID(bytes(16))
+PARTITION = JobPartition(JOB, ResultPartitionID(IntermediateDataSetID(bytes(16)), 0, 0))
+
+
+class _Processes:
+    """Notes what is to be deleted."""
+
+    def __init__(self) -> None:
+        self.released: list[JobPartition] = []
+
+    def release_partitions(
+        self, place: TaskProcessPlace, partitions: tuple[JobPartition, ...]
+    ) -> None:
+        self.released += partitions
+
+
+def test_result_of_a_task_that_ends_after_its_job_is_gone_is_not_kept() -> None:
+    """TM-28.  The TaskExecutor followed the job for ever, and could not be released."""
+    processes: Any = _Processes()
+    results = TaskResults(processes)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False),)
+    results.begun(produced, TaskProcessPlace(0))
+
+    results.job_gone(JOB)
+    results.ended(produced, is_finished=True)
+
+    assert results.is_empty
+    assert not results.has_results_of(JOB)
+    assert processes.released == [PARTITION]
