@@ -18,7 +18,7 @@ class OverFlight(Contender):
     def __init__(self, folder: str) -> None:
         self._peer = Peer("over_flight", f"grpc+unix://{folder}/flight-{os.getpid()}")
         self._client = flight.connect(self._peer.first)
-        self._exchange: tuple[Any, Any, Any] | None = None
+        self._exchange: tuple[Any, Any] | None = None
 
     def send(self, batch: pa.RecordBatch, count: int) -> None:
         writer, _ = self._client.do_put(flight.FlightDescriptor.for_path("x"), batch.schema)
@@ -27,15 +27,18 @@ class OverFlight(Contender):
         writer.close()
 
     def echo(self, batch: pa.RecordBatch) -> None:
-        if self._exchange is None or self._exchange[2] != batch.schema:
+        if self._exchange is None:
             writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_path("x"))
             writer.begin(batch.schema)
-            self._exchange = writer, reader, batch.schema
-        writer, reader, _ = self._exchange
+            self._exchange = writer, reader
+        writer, reader = self._exchange
         writer.write_batch(batch)
         reader.read_chunk()
 
     def close(self) -> None:
+        if self._exchange is not None:
+            self._exchange[0].close()
+        self._client.close()
         self._peer.close()
 
 

@@ -327,7 +327,7 @@ NETWORK_SHARED_MEMORY = ConfigOption(
     memory_size(minimum=0),
     64 * 2**20,
     "Shared memory for what one task process sends to another one on its node, where batches of "
-    "128 kB and more travel; made as it is needed. 0: they go through the socket.",
+    "32 kB and more travel; made as it is needed. 0: they go through the socket.",
 )
 BUFFER_TIMEOUT = ConfigOption(
     "execution.buffer-timeout.interval",

@@ -291,8 +291,8 @@ class Connection:
 
     def _handle_memory(self, kind: int, header: tuple[Any, ...]) -> None:
         if kind == OFFERED:
-            number, process, file, capacity, token = header
-            is_mapped = self._mapped.map((number, process, file, capacity, token))
+            number, process, file, capacity, count, token = header
+            is_mapped = self._mapped.map((number, process, file, capacity, count, token))
             self.send(head(MAPPED, (number, is_mapped)))
         elif kind == DROPPED:
             self._mapped.drop(header)

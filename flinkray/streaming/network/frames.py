@@ -43,12 +43,13 @@ FAILED: Final = 7
 SHARED_DATA: Final = 8
 """As DATA, then region and size: the body is in shared memory."""
 OFFERED: Final = 9
-"""(region, process id, file number, capacity, token): from now on there is this memory, too."""
+"""(segment, process id, file number, bytes of a region, number of regions, token): there is this
+memory, too."""
 DROPPED: Final = 10
-"""(region, …): it will not be used any more."""
+"""(segment, …): it will not be used any more."""
 # Consumer to producer.
 MAPPED: Final = 11
-"""(region, whether it could be mapped)."""
+"""(segment, whether it could be mapped)."""
 RETURNED: Final = 12
 """(region, …): nobody reads it any more."""
 

@@ -1,9 +1,9 @@
 """Large bodies between processes of one node: copied once, into memory that both have mapped.
 
-The producing side owns the regions (memory without a name, which goes with its last user).  It
-offers a region, and uses it from when the other side says that it has mapped it; until then, and
-whenever none is free, bodies go through the socket as ever.  A region is free again when the last
-Arrow buffer that lies in it is gone at the consumer, who may keep it as long as he likes.
+The producing side owns the memory (it has no name and goes with its last user), divided into
+regions.  It offers it, and uses it from when the other side says that it has mapped it; until then,
+and whenever no region is free, bodies go through the socket as ever.  A region is free again when
+the last Arrow buffer that lies in it is gone at the consumer, who may keep it as long as he likes.
 """
 
 from __future__ import annotations
@@ -20,36 +20,54 @@ import pyarrow as pa
 
 from flinkray.streaming.network.frames import Part
 
-SHARED_FROM: Final = 131_072
+SHARED_FROM: Final = 32_768
 """Bytes; smaller bodies go through the socket."""
 
+_SEGMENT: Final = 4 * 2**20
+"""Bytes that are made at once and divided into regions, unless one of these is larger: each piece
+of memory costs file descriptors."""
+
+_HEAD: Final = 4096
+"""Bytes before the first region, with a token by which the other side knows the memory."""
+
 _TOKEN_SIZE: Final = 64
-"""Bytes at the beginning of a region, by which the other side knows that it is the right one."""
+
+_MOST_REGIONS: Final = 4096
+"""In one segment; a region's number is the segment's times this, and its place there."""
 
 IS_AVAILABLE: Final = sys.platform == "linux"
 
 
-class _Region:
-    def __init__(self, number: int, capacity: int) -> None:
+class _Segment:
+    """Memory that is divided into regions of one size."""
+
+    def __init__(self, number: int, capacity: int, count: int) -> None:
         self.number = number
         self.capacity = capacity
+        self.count = count
         self.file = os.memfd_create(f"flinkray-channel-{number}", os.MFD_CLOEXEC)
-        os.ftruncate(self.file, _TOKEN_SIZE + capacity)
-        memory = mmap.mmap(self.file, _TOKEN_SIZE + capacity)
+        os.ftruncate(self.file, self.size)
+        self._memory = mmap.mmap(self.file, self.size)
         self.token = os.urandom(_TOKEN_SIZE)
-        memory[:_TOKEN_SIZE] = self.token
-        self._target = pa.py_buffer(memoryview(memory)[_TOKEN_SIZE:])
+        self._memory[:_TOKEN_SIZE] = self.token
+        self.free = list(range(count))
 
-    def write(self, parts: Sequence[Part]) -> None:
+    @property
+    def size(self) -> int:
+        return _HEAD + self.capacity * self.count
+
+    def write(self, place: int, parts: Sequence[Part]) -> None:
+        begin = _HEAD + place * self.capacity
+        target = pa.py_buffer(memoryview(self._memory)[begin : begin + self.capacity])
         # Arrow's writer lets other threads run while it copies
-        writer = pa.FixedSizeBufferWriter(self._target)
+        writer = pa.FixedSizeBufferWriter(target)
         for part in parts:
             writer.write(part)
         writer.close()
 
 
-Offer = tuple[int, int, int, int, bytes]
-"""Number, process id, file number, capacity, token."""
+Offer = tuple[int, int, int, int, int, bytes]
+"""Segment, process id, file number, bytes of a region, number of regions, token."""
 
 
 class OwnedRegions:
@@ -57,8 +75,8 @@ class OwnedRegions:
 
     Args:
         budget: bytes of all regions together.
-        offer: tells the other side of a new region.
-        drop: tells it that regions will not be used any more.
+        offer: tells the other side of a new segment.
+        drop: tells it that segments will not be used any more.
     """
 
     def __init__(
@@ -71,11 +89,11 @@ class OwnedRegions:
         self._offer = offer
         self._drop = drop
         self._lock = threading.Lock()
-        self._regions: dict[int, _Region] = {}
-        self._free: dict[int, list[_Region]] = {}
-        """By capacity."""
+        self._segments: dict[int, _Segment] = {}
+        self._mapped: dict[int, list[_Segment]] = {}
+        """By the size of their regions, those that the other side has mapped."""
         self._offered: set[int] = set()
-        """Capacities of which a region has been offered and not mapped yet."""
+        """Sizes of regions of which a segment has been offered and not mapped yet."""
         self._next = 0
         self._is_refused = False
 
@@ -84,70 +102,82 @@ class OwnedRegions:
         at once."""
         if self._is_refused:
             return None
-        capacity = 1 << (size - 1).bit_length()
+        capacity = max(_HEAD, 1 << (size - 1).bit_length())
         with self._lock:
-            free = self._free.get(capacity)
-            if not free:
+            for segment in self._mapped.get(capacity, ()):
+                if segment.free:
+                    place = segment.free.pop()
+                    break
+            else:
                 if capacity not in self._offered:
                     self._make(capacity)
                 return None
-            region = free.pop()
-        region.write(parts)
-        return region.number
+        segment.write(place, parts)
+        return segment.number * _MOST_REGIONS + place
 
     def _make(self, capacity: int) -> None:
         dropped = []
         while self._left < capacity:
-            largest = max((size for size, free in self._free.items() if free), default=None)
-            if largest is None:
+            unused = next(
+                (
+                    segment
+                    for segments in self._mapped.values()
+                    for segment in segments
+                    if len(segment.free) == segment.count and segment.capacity != capacity
+                ),
+                None,
+            )
+            if unused is None:
                 break
-            region = self._free[largest].pop()
-            self._close(region)
-            dropped.append(region.number)
+            self._close(unused)
+            dropped.append(unused.number)
         if dropped:
             self._drop(tuple(dropped))
-        if self._left < capacity:
+        count = min(max(1, _SEGMENT // capacity), self._left // capacity)
+        if count == 0:
             return
-        self._left -= capacity
-        region = _Region(self._next, capacity)
+        segment = _Segment(self._next, capacity, count)
         self._next += 1
-        self._regions[region.number] = region
+        self._left -= capacity * count
+        self._segments[segment.number] = segment
         self._offered.add(capacity)
-        self._offer((region.number, os.getpid(), region.file, capacity, region.token))
+        self._offer((segment.number, os.getpid(), segment.file, capacity, count, segment.token))
 
     def answered(self, number: int, is_mapped: bool) -> None:
-        """The other side has mapped a region, or cannot (it runs in another container)."""
+        """The other side has mapped a segment, or cannot (it runs in another container)."""
         with self._lock:
-            region = self._regions.get(number)
-            if region is None:
+            segment = self._segments.get(number)
+            if segment is None:
                 return
-            self._offered.discard(region.capacity)
+            self._offered.discard(segment.capacity)
             if is_mapped:
-                self._free.setdefault(region.capacity, []).append(region)
+                self._mapped.setdefault(segment.capacity, []).append(segment)
             else:
                 self._is_refused = True
-                self._close(region)
+                self._close(segment)
 
     def returned(self, numbers: Sequence[int]) -> None:
         """Nobody reads these regions any more."""
         with self._lock:
             for number in numbers:
-                region = self._regions.get(number)
-                if region is not None:
-                    self._free.setdefault(region.capacity, []).append(region)
+                segment = self._segments.get(number // _MOST_REGIONS)
+                if segment is not None:
+                    segment.free.append(number % _MOST_REGIONS)
 
-    def _close(self, region: _Region) -> None:
-        del self._regions[region.number]
-        self._left += region.capacity
-        os.close(region.file)
+    def _close(self, segment: _Segment) -> None:
+        del self._segments[segment.number]
+        mapped = self._mapped.get(segment.capacity, [])
+        if segment in mapped:
+            mapped.remove(segment)
+        self._left += segment.capacity * segment.count
+        os.close(segment.file)
 
     def close(self) -> None:
         """Nothing is put any more."""
         with self._lock:
             self._is_refused = True
-            self._free.clear()
-            for region in tuple(self._regions.values()):
-                self._close(region)
+            for segment in tuple(self._segments.values()):
+                self._close(segment)
 
 
 class _Lease:
@@ -169,26 +199,27 @@ class MappedRegions:
     """The consuming side of a connection."""
 
     def __init__(self) -> None:
-        self._memories: dict[int, pa.Buffer] = {}
+        self._segments: dict[int, tuple[pa.Buffer, int]] = {}
+        """Memory, and bytes of a region."""
         self.returned: deque[int] = deque()
         """Regions that are free again; to be told to the owner."""
 
     def map(self, offer: Offer) -> bool:
         """Whether that could be done: the owner must be visible to this process."""
-        number, process, file, capacity, token = offer
+        number, process, file, capacity, count, token = offer
         try:
             opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            memory = mmap.mmap(opened, _TOKEN_SIZE + capacity, prot=mmap.PROT_READ)
+            memory = mmap.mmap(opened, _HEAD + capacity * count, prot=mmap.PROT_READ)
         except (OSError, ValueError):  # something else is there
             return False
         finally:
             os.close(opened)
         if memory[:_TOKEN_SIZE] != token:
             return False
-        self._memories[number] = pa.py_buffer(memory)
+        self._segments[number] = pa.py_buffer(memory), capacity
         return True
 
     def body(self, number: int, size: int) -> pa.Buffer:
@@ -197,17 +228,19 @@ class MappedRegions:
         Raises:
             ValueError, KeyError: there is no such region, or it is smaller.
         """
-        memory = self._memories[number]
-        if not 0 <= size <= memory.size - _TOKEN_SIZE:
-            raise ValueError(f"{size} bytes in a region of {memory.size}")
+        segment, place = divmod(number, _MOST_REGIONS)
+        memory, capacity = self._segments[segment]
+        begin = _HEAD + place * capacity
+        if not 0 <= size <= capacity or begin + capacity > memory.size:
+            raise ValueError(f"{size} bytes in a region of {capacity}")
         lease = _Lease(memory, number, self.returned)
-        return pa.foreign_buffer(memory.address + _TOKEN_SIZE, size, lease)
+        return pa.foreign_buffer(memory.address + begin, size, lease)
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """The owner does not use them any more."""
+        """The owner does not use these segments any more."""
         for number in numbers:
-            self._memories.pop(number, None)
+            self._segments.pop(number, None)
 
     def close(self) -> None:
         """Nothing new comes; what is being read stays."""
-        self._memories.clear()
+        self._segments.clear()

@@ -65,7 +65,7 @@ def memory_files() -> int:
 
 
 def test_region_is_used_when_it_is_mapped_and_again_when_nobody_reads_it() -> None:
-    pair = _Pair(64 * MIB)
+    pair = _Pair(MIB)
     first, second = np.arange(100_000), np.arange(100_000, 200_000)
     assert pair.put(first) is None
     pair.exchange()
@@ -76,7 +76,7 @@ def test_region_is_used_when_it_is_mapped_and_again_when_nobody_reads_it() -> No
     part = body.slice(80, 8)
     del body
     pair.exchange()
-    assert pair.put(second) is None, "part of it is being read"
+    assert pair.put(second) is None, "part of it is being read, and there is no other"
     assert values(part) == [10]
     del part
     pair.exchange()
@@ -88,9 +88,9 @@ def test_regions_of_another_size_make_room_within_the_budget() -> None:
     pair = _Pair(2 * MIB)
     before = memory_files()
     kept = []
+    assert pair.put(np.arange(MIB // 8)) is None
+    pair.exchange()
     for _ in range(2):
-        assert pair.put(np.arange(MIB // 8)) is None
-        pair.exchange()
         kept.append(pair.put(np.arange(MIB // 8)))
     assert memory_files() > before
     assert pair.put(np.arange(MIB // 8)) is None
@@ -109,11 +109,11 @@ def test_regions_of_another_size_make_room_within_the_budget() -> None:
 def test_process_that_cannot_see_the_owner_is_sent_everything_by_the_socket() -> None:
     pair = _Pair(64 * MIB)
     pair.put(np.arange(100_000))
-    number, process, file, capacity, token = pair.offers.pop()
+    number, process, file, capacity, count, token = pair.offers.pop()
     for wrong in (
-        (number, 2**22 + 1, file, capacity, token),
-        (number, process, 1, capacity, token),
-        (number, process, file, capacity, bytes(64)),
+        (number, 2**22 + 1, file, capacity, count, token),
+        (number, process, 1, capacity, count, token),
+        (number, process, file, capacity, count, bytes(64)),
     ):
         assert not pair.mapped.map(wrong)
     pair.owned.answered(number, False)
@@ -128,8 +128,10 @@ def test_body_outside_of_its_region_is_refused() -> None:
     pair.exchange()
     with pytest.raises(ValueError, match="in a region of"):
         pair.mapped.body(0, 2 * MIB)
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="in a region of"):
         pair.mapped.body(7, 8)
+    with pytest.raises(KeyError):
+        pair.mapped.body(2**20, 8)
     pair.close()
 
 
