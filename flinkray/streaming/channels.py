@@ -19,6 +19,7 @@ from flinkray.streaming.elements import (
     Watermark,
 )
 from flinkray.streaming.partitioners import StreamPartitioner
+from flinkray.streaming.time_service import ProcessingTimeService
 
 COALESCE_BELOW = 512
 """Blocks smaller than this wait for others to the same channel before they are sent."""
@@ -55,14 +56,29 @@ class RecordWriter:
 
     Small blocks are put together per channel, so that a wide fan-out does not make tiny batches;
     whatever must keep its place among the records sends them off first.
+
+    Args:
+        buffer_timeout: milliseconds after which they are sent in any case; 0: records are not put
+            together, -1: until there are enough, None: until nothing more comes at the moment.
+        time_service: fires the time-out.
     """
 
-    def __init__(self, channels: Sequence[Channel], partitioner: StreamPartitioner) -> None:
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        partitioner: StreamPartitioner,
+        buffer_timeout: int | None = None,
+        time_service: ProcessingTimeService | None = None,
+    ) -> None:
         self.channels = tuple(channels)
         self._partitioner = partitioner
+        self._timeout = buffer_timeout
+        self._time_service = time_service
+        self._coalesce_below = 1 if buffer_timeout == 0 else COALESCE_BELOW
         self._waiting: list[list[Block]] = [[] for _ in channels]
         self._waiting_records = [0] * len(self.channels)
         self._any_waiting = False
+        self._scheduled = False
 
     def has_room(self) -> bool:
         return all(channel.has_room() for channel in self.channels)
@@ -70,12 +86,14 @@ class RecordWriter:
     def process_block(self, block: Block) -> None:
         for channel, part in self._partitioner.split_block(block):
             waiting = self._waiting_records[channel] + len(part)
-            if waiting == len(part) >= COALESCE_BELOW:
+            if waiting == len(part) >= self._coalesce_below:
                 self.channels[channel].put(part)
             else:
+                if not self._any_waiting:
+                    self._any_waiting = True
+                    self._flush_in_time()
                 self._waiting[channel].append(part)
                 self._waiting_records[channel] = waiting
-                self._any_waiting = True
                 if waiting >= COALESCE_BELOW:
                     self._send(channel)
 
@@ -100,6 +118,22 @@ class RecordWriter:
         self.flush()
         for channel in self.channels:
             channel.put(element)
+
+    def _flush_in_time(self) -> None:
+        service, timeout = self._time_service, self._timeout
+        if service is not None and timeout is not None and timeout > 0 and not self._scheduled:
+            self._scheduled = True
+            service.schedule(service.now() + timeout, self._on_timeout)
+
+    def _on_timeout(self, _: int) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def flush_when_idle(self) -> None:
+        """Nothing more comes at the moment: send what waits, unless it is to wait until there is
+        more of it."""
+        if self._timeout is None or self._timeout >= 0:
+            self.flush()
 
     def flush(self) -> None:
         """Send what waits."""

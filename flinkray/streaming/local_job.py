@@ -125,7 +125,7 @@ class LocalJob:
             self.graph,
             self._copies,
             self._operator_ids,
-            lambda edge: self._make_writer(edge, subtask),
+            lambda edge: self._make_writer(edge, subtask, time_service),
             subtask,
             self.attempt,
             self.clock,
@@ -161,7 +161,9 @@ class LocalJob:
             acknowledge,
         )
 
-    def _make_writer(self, edge: StreamEdge, producer: int) -> RecordWriter:
+    def _make_writer(
+        self, edge: StreamEdge, producer: int, time_service: ProcessingTimeService
+    ) -> RecordWriter:
         number = self._edges[id(edge)]
         channels = [
             self._channels[number, producer, consumer]
@@ -170,7 +172,7 @@ class LocalJob:
         partitioner = copy.copy(edge.partitioner)
         seed = (self.seed * 1_000_003 + number) * 1_000_003 + producer
         partitioner.setup(len(channels), edge.target.max_parallelism, seed)
-        return RecordWriter(channels, partitioner)
+        return RecordWriter(channels, partitioner, edge.source.buffer_timeout, time_service)
 
     def _open(self, restore: Checkpoint | None) -> None:
         enumerators = {} if restore is None else restore.coordinators

@@ -123,7 +123,7 @@ class StreamTask:
 
     def _flush(self) -> bool:
         for writer in self._writers:
-            writer.flush()
+            writer.flush_when_idle()
         return False
 
     def _process(self, channel: int, element: Element) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.channels import COALESCE_BELOW, InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.elements import Barrier, Block, Watermark
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions import KeyedProcessFunction, MapFunction
@@ -22,6 +22,7 @@ from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
 from flinkray.streaming.sources.generated import DataGeneratorSource
+from flinkray.streaming.time_service import ProcessingTimeService
 from flinkray.streaming.transformations import (
     GraphSettings,
     OperatorTransformation,
@@ -193,6 +194,50 @@ def test_small_batches_are_put_together_and_keep_their_place_before_watermarks()
     assert isinstance(block, Block)
     assert block.values == block.timestamps == [0, 1, 2, 3, 4]
     assert watermark == Watermark(9)
+
+
+def small_blocks(timeout: int | None) -> tuple[Any, Any, Any]:
+    channel, clock = MemoryChannel(), ManualClock()
+    service = ProcessingTimeService(clock)
+    writer = RecordWriter([channel], ForwardPartitioner(), timeout, service)
+    for number in range(3):
+        writer.process_block(Block([number]))
+    return channel, writer, (clock, service)
+
+
+def test_records_wait_no_longer_than_the_buffer_timeout() -> None:
+    channel, writer, (clock, service) = small_blocks(100)
+    clock.set_milliseconds(99)
+    service.fire_due()
+    assert not channel.elements
+    clock.set_milliseconds(100)
+    service.fire_due()
+    assert [block.values for block in channel.elements] == [[0, 1, 2]]
+    writer.process_block(Block([3]))
+    clock.set_milliseconds(200)
+    service.fire_due()
+    assert [block.values for block in channel.elements] == [[0, 1, 2], [3]]
+
+
+def test_records_do_not_wait_without_buffer_timeout() -> None:
+    channel, _, _ = small_blocks(0)
+    assert [block.values for block in channel.elements] == [[0], [1], [2]]
+
+
+def test_records_wait_until_there_are_enough_with_a_buffer_timeout_of_minus_one() -> None:
+    channel, writer, (clock, service) = small_blocks(-1)
+    clock.set_milliseconds(1_000_000)
+    service.fire_due()
+    writer.flush_when_idle()
+    assert not channel.elements
+    writer.process_block(Block(list(range(COALESCE_BELOW))))
+    assert [len(block) for block in channel.elements] == [COALESCE_BELOW + 3]
+
+
+def test_records_go_on_when_nothing_more_comes_at_the_moment() -> None:
+    channel, writer, _ = small_blocks(100)
+    writer.flush_when_idle()
+    assert [block.values for block in channel.elements] == [[0, 1, 2]]
 
 
 def test_slow_reader_holds_its_writers_back() -> None:

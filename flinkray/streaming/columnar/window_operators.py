@@ -169,21 +169,25 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         self.output.emit_watermark(timestamp)
 
     def _join(self, left: tuple[pa.Table, Times], right: tuple[pa.Table, Times]) -> pa.Table:
-        first, second = (
-            table.append_column(WINDOW_START, pa.array(starts)) for table, starts in (left, right)
+        # Windows are numbered from the first one: a small key is hashed faster than a time.
+        first = min(int(left[1].min()), int(right[1].min()))
+        numbered, others = (
+            table.append_column(
+                WINDOW_START, pa.array(((starts - first) // self._size).astype(np.int32))
+            )
+            for table, starts in (left, right)
         )
-        joined = first.join(
-            second,
+        joined = numbered.join(
+            others,
             keys=[self._left_key, WINDOW_START],
             right_keys=[self._right_key, WINDOW_START],
             join_type="inner",
             right_suffix=self._suffix,
             use_threads=False,
         )
-        starts = joined[WINDOW_START].to_numpy()
-        place = joined.schema.get_field_index(WINDOW_START)
+        starts = joined[WINDOW_START].to_numpy() * np.int64(self._size) + first
         return (
-            joined.remove_column(place)
+            joined.drop_columns([WINDOW_START])
             .append_column(WINDOW_START, pa.array(starts))
             .append_column(WINDOW_END, pa.array(starts + self._size))
         )
