@@ -16,6 +16,8 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import IO, Any
 
+import cloudpickle
+
 from flinkray.state.keys import stable_hash
 from flinkray.streaming.elements import MIN_TIMESTAMP, Block
 
@@ -65,7 +67,7 @@ class KeySorter:
             keys, times or [MIN_TIMESTAMP] * len(block), block.values, strict=True
         ):
             self._entries.append((self._hash(key), timestamp, place, key, value, stamped))
-        self._size += (len(pickle.dumps(block.values[0], 5)) + _OVERHEAD) * len(block)
+        self._size += (len(cloudpickle.dumps(block.values[0])) + _OVERHEAD) * len(block)
         if self._size >= self._memory:
             self._spill()
 
@@ -85,7 +87,7 @@ class KeySorter:
         self._runs.append(run)
         entries = iter(self._entries)
         while chunk := list(islice(entries, _CHUNK)):
-            pickle.dump(chunk, run, 5)
+            cloudpickle.dump(chunk, run)  # values may be of classes that have no module
         run.seek(0)
         self._entries, self._size = [], 0
 

@@ -88,6 +88,24 @@ def test_keys_with_the_same_hash_are_kept_apart() -> None:
     assert sorted(found) == [("Aa", [1, 3]), ("BB", [2, 5]), ("C#", [4])]
 
 
+def test_values_of_classes_without_a_module_are_sorted_too(env: Any) -> None:
+    """PF-19"""
+
+    class Custom:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    env.configure(Configuration().set_string("execution.sorted-inputs.memory", "1b"))
+    stream = env.from_collection([Custom(n) for n in range(5)]).key_by(lambda v: v.number % 2)
+
+    class Numbers(KeyedProcessFunction[Any, Any, Any]):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            assert isinstance(value, Custom)
+            yield value.number
+
+    assert sorted(stream.process(Numbers()).execute_and_collect()) == [0, 1, 2, 3, 4]
+
+
 # --- functions ------------------------------------------------------------------------------------
 
 
