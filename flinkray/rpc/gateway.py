@@ -63,10 +63,11 @@ def ask_timeout(seconds: float | None) -> Callable[[F], F]:
 def runs_to_completion(method: F) -> F:
     """Mark a gateway method whose handler may not be stopped midway.
 
-    Any other handler is cancelled when its caller stops waiting for the answer.  A handler that
-    changes state before and after an ``await`` would then be left half done: mark its method, and
-    the handler, and what it asks of others, goes on to its end whether or not anybody waits.  Tells
-    need no mark, as nobody waits for them.
+    Any other handler is cancelled when the time of the ask is over, as nobody waits for the answer
+    any more; not when the caller gives up, or dies, before.  A handler that changes state before
+    and after an ``await`` would then be left half done: mark its method, and the handler, and what
+    it asks of others, goes on to its end whether or not anybody waits.  Tells need no mark, as
+    nobody waits for them.
     """
     setattr(method, _RUNS_TO_COMPLETION, True)
     return method

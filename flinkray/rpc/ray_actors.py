@@ -15,6 +15,7 @@ from flinkray.rpc.ray_futures import patiently, result_of
 from flinkray.rpc.ray_placement import MAX_CONCURRENCY, actor_options
 from flinkray.rpc.ray_process import process_class, standby_class
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.time_limit import within
 
 NAME_FREED_TIMEOUT = 10.0
 """Seconds that a spawn waits for a dying process of the same name."""
@@ -158,7 +159,7 @@ class RayActors:
         except ValueError:
             return
         try:
-            await asyncio.wait_for(result_of(answer), _NAME_FREED_POLL)
+            await within(_NAME_FREED_POLL, result_of(answer))
         except ray.exceptions.ActorDiedError:
             self._children.pop(process_name, None)
             await self._run(ray.kill, handle)

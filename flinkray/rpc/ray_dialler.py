@@ -18,6 +18,7 @@ from flinkray.rpc.carried import CallingStream
 from flinkray.rpc.frames import FrameStream
 from flinkray.rpc.listener import HANDSHAKE_TIMEOUT
 from flinkray.rpc.ray_directory import ProcessRecord
+from flinkray.rpc.time_limit import within
 from flinkray.rpc.tls import SWITCH, Tls
 
 logger = logging.getLogger(__name__)
@@ -97,8 +98,8 @@ class RayDialler:
 
     async def _dial_directly(self, process_name: str, record: ProcessRecord) -> FrameStream:
         try:
-            stream = await asyncio.wait_for(
-                self._open(process_name, record), CONNECT_TIMEOUT + HANDSHAKE_TIMEOUT
+            stream = await within(
+                CONNECT_TIMEOUT + HANDSHAKE_TIMEOUT, self._open(process_name, record)
             )
         except ssl.SSLError as error:
             raise HandshakeError(
@@ -188,11 +189,11 @@ class RayDialler:
         place: str,
     ) -> None:
         try:
-            await asyncio.wait_for(
+            await within(
+                HANDSHAKE_TIMEOUT,
                 handshake.introduce(
                     stream, self._secret, self._identity, process_name, record.incarnation
                 ),
-                HANDSHAKE_TIMEOUT,
             )
         except asyncio.TimeoutError as error:
             stream.abort("no handshake")

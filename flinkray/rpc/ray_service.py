@@ -37,6 +37,7 @@ from flinkray.rpc.ray_standby import StandbyKeeper, StandbyTaker
 from flinkray.rpc.ray_watch import death_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.time_limit import within
 from flinkray.rpc.tls import tls_of
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,11 @@ class RayRpcService(BaseRpcService):
         secret = await loop.run_in_executor(None, RayDirectory(namespace).secret)
         service = cls(namespace, name, secret, ask_timeout=ask_timeout, transport=transport)
         service.actor_name = actor_name or name
-        await service._listen()
+        try:
+            await service._listen()
+        except BaseException:
+            await service.close()
+            raise
         if service._dialler.node_id is not None:  # Ray Client has no metrics
             service.create_task(service._export_metrics())
         return service
@@ -205,9 +210,9 @@ class RayRpcService(BaseRpcService):
 
     async def _welcome(self, stream: FrameStream | AnsweringStream) -> None:
         try:
-            identity = await asyncio.wait_for(
-                handshake.receive(stream, self._secret, self.process_name, self.incarnation),
+            identity = await within(
                 HANDSHAKE_TIMEOUT,
+                handshake.receive(stream, self._secret, self.process_name, self.incarnation),
             )
         except (RpcConnectionError, asyncio.TimeoutError) as error:
             self.refuse_frame("an unknown peer", f"handshake: {error!r}")
@@ -343,7 +348,7 @@ class RayRpcService(BaseRpcService):
         if ray.is_initialized():
             removal = self._ray(self._directory.remove, self.process_name, self.incarnation)
             try:
-                await asyncio.wait_for(removal, _CALLS_END_TIMEOUT)
+                await within(_CALLS_END_TIMEOUT, removal)
             except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
                 logger.warning("%s could not sign off at Ray: %r", self.process_name, error)
         await super()._release()

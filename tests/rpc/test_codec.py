@@ -253,9 +253,11 @@ def test_whatever_else_is_encoded_at_once(value: object) -> None:
     assert codec.encode_in_parts(value) == codec.encode(value)
 
 
-def test_the_frame_limit_holds_for_frames_in_parts_to_the_byte() -> None:
-    parts = (PROTOCOL_VERSION, Kind.RESULT, 1, codec.encode_in_parts(LARGE_BYTES))
-    size = sum(map(len, frame_of(parts, 1_000_000)))
+@pytest.mark.parametrize("value", [LARGE_BYTES, BARELY_SMALL, "x" * 5000, "x" * 100_000])
+def test_the_frame_limit_holds_to_the_byte(value: object) -> None:
+    parts = (PROTOCOL_VERSION, Kind.RESULT, 1, codec.encode_in_parts(value))
+    frame = frame_of(parts, 1_000_000)
+    size = len(frame if isinstance(frame, bytes) else b"".join(frame))
     frame_of(parts, size)
     for limit in (size - 1, 1000):
         with pytest.raises(FrameTooLargeError, match=r"rpc\.frame-size"):

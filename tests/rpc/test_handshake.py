@@ -250,6 +250,16 @@ async def test_a_sender_that_outruns_its_peer_waits(server: Server) -> None:
     stream.close()
 
 
+async def test_the_servers_own_proof_is_none_of_the_client(server: Server) -> None:
+    stream = await connect(server)
+    stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
+    _, _, reflected = msgpack.unpackb(await stream.receive())
+    stream.send(msgpack.packb(("proof", reflected)))
+    assert msgpack.unpackb(await stream.receive())[:2] == ["refused", "secret"]
+    assert isinstance(await server.outcomes.get(), HandshakeError)
+    stream.close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the options otherwise")
 async def test_both_ends_notice_a_peer_whose_machine_is_gone(server: Server) -> None:
     """No test can pull a plug here; what the system was told to do then."""

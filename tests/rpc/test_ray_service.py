@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 import msgpack
+import psutil
 import pytest
 import ray
 from ray._private.state import actors as ray_actors
@@ -188,3 +189,17 @@ def test_without_ray_the_service_says_what_to_call() -> None:
     )
     assert done.returncode == 1
     assert "RuntimeError: Ray is not initialised in this process: call ray.init" in done.stderr
+
+
+async def test_a_service_that_cannot_be_opened_leaves_nothing_behind(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: RayDirectory, process_name: str, record: ProcessRecord) -> None:
+        raise ray.exceptions.RpcError("the head is away")
+
+    monkeypatch.setattr(RayDirectory, "put", fail)
+    before = len(psutil.Process().net_connections("all"))
+    with pytest.raises(ray.exceptions.RpcError, match="the head is away"):
+        await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert len(psutil.Process().net_connections("all")) <= before
