@@ -212,6 +212,8 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._receiver is None:  # strangers have nothing to say that is longer
+            return self._buffer[:MAX_HANDSHAKE_FRAME]
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:

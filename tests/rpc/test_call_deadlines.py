@@ -174,6 +174,7 @@ async def test_a_call_that_waited_for_on_start_for_too_long_is_never_begun() -> 
         await gateway.thorough(1)
     endpoint.may_start.set()
     assert await gateway.slow(1) is not None
+    await asyncio.sleep(30)
     assert endpoint.story == ["done at 11"]
 
 

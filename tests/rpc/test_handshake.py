@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import sys
@@ -15,7 +16,7 @@ import pytest
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.rpc import handshake
 from flinkray.rpc.envelope import PROTOCOL_VERSION
-from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.frames import MAX_HANDSHAKE_FRAME, FrameStream
 
 SECRET = b"s" * 32
 
@@ -248,6 +249,23 @@ async def test_a_sender_that_outruns_its_peer_waits(server: Server) -> None:
     for _ in range(sent):
         assert len(await server.recorder.frames.get()) == 50_000
     stream.close()
+
+
+async def test_what_a_stranger_sends_is_not_kept() -> None:
+    loop = asyncio.get_running_loop()
+    mine, theirs = socket.socketpair()
+    mine.setblocking(False)
+    transport, stream = await loop.create_connection(FrameStream, sock=theirs)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            mine.send(bytes(65_536))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not transport.is_reading()
+    assert len(stream._unread) <= 2 * MAX_HANDSHAKE_FRAME
+    transport.abort()
+    mine.close()
+    await asyncio.sleep(0)
 
 
 async def test_the_servers_own_proof_is_none_of_the_client(server: Server) -> None:

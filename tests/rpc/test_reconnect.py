@@ -13,7 +13,7 @@ from flinkray.rpc.base_service import BaseRpcService
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.connection_pool import FIRST_PAUSE, Opened
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, echo_spec
-from tests.rpc.on_services import Services, on_every_service
+from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 
 
 def connection_to(service: RpcService, process: str) -> ClientConnection:
@@ -212,3 +212,52 @@ async def test_a_closed_service_opens_no_connection_again(services: Services) ->
     assert isinstance(services.caller, BaseRpcService)
     assert services.caller.connections() == []
     assert endpoint.seen == []
+
+
+@on_every_service
+async def test_all_who_connect_at_the_same_time_share_one_connection(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = EchoEndpoint(services.host)
+    endpoint.start()
+    attempts = Attempts(services.caller, monkeypatch)
+    proxies = await asyncio.gather(
+        *(services.caller.connect(endpoint.address, EchoGateway) for _ in range(10))
+    )
+    assert await asyncio.gather(*(proxy.echo(1) for proxy in proxies)) == [1] * 10
+    assert attempts.count == 1
+    connection_to(services.caller, "host")
+
+
+@on_every_service
+async def test_a_proxy_of_a_dead_process_does_not_reach_its_namesake(services: Services) -> None:
+    """RPC-23: nor an endpoint that happens to have the same number there."""
+    old = await killed(services)
+    address = await services.caller.spawn(echo_spec("worker"))
+    new = await services.caller.connect(address, EchoGateway)
+    await new.note(1)
+    with pytest.raises(RecipientUnreachableError, match="another process named worker has come"):
+        await old.note(2)
+    with pytest.raises(RecipientUnreachableError, match="another process named worker has come"):
+        await old.echo(3)
+    assert await new.notes() == (1,)
+
+
+@on_virtual_services
+async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_two_seconds(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo = await killed(services)
+    attempts = Attempts(services.caller, monkeypatch)
+
+    async def attempts_within(seconds: float) -> int:
+        before = attempts.count
+        for _ in range(round(seconds / 0.01)):
+            with pytest.raises(RecipientUnreachableError):
+                await echo.echo(1)
+            await asyncio.sleep(0.01)
+        return attempts.count - before
+
+    # at once, and after 0.05, 0.1, 0.2, 0.4, 0.8, 1.6 and 2 seconds, each after the one before
+    assert 6 <= await attempts_within(3.5) <= 8
+    assert 4 <= await attempts_within(10.5) <= 6
