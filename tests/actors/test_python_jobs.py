@@ -3,52 +3,369 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from flinkray.client.python_job import python_job
+from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobID
+from flinkray.scheduler.job_graph import (
+    DistributionPattern,
+    FixedDelayRestart,
+    JobGraph,
+    JobType,
+    NoRestart,
+    ResultPartitionType,
+)
 from flinkray.scheduler.job_info import ExecutionInfo
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK
 
-SHARED = {**QUICK, "taskmanager.numberOfTaskSlots": "4"}
+FOUR_SLOTS = {**QUICK, "taskmanager.numberOfTaskSlots": "4", "taskmanager.cpu.cores": "1"}
+ONE_PROCESS = {**FOUR_SLOTS, "taskmanager.slots-per-task-process": "4"}
+POINTWISE = DistributionPattern.POINTWISE
+BLOCKING = ResultPartitionType.BLOCKING
 
 
-async def finishes(context: Any) -> None:
-    pass
+def finishing() -> Callable[[Any], Awaitable[None]]:
+    async def finishes(context: Any) -> None:
+        pass
+
+    return finishes
 
 
-async def waits(context: Any) -> None:
-    await asyncio.get_running_loop().create_future()
+def waiting() -> Callable[[Any], Awaitable[None]]:
+    async def waits(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    return waits
+
+
+def failing(text: str, *, first_attempts: int = 1000) -> Callable[[Any], Awaitable[None]]:
+    async def fails(context: Any) -> None:
+        if context.attempt_number < first_attempts:
+            raise ValueError(text)
+
+    return fails
+
+
+def sending(buffers: int) -> Callable[[Any], Awaitable[None]]:
+    async def sends(context: Any) -> None:
+        (output,) = context.outputs
+        for number in range(buffers):
+            for subpartition in range(output.number_of_subpartitions):
+                text = f"{context.subtask_index}>{subpartition}:{number}"
+                await output.write(subpartition, text.encode())
+
+    return sends
+
+
+def expecting(producers: int, buffers: int) -> Callable[[Any], Awaitable[None]]:
+    async def expects(context: Any) -> None:
+        (gate,) = context.inputs
+        data = await gate.read_all()
+        me = context.subtask_index
+        assert data == [
+            f"{producer}>{me}:{number}".encode()
+            for producer in range(producers)
+            for number in range(buffers)
+        ], data
+
+    return expects
+
+
+def exchange(result_type: ResultPartitionType, job_type: JobType) -> JobGraph:
+    """Three tasks hand 20 buffers each to two others, which check them."""
+    builder = PythonJobBuilder("exchange", job_type=job_type, restart_strategy=NoRestart())
+    sender = builder.add(sending(20), name="sender", parallelism=3)
+    receiver = builder.add(expecting(3, 20), name="receiver", parallelism=2)
+    builder.connect(sender, receiver, result_type=result_type)
+    return builder.build()
 
 
 async def executions(cluster: MiniCluster, job_id: JobID) -> list[ExecutionInfo]:
     return [e for v in (await cluster.details(job_id)).vertices for e in v.executions]
 
 
-async def until_running(cluster: MiniCluster, job_id: JobID) -> None:
-    async def running() -> bool:
-        found = await executions(cluster, job_id)
-        return bool(found) and all(e.state is ExecutionState.RUNNING for e in found)
-
-    await until(running, "all RUNNING")
-
-
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    for _ in range(1000):
+    for _ in range(3000):
         if await condition():
             return
         await asyncio.sleep(0.01)  # virtual
     raise AssertionError(f"never saw {what}")
 
 
+async def until_running(cluster: MiniCluster, job_id: JobID, attempts: int = 0) -> None:
+    """All run, in so many attempts at least, all together."""
+
+    async def running() -> bool:
+        found = await executions(cluster, job_id)
+        made = sum(e.attempt_number + 1 for e in found)
+        return made >= max(1, attempts) and all(e.state is ExecutionState.RUNNING for e in found)
+
+    await until(running, "all RUNNING")
+
+
+async def cancelled(cluster: MiniCluster, job_id: JobID) -> JobStatus:
+    await (await cluster.dispatcher()).cancel_job(job_id)
+    return (await cluster.result(job_id)).status
+
+
 @on_virtual_time
-async def test_a_function_runs_to_its_end(tmp_path: Path) -> None:
+async def test_a_job_of_one_function_finishes(tmp_path: Path) -> None:
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
-        job_id = await cluster.submit(python_job(finishes, cpu=1))
+        result = await cluster.result(await cluster.submit(python_job(finishing())))
+
+        assert result.status is JobStatus.FINISHED, result.failure
+
+
+@on_virtual_time
+async def test_cancelled_tasks_end_and_give_their_slots_back(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        job_id = await cluster.submit(python_job(waiting(), parallelism=4))
+        await until_running(cluster, job_id)
+
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+        assert [e.state for e in await executions(cluster, job_id)] == [ExecutionState.CANCELED] * 4
+
+        result = await cluster.result(await cluster.submit(python_job(finishing(), parallelism=4)))
+        assert result.status is JobStatus.FINISHED
+        assert len(cluster.processes("TaskExecutor")) == 1, "the same slots again"
+
+
+@on_virtual_time
+async def test_a_failing_task_fails_the_job_with_its_traceback(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        job = python_job(failing("the disk is full"), restart_strategy=NoRestart())
+
+        result = await cluster.result(await cluster.submit(job))
+
+        assert (result.status, result.failure) == (JobStatus.FAILED, "ValueError: the disk is full")
+        assert "in fails" in (result.failure_traceback or "")
+
+
+@on_virtual_time
+async def test_a_task_that_fails_twice_is_restarted_and_finishes(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        job = python_job(
+            failing("again", first_attempts=2), restart_strategy=FixedDelayRestart(2, 0.1)
+        )
+        job_id = await cluster.submit(job)
+
+        assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+        details = await cluster.details(job_id)
+        assert details.restarts == 2
+        assert [entry.text for entry in details.exceptions] == ["ValueError: again"] * 2
+
+
+@on_virtual_time
+async def test_a_task_that_asks_for_it_is_not_restarted(tmp_path: Path) -> None:
+    async def gives_up(context: Any) -> None:
+        raise SuppressRestartsError("there is no such table")
+
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        job_id = await cluster.submit(python_job(gives_up))
+
+        assert (await cluster.result(job_id)).status is JobStatus.FAILED
+        assert (await cluster.details(job_id)).restarts == 0
+
+
+@on_virtual_time
+async def test_pipelined_results_are_read_while_they_are_written(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        job = exchange(ResultPartitionType.PIPELINED_BOUNDED, JobType.STREAMING)
+
+        result = await cluster.result(await cluster.submit(job))
+
+        assert result.status is JobStatus.FINISHED, result.failure
+
+
+@on_virtual_time
+async def test_blocking_results_are_read_when_they_are_finished_and_released_then(
+    tmp_path: Path,
+) -> None:
+    """JM-21."""
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        job_id = await cluster.submit(exchange(BLOCKING, JobType.BATCH))
+
+        result = await cluster.result(job_id)
+
+        assert result.status is JobStatus.FINISHED, result.failure
+        sent, received = (v.executions for v in (await cluster.details(job_id)).vertices)
+        ends = [e.end_time for e in sent if e.end_time is not None]
+        starts = [e.start_time for e in received if e.start_time is not None]
+        assert len(ends) == 3
+        assert max(ends) <= min(starts)
+        releases = sum(
+            service.metrics.handled[name].calls
+            for service in cluster.network.services.values()
+            for name in service.metrics.handled
+            if name == "TaskProcessGateway.release_partitions"
+        )
+        assert releases >= 1
+
+
+@on_virtual_time
+async def test_a_lost_blocking_result_is_produced_again(tmp_path: Path) -> None:
+    """TM-26: the reader does not find the partition of a process that died, and fails with that;
+    both are executed again."""
+
+    async def sends_late(context: Any) -> None:
+        await asyncio.sleep(0.1)
+        await context.outputs[0].write(0, b"data")
+
+    async def reads_late(context: Any) -> None:
+        await asyncio.sleep(5)
+        assert await context.inputs[0].read_all() == [b"data"]
+
+    configuration = {**QUICK, "taskmanager.network.request-backoff.max": "200 ms"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        builder = PythonJobBuilder("two", job_type=JobType.BATCH)
+        sender = builder.add(sends_late, cpu=1, slot_sharing_group="a")
+        receiver = builder.add(reads_late, cpu=1, slot_sharing_group="b")
+        builder.connect(sender, receiver, result_type=BLOCKING)
+        job_id = await cluster.submit(builder.build())
+
+        async def receiver_runs() -> bool:
+            found = await executions(cluster, job_id)
+            return len(found) == 2 and found[1].state is ExecutionState.RUNNING
+
+        await until(receiver_runs, "the receiver RUNNING")
+        sent = (await executions(cluster, job_id))[0]
+        where = (sent.location or "").split()[0]
+        (process,) = (p for p in cluster.processes("TaskProcess") if p.endswith(where))
+        cluster.network.crash(process)
+
         result = await cluster.result(job_id)
         assert result.status is JobStatus.FINISHED, result.failure
+        sent = (await executions(cluster, job_id))[0]
+        assert sent.attempt_number == 1
+        exceptions = (await cluster.details(job_id)).exceptions
+        assert any("PartitionNotFoundError" in e.text or "died" in e.text for e in exceptions)
+
+
+@on_virtual_time
+async def test_only_the_region_of_a_dead_task_process_restarts_and_its_task_executor_stays(
+    tmp_path: Path,
+) -> None:
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        builder = PythonJobBuilder("pairs")
+        first = builder.add(waiting(), name="first", parallelism=4)
+        second = builder.add(waiting(), name="second", parallelism=4)
+        builder.connect(first, second, pattern=POINTWISE)
+        job_id = await cluster.submit(builder.build())
+        await until_running(cluster, job_id)
+        before = cluster.processes("TaskExecutor")
+
+        died = cluster.crash("TaskProcess-2")
+        await until_running(cluster, job_id, attempts=10)
+
+        details = await cluster.details(job_id)
+        restarted = [[e.attempt_number for e in v.executions] for v in details.vertices]
+        assert restarted[0] == restarted[1]
+        assert sorted(restarted[0]) == [0, 0, 0, 1]
+        assert cluster.processes("TaskExecutor") == before
+        assert died in details.exceptions[0].text
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_only_the_regions_on_a_dead_task_executor_restart(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
+        job_id = await cluster.submit(python_job(waiting(), parallelism=8))
+        await until_running(cluster, job_id)
+
+        cluster.crash("TaskExecutor")
+        await until_running(cluster, job_id, attempts=12)
+
+        attempts = [e.attempt_number for e in await executions(cluster, job_id)]
+        assert sorted(attempts) == [0] * 4 + [1] * 4
+        assert (await cluster.details(job_id)).restarts == 1
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_the_job_recovers_from_the_death_of_its_slot_pool(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        job_id = await cluster.submit(python_job(waiting(), parallelism=4))
+        await until_running(cluster, job_id)
+
+        cluster.crash("SlotPool")
+        await until_running(cluster, job_id, attempts=8)
+
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_a_task_that_ignores_its_cancellation_takes_its_process_with_it(
+    tmp_path: Path,
+) -> None:
+    async def stubborn(context: Any) -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+
+    configuration = {**QUICK, "task.cancellation.timeout": "7 s"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        job_id = await cluster.submit(python_job(stubborn))
+        await until_running(cluster, job_id)
+        (before,) = cluster.processes("TaskProcess")
+        began = asyncio.get_running_loop().time()
+
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+        assert 7 <= asyncio.get_running_loop().time() - began < 8
+        assert before not in cluster.processes("TaskProcess")
+        texts = [entry.text for entry in (await cluster.details(job_id)).exceptions]
+        assert any("did not end within 7 s after it was cancelled" in text for text in texts)
+
+
+@on_virtual_time
+async def test_a_later_attempt_in_a_slot_finds_the_state_of_its_code(tmp_path: Path) -> None:
+    """TM-25."""
+    calls: list[int] = []
+
+    async def counts(context: Any) -> None:
+        calls.append(context.attempt_number)  # of the unpickled copy
+        if len(calls) < 3:
+            raise ValueError(f"call {len(calls)}")
+
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        job_id = await cluster.submit(python_job(counts))
+
+        assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+        texts = [entry.text for entry in (await cluster.details(job_id)).exceptions]
+        assert texts == ["ValueError: call 1", "ValueError: call 2"]
+        result = await cluster.result(
+            await cluster.submit(python_job(counts, restart_strategy=NoRestart()))
+        )
+        assert result.failure == "ValueError: call 1", "not what another job has left"
+
+
+@on_virtual_time
+async def test_messages_do_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
+    async def deployment(parallelism: int, storage: str) -> dict[str, int]:
+        async with MiniCluster(storage, configuration=ONE_PROCESS) as cluster:
+            job_id = await cluster.submit(python_job(waiting(), parallelism=parallelism))
+            await until_running(cluster, job_id)
+            calls: dict[str, int] = {}
+            for service in cluster.network.services.values():
+                for name, metrics in service.metrics.called.items():
+                    calls[name] = calls.get(name, 0) + metrics.calls
+            return calls
+
+    one = await deployment(1, str(tmp_path / "one"))
+    four = await deployment(4, str(tmp_path / "four"))
+    for method in (
+        "SlotPoolGateway.request_slots",
+        "JobMasterGateway.offer_slots",
+        "TaskExecutorGateway.submit_tasks",
+        "TaskProcessGateway.run_tasks",
+        "TaskProcessListenerGateway.task_states_changed",
+        "JobMasterGateway.update_task_execution_states",
+    ):
+        assert one[method] == four[method] == 1, method

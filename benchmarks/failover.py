@@ -1,0 +1,147 @@
+"""From SIGKILL to all tasks RUNNING again, on real Ray, with a TaskExecutor to spare.
+
+    python benchmarks/failover.py [--rounds N] [--only TaskExecutor TaskProcess]
+
+64 tasks in 32 regions of two; after each kill only the regions that were hit restart.  The time is
+from the kill to the moment that the JobMaster saw the last task RUNNING, by the clock of this one
+machine.  Restarts have no delay.  Each kill waits until the spare is there again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+import time
+from statistics import median
+from typing import Any
+
+import ray
+from _machine import facts
+from ray.util.state import list_actors
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.client.python_job import PythonJobBuilder
+from flinkray.scheduler.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
+from flinkray.scheduler.job_info import ExecutionInfo
+from flinkray.scheduler.states import ExecutionState
+
+PAIRS = 32
+SLOTS = 8
+WORKERS = PAIRS // SLOTS + 1
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": str(SLOTS),
+    "taskmanager.slots-per-task-process": str(SLOTS),
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "slotmanager.redundant-taskmanager-num": "1",
+}
+GOAL = 1.0
+FLINK = "12 s with its defaults, 2.6 s tuned"
+
+
+def pairs(rounds: int) -> JobGraph:
+    """32 pairs of tasks that wait."""
+
+    async def waits(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    builder = PythonJobBuilder("pairs", restart_strategy=FixedDelayRestart(rounds, 0.0))
+    first = builder.add(waits, name="first", parallelism=PAIRS)
+    second = builder.add(waits, name="second", parallelism=PAIRS)
+    builder.connect(first, second, pattern=DistributionPattern.POINTWISE)
+    return builder.build()
+
+
+def executions(handle: JobHandle) -> list[ExecutionInfo]:
+    return [e for vertex in handle.details().vertices for e in vertex.executions]
+
+
+def wait_until_running(handle: JobHandle, attempts: int) -> list[ExecutionInfo]:
+    """Until all run and so many attempts were made in all."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = executions(handle)
+        made = sum(e.attempt_number + 1 for e in found)
+        if made >= attempts and all(e.state is ExecutionState.RUNNING for e in found):
+            return found
+        if time.monotonic() > deadline:
+            details = handle.details()
+            raise TimeoutError(f"not all RUNNING: {details.pending_reason}, {details.exceptions}")
+        time.sleep(0.02)
+
+
+def wait_for_spare(client: ClusterClient) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        workers = client.cluster_overview().task_executors
+        if len(workers) >= WORKERS and sum(w.free_slots for w in workers) >= SLOTS:
+            return
+        time.sleep(0.2)
+    raise TimeoutError("no spare TaskExecutor")
+
+
+def kill_one(handle: JobHandle, kind: str) -> float:
+    """Kill a process that has tasks; returns when that was."""
+    location = handle.details().vertices[0].executions[0].location or ""
+    resource_id = re.findall(r"^\S+", location)[0]
+    pids = [
+        actor.pid
+        for actor in list_actors(
+            address=ray.get_runtime_context().gcs_address,
+            filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)],
+            detail=True,
+            limit=1000,
+        )
+        if (actor.name or "").endswith(resource_id)
+    ]
+    os.kill(pids[0], signal.SIGKILL)
+    return time.time()
+
+
+def measure(kind: str, rounds: int) -> None:
+    with flinkray.connect(cluster_id=f"failover-{kind}", configuration=CONFIGURATION) as client:
+        handle = client.submit(pairs(rounds + 1))
+        found = wait_until_running(handle, 2 * PAIRS)
+        times, restarted = [], []
+        for _ in range(rounds):
+            wait_for_spare(client)
+            before = {(e.subtask_index, i): e.attempt_number for i, e in enumerate(found)}
+            killed = kill_one(handle, kind)
+            found = wait_until_running(handle, sum(before.values()) + 2 * PAIRS + 1)
+            new = [e for i, e in enumerate(found) if e.attempt_number != before[e.subtask_index, i]]
+            times.append(max(e.state_timestamps[ExecutionState.RUNNING.name] for e in new) - killed)
+            restarted.append(len(new))
+        handle.cancel()
+        handle.wait(timeout=60)
+    print(
+        f"SIGKILL of a {kind}: all RUNNING after {median(times):.3f} s "
+        f"(of {len(times)}: {min(times):.3f} to {max(times):.3f}), goal below {GOAL:g} s; "
+        f"{median(restarted):g} of {2 * PAIRS} tasks restarted. Flink: {FLINK}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    kinds = ("TaskExecutor", "TaskProcess")
+    parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
+    options = parser.parse_args()
+    for name, value in facts("ray").items():
+        print(f"{name}: {value}")
+    ray.init(
+        address="local",
+        num_cpus=4,
+        log_to_driver=False,
+        _system_config={"worker_niceness": 0},
+    )
+    for kind in options.only:
+        measure(kind, options.rounds)
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""SIGKILL of what runs Python tasks while 64 of them run: only the regions that are hit restart."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import ray
+from ray.util.state import list_actors
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.client.python_job import PythonJobBuilder
+from flinkray.scheduler.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
+from flinkray.scheduler.job_info import ExecutionInfo
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing.waiting import wait_until
+from tests.system.observer import kill
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill]
+
+CLUSTER_ID = "python-kills"
+PAIRS = 32
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "8",
+    "taskmanager.slots-per-task-process": "4",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "slotmanager.redundant-taskmanager-num": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def python_client(ray_cluster: object) -> Iterator[ClusterClient]:
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=CONFIGURATION) as client:
+        yield client
+
+
+def pairs_that_wait() -> JobGraph:
+    """64 tasks: 32 pairs, each a region of its own."""
+
+    async def waits(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    builder = PythonJobBuilder("pairs", restart_strategy=FixedDelayRestart(3, 0.0))
+    first = builder.add(waits, name="first", parallelism=PAIRS)
+    second = builder.add(waits, name="second", parallelism=PAIRS)
+    builder.connect(first, second, pattern=DistributionPattern.POINTWISE)
+    return builder.build()
+
+
+def executions(handle: JobHandle) -> list[ExecutionInfo]:
+    return [e for vertex in handle.details().vertices for e in vertex.executions]
+
+
+def all_run(handle: JobHandle) -> bool:
+    found = executions(handle)
+    return bool(found) and all(e.state is ExecutionState.RUNNING for e in found)
+
+
+def pid_of(kind: str, resource_id: str) -> int:
+    """Of the first process of a kind that belongs to a TaskExecutor."""
+    actors = list_actors(
+        address=ray.get_runtime_context().gcs_address,
+        filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)],
+        detail=True,
+        limit=1000,
+    )
+    return min((a.name or "", a.pid) for a in actors if (a.name or "").endswith(resource_id))[1]
+
+
+def task_executors_of(handle: JobHandle) -> dict[str, list[int]]:
+    """TaskExecutor -> the pairs whose tasks are there."""
+    found: dict[str, list[int]] = {}
+    for execution in handle.details().vertices[0].executions:
+        name = re.match(r"\S+", execution.location or "")
+        assert name is not None
+        found.setdefault(name[0], []).append(execution.subtask_index)
+    return found
+
+
+def run_64_and_kill(client: ClusterClient, kind: str) -> tuple[JobHandle, set[int], float]:
+    """The job after it has recovered, the pairs that were on the TaskExecutor that was hit, and the
+    seconds until all ran again."""
+    handle = client.submit(pairs_that_wait())
+    wait_until(lambda: all_run(handle), 60, "all 64 tasks to run")
+    victim, pairs = sorted(task_executors_of(handle).items())[0]
+    pid = pid_of(kind, victim)
+    killed = time.time()
+    kill(pid)
+
+    def has_recovered() -> bool:
+        return any(e.attempt_number for e in executions(handle)) and all_run(handle)
+
+    try:
+        wait_until(has_recovered, 60, "all 64 tasks to run again")
+    except AssertionError as error:
+        details = handle.details()
+        story = f"{details.status}, {details.pending_reason}, {details.exceptions}"
+        raise AssertionError(f"{error}; {story}") from None
+    running = [e.state_timestamps["RUNNING"] for e in executions(handle) if e.attempt_number]
+    return handle, set(pairs), max(running) - killed
+
+
+@pytest.mark.parametrize("kind", ["TaskExecutor", "TaskProcess"])
+def test_only_the_regions_that_a_kill_hits_restart(
+    kind: str, python_client: ClusterClient, record_property: Callable[[str, object], None]
+) -> None:
+    """FO-01."""
+    handle, pairs_there, seconds = run_64_and_kill(python_client, kind)
+    record_property("seconds from the kill to all RUNNING", seconds)
+
+    details = handle.details()
+    first, second = (
+        {e.subtask_index for e in v.executions if e.attempt_number} for v in details.vertices
+    )
+    assert first == second, "both tasks of a pair restart, or none"
+    if kind == "TaskExecutor":
+        assert first == pairs_there
+    else:
+        assert 0 < len(first) <= 4, "only the slots of that process"
+        assert first <= pairs_there
+    assert details.restarts == 1
+    assert any(kind in entry.text for entry in details.exceptions)
+
+    handle.cancel()
+    assert handle.wait(timeout=60) is JobStatus.CANCELED
