@@ -29,7 +29,14 @@ def measure(channels: OverChannels, rounds: int) -> Section:
     }
     shown = Section(
         "blocks of 1,000 Python values, channels by unix socket",
-        ("", "rows/s", "rows/s from blocks of 10", "encode, us", "decode, us", "msgpack, us"),
+        (
+            "",
+            "rows/s",
+            "rows/s from blocks of 10",
+            "encode, us",
+            "decode, us",
+            "msgpack, both ways, us",
+        ),
     )
     for name, values in kinds.items():
         times = list(range(1_700_000_000_000, 1_700_000_000_000 + ROWS))

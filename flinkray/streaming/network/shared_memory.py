@@ -8,6 +8,7 @@ the last Arrow buffer that lies in it is gone at the consumer, who may keep it a
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import sys
@@ -19,6 +20,8 @@ from typing import Final
 import pyarrow as pa
 
 from flinkray.streaming.network.frames import Part
+
+logger = logging.getLogger(__name__)
 
 SHARED_FROM: Final = 32_768
 """Bytes; smaller bodies go through the socket."""
@@ -136,7 +139,12 @@ class OwnedRegions:
         count = min(max(1, _SEGMENT // capacity), self._left // capacity)
         if count == 0:
             return
-        segment = _Segment(self._next, capacity, count)
+        try:
+            segment = _Segment(self._next, capacity, count)
+        except OSError as error:
+            self._is_refused = True
+            logger.warning("no memory is shared with another process on this node: %s", error)
+            return
         self._next += 1
         self._left -= capacity * count
         self._segments[segment.number] = segment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import numpy as np
@@ -117,6 +118,19 @@ def test_process_that_cannot_see_the_owner_is_sent_everything_by_the_socket() ->
     ):
         assert not pair.mapped.map(wrong)
     pair.owned.answered(number, False)
+    assert pair.put(np.arange(100_000)) is None
+    assert not pair.offers
+    pair.close()
+
+
+def test_process_without_file_descriptors_sends_everything_by_the_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exhausted(name: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", exhausted)
+    pair = _Pair(64 * MIB)
     assert pair.put(np.arange(100_000)) is None
     assert not pair.offers
     pair.close()
