@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from flinkray.actors.cluster_services import ClusterServices
 from flinkray.core import options
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobMasterId, JobVertexID
-from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
+from flinkray.core.ids import JobMasterId, JobVertexID, ResourceID
+from flinkray.rpc import (
+    EndpointSpec,
+    HeartbeatSender,
+    HeartbeatSettings,
+    Placement,
+    RpcEndpoint,
+    TerminationWatch,
+)
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_scheduler_actions import StartCoordinator
 from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor
@@ -88,6 +95,7 @@ class Coordinators:
         on_started: Callable[[CoordinatorKey], None],
         on_lost: Callable[[CoordinatorKey, str], None],
         on_stopped: Callable[[CoordinatorKey], None],
+        heartbeat: HeartbeatSettings,
         factory: str = SPARK_DRIVER_FACTORY,
     ) -> None:
         """*on_lost*: it died or could not be started, and was not being stopped."""
@@ -96,6 +104,8 @@ class Coordinators:
         self._on_lost = on_lost
         self._on_stopped = on_stopped
         self._factory = factory
+        self._heartbeat = heartbeat
+        self._heartbeats: HeartbeatSender[None, None] | None = None
         self._coordinators: dict[CoordinatorKey, _Coordinator] = {}
 
     def start(self, key: CoordinatorKey, descriptor: SparkStageDescriptor) -> None:
@@ -126,12 +136,51 @@ class Coordinators:
             coordinator.watch = self._owner.watch(
                 gateway, lambda reason: self._lost(key, f"the Spark driver died: {reason}")
             )
+            self._monitor(key, coordinator.process, gateway)
             self._on_started(key)
+
+    def _monitor(self, key: CoordinatorKey, process: str, gateway: SparkDriverGateway) -> None:
+        """A driver that hangs is as good as dead, but for its death."""
+        if self._heartbeats is None:
+            silence = f"no heartbeat from it for {self._heartbeat.timeout:g} s"
+            self._heartbeats = HeartbeatSender(
+                self._owner,
+                self._heartbeat,
+                payload=lambda _: None,
+                on_timeout=lambda target: self._deaf(target, silence),
+                on_unreachable=lambda target: self._deaf(target, "it is unreachable"),
+            )
+        heartbeats, target = self._heartbeats, ResourceID(process)
+
+        async def ask() -> None:
+            await gateway.request_heartbeat()
+            heartbeats.receive_heartbeat(target, None)
+
+        heartbeats.monitor_target(target, lambda _: ask())
+
+    def _deaf(self, process: ResourceID, reason: str) -> None:
+        for key, coordinator in self._coordinators.items():
+            if coordinator.process == process and not coordinator.stopping:
+                self._owner.create_task(self._end_deaf(key, coordinator, reason), f"end {process}")
+
+    async def _end_deaf(self, key: CoordinatorKey, coordinator: _Coordinator, reason: str) -> None:
+        if coordinator.watch is not None:
+            coordinator.watch.cancel()
+        await self._owner.rpc_service.kill(coordinator.process)
+        if self._coordinators.get(key) is coordinator:
+            self._lost(key, f"the Spark driver was killed: {reason}")
+
+    def _unmonitor(self, coordinator: _Coordinator) -> None:
+        if coordinator.watch is not None:
+            coordinator.watch.cancel()
+        if self._heartbeats is not None:
+            self._heartbeats.unmonitor_target(ResourceID(coordinator.process))
 
     def _lost(self, key: CoordinatorKey, reason: str) -> None:
         coordinator = self._coordinators.get(key)
         if coordinator is not None and not coordinator.stopping:
             del self._coordinators[key]
+            self._unmonitor(coordinator)
             self._on_lost(key, reason)
 
     def stop(self, key: CoordinatorKey) -> None:
@@ -147,8 +196,7 @@ class Coordinators:
             )
 
     async def _stop(self, key: CoordinatorKey, coordinator: _Coordinator) -> None:
-        if coordinator.watch is not None:
-            coordinator.watch.cancel()
+        self._unmonitor(coordinator)
         coordinator.start.cancel()  # or it would have to wait for a node that may never come
         await asyncio.wait([coordinator.start])
         if coordinator.gateway is not None:
@@ -164,8 +212,9 @@ class Coordinators:
         """End every driver at once; no callback follows."""
         coordinators = list(self._coordinators.values())
         self._coordinators.clear()
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
         for coordinator in coordinators:
-            if coordinator.watch is not None:
-                coordinator.watch.cancel()
+            self._unmonitor(coordinator)
             coordinator.start.cancel()
             await self._owner.rpc_service.kill(coordinator.process)

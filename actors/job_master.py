@@ -170,6 +170,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             on_stopped=lambda key: self._apply(
                 self._scheduler.coordinator_stopped(*key, self._now)
             ),
+            heartbeat=heartbeat_settings(configuration),
             factory=spark_driver_factory,
         )
         self._leaders = JobMasterLeaders(
@@ -414,6 +415,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
         """Its slots, and the tasks in them, are gone."""
         cause = f"{resource_id} was lost: {reason}"
+        self._deployer.task_executor_lost(resource_id)
         self._held_slots.remove_all_on(resource_id)
         self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
         self._pool.tell(lambda pool: pool.release_task_executor(resource_id, cause))
@@ -440,6 +442,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))
 
     async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
+        self._deployer.states_changed(states)
         self._apply(self._scheduler.task_states_changed(states, self._now))
 
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
@@ -452,6 +455,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self, resource_id: ResourceID, payload: TaskExecutorHeartbeat
     ) -> None:
         self._task_executors.heartbeat(resource_id, payload)
+        if self._task_executors.is_connected(resource_id):
+            self._deployer.running(resource_id, payload.attempts)
 
     # --- Spark drivers ----------------------------------------------------------------------------
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from flinkray.actors.deployment_reconciliation import DeploymentReconciliation
 from flinkray.actors.task_errors import TaskError
 from flinkray.actors.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.tell import tell
 from flinkray.core.errors import (
     FlinkRayError,
-    RpcTimeoutError,
+    RpcError,
     SlotAllocationError,
     UnknownTaskExecutorError,
 )
@@ -24,7 +25,13 @@ from flinkray.scheduler.job_scheduler_actions import (
     JobSchedulerAction,
     ReleasePartitions,
 )
-from flinkray.scheduler.tasks import TaskDeployments, VertexInformation, attempt_of
+from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.tasks import (
+    TaskDeployments,
+    TaskExecutionState,
+    VertexInformation,
+    attempt_of,
+)
 
 
 class TaskDeployer:
@@ -51,10 +58,33 @@ class TaskDeployer:
         self._slot_lost = slot_lost
         self._blob_server = blob_server
         self._vertices: dict[int, VertexInformation] = {}
+        self._reconciliation = DeploymentReconciliation()
 
     @property
     def _now(self) -> float:
         return self._job_master.clock.monotonic()
+
+    # --- what TaskExecutors say -------------------------------------------------------------------
+
+    def states_changed(self, states: Iterable[TaskExecutionState]) -> None:
+        """Reports of tasks, before the scheduler hears of them."""
+        self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
+
+    def task_executor_lost(self, resource_id: ResourceID) -> None:
+        """With all that ran there."""
+        self._reconciliation.task_executor_lost(resource_id)
+
+    def running(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
+        """What a TaskExecutor runs, as its heartbeat says."""
+        found = self._reconciliation.heartbeat(resource_id, attempts)
+        if found.unknown:
+            self._tell_to_cancel(resource_id, list(found.unknown))
+        if found.missing:
+            self._reconciliation.ended(found.missing)
+            cause = f"{resource_id} does not run it (any more), and has not reported its end"
+            job_id, failed = self._scheduler.job_id, ExecutionState.FAILED
+            states = [TaskExecutionState(job_id, a, failed, cause) for a in found.missing]
+            self._apply(self._scheduler.task_states_changed(states, self._now))
 
     # --- Python tasks, in bulk --------------------------------------------------------------------
 
@@ -69,17 +99,21 @@ class TaskDeployer:
         resource_id = action.location.resource_id
         deployments = action.deployments
         token = self._job_master.fencing_token
+        attempts = self._attempts(deployments)
+        self._reconciliation.deploying(resource_id, attempts)
         try:
             executor = self._task_executors.get(resource_id)
             refused = await executor.submit_tasks(deployments, token, self._blob_server())
         except FlinkRayError as error:
-            attempts = self._attempts(deployments)
-            if isinstance(error, RpcTimeoutError):  # they may run there all the same
+            self._reconciliation.ended(attempts)
+            if isinstance(error, RpcError):  # they may run there all the same
                 self._tell_to_cancel(resource_id, attempts)
             self._apply(
                 self._scheduler.deployments_failed(resource_id, attempts, str(error), self._now)
             )
             return
+        self._reconciliation.ended(task.attempt_id for task in refused)
+        self._reconciliation.deployed(resource_id, attempts)
         for task in refused:
             if task.lost_slot is not None:
                 # with it the next attempt would fail at once, too
@@ -112,6 +146,7 @@ class TaskDeployer:
             failed = await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
         except FlinkRayError as error:
             failed, cause = action.attempts, str(error)
+        self._reconciliation.ended(failed)
         for attempt_id in failed:
             self._apply(self._scheduler.cancel_failed(attempt_id, cause, self._now))
 
@@ -133,13 +168,18 @@ class TaskDeployer:
 
     async def _deploy(self, action: DeployTask) -> None:
         attempt_id = action.descriptor.attempt_id
+        resource_id = action.slot.location.resource_id
+        self._reconciliation.deploying(resource_id, (attempt_id,))
         try:
-            executor = self._task_executors.get(action.slot.location.resource_id)
+            executor = self._task_executors.get(resource_id)
             await executor.submit_task(action.descriptor, self._job_master.fencing_token)
+            self._reconciliation.deployed(resource_id, (attempt_id,))
         except (UnknownTaskExecutorError, SlotAllocationError, TaskError) as error:
             # not a slot of ours (any more): with it the next attempt would fail at once, too
+            self._reconciliation.ended((attempt_id,))
             self._slot_lost(action.slot.allocation_id, str(error))
         except FlinkRayError as error:
+            self._reconciliation.ended((attempt_id,))
             self._apply(self._scheduler.deploy_failed(attempt_id, str(error), self._now))
 
     def cancel(self, action: CancelTask) -> None:
@@ -151,4 +191,5 @@ class TaskDeployer:
             executor = self._task_executors.get(action.slot.location.resource_id)
             await executor.cancel_task(action.attempt_id, self._job_master.fencing_token)
         except FlinkRayError as error:
+            self._reconciliation.ended((action.attempt_id,))
             self._apply(self._scheduler.cancel_failed(action.attempt_id, str(error), self._now))

@@ -66,6 +66,9 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway):
     async def on_stop(self) -> None:
         await self._stop_spark()
 
+    async def request_heartbeat(self) -> None:
+        """The answer is all that is wanted."""
+
     async def stop(self) -> None:
         await self._stop_spark()
         self.close()

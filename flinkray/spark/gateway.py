@@ -111,6 +111,10 @@ class SparkDriverGateway(RpcGateway):
     """A Spark driver: one process, one SparkSession, one attempt of one stage."""
 
     @abstractmethod
+    async def request_heartbeat(self) -> None:
+        """Answer, whatever Spark does at the moment."""
+
+    @abstractmethod
     @ask_timeout(60.0)
     @runs_to_completion
     async def stop(self) -> None:

@@ -75,6 +75,9 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
     def _listener_terminated(self, reason: str) -> None:
         self.close()
 
+    async def request_heartbeat(self) -> None:
+        """The answer is all that is wanted."""
+
     async def stop(self) -> None:
         self.close()
 

@@ -477,6 +477,18 @@ async def test_resource_manager_that_is_lost_and_back_while_a_slot_pool_starts_i
 
 
 @on_cluster(NODE)
+async def test_hung_spark_driver_is_replaced(cluster: ChaosCluster) -> None:
+    """Its job ran for ever."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    cluster.simulation.hang(cluster.processes("SparkDriver")[0])
+
+    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 100, "another driver")
+    await until_executing(cluster, job_id)
+    assert len(cluster.processes("SparkDriver")) == 1
+
+
+@on_cluster(NODE)
 async def test_slot_pool_whose_news_are_lost_is_replaced(cluster: ChaosCluster) -> None:
     """Its JobMaster waited for slots that the pool had."""
     lost: list[str] = []

@@ -1,0 +1,59 @@
+"""Which differences between a JobMaster and its TaskExecutors count."""
+
+from __future__ import annotations
+
+from flinkray.actors.deployment_reconciliation import DeploymentReconciliation, Differences
+from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+
+HERE, THERE = ResourceID("here"), ResourceID("there")
+ONE, TWO = (
+    ExecutionAttemptID(ExecutionVertexID(JobVertexID(bytes(16)), index), 0) for index in (0, 1)
+)
+NONE = Differences((), ())
+
+
+def deployed(*attempts: ExecutionAttemptID) -> DeploymentReconciliation:
+    found = DeploymentReconciliation()
+    found.deploying(HERE, attempts)
+    found.deployed(HERE, attempts)
+    return found
+
+
+def test_attempt_that_two_heartbeats_in_a_row_lack_is_missing() -> None:
+    found = deployed(ONE, TWO)
+    assert found.heartbeat(HERE, (ONE, TWO)) == NONE
+    assert found.heartbeat(HERE, (ONE,)) == NONE
+    assert found.heartbeat(HERE, (ONE,)) == Differences((TWO,), ())
+
+
+def test_attempt_that_is_there_again_is_not_missing() -> None:
+    found = deployed(ONE)
+    assert found.heartbeat(HERE, ()) == NONE
+    assert found.heartbeat(HERE, (ONE,)) == NONE
+    assert found.heartbeat(HERE, ()) == NONE
+
+
+def test_attempt_that_is_not_acknowledged_is_not_missing() -> None:
+    found = DeploymentReconciliation()
+    found.deploying(HERE, (ONE,))
+    assert [found.heartbeat(HERE, ()) for _ in range(3)] == [NONE] * 3
+
+
+def test_attempt_that_nobody_deployed_there_is_unknown() -> None:
+    found = deployed(ONE)
+    assert found.heartbeat(THERE, (ONE,)) == NONE
+    assert found.heartbeat(THERE, (ONE,)) == Differences((), (ONE,))
+
+
+def test_attempt_that_ended_and_runs_on_is_unknown() -> None:
+    found = deployed(ONE)
+    found.ended((ONE, TWO))
+    assert found.heartbeat(HERE, (ONE,)) == NONE
+    assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
+
+
+def test_nothing_is_missing_on_a_task_executor_that_is_lost() -> None:
+    found = deployed(ONE)
+    assert found.heartbeat(HERE, ()) == NONE
+    found.task_executor_lost(HERE)
+    assert found.heartbeat(HERE, ()) == NONE
