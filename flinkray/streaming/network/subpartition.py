@@ -16,8 +16,8 @@ from flinkray.streaming.elements import (
     EndOfInput,
     Watermark,
 )
+from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
 from flinkray.streaming.network.buffers import OVERHEAD, Buffer
-from flinkray.streaming.network.element_codec import in_halves, in_pieces, together
 from flinkray.streaming.network.errors import BatchTooLargeError
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.views import LocalView

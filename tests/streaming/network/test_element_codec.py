@@ -18,13 +18,11 @@ from flinkray.streaming.network import (
     WireFormatError,
     element_codec,
 )
+from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
 from flinkray.streaming.network.element_codec import (
     SCATTER_FROM,
     ElementDecoder,
     ElementEncoder,
-    in_halves,
-    in_pieces,
-    together,
 )
 from flinkray.streaming.row import Row, RowKind
 

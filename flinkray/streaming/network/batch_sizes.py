@@ -1,0 +1,83 @@
+"""Batches of the right size: small ones put together, large ones divided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from flinkray.streaming.elements import Block, Columns, Element
+
+_SPLIT_ABOVE: Final = 16 * 2**20
+"""Bytes; larger batches are sent in pieces, so that other channels need not wait for long."""
+
+
+def in_pieces(element: Element, size: int) -> list[Element]:
+    """A batch of *size* bytes, divided where it would keep other channels waiting for long."""
+    if size <= _SPLIT_ABOVE or not isinstance(element, Block | Columns):
+        return [element]
+    rows = max(1, len(element) * _SPLIT_ABOVE // size)
+    return [_rows(element, begin, rows) for begin in range(0, len(element), rows)]
+
+
+def in_halves(element: Element) -> list[Element]:
+    """A batch of more than one record, divided."""
+    return in_pieces(element, 2 * _SPLIT_ABOVE)
+
+
+def _rows(element: Block | Columns, begin: int, count: int) -> Element:
+    end = begin + count
+    times: Any = None if element.timestamps is None else element.timestamps[begin:end]
+    if isinstance(element, Columns):
+        return Columns(element.batch.slice(begin, count), times, element.origin, element.scalar)
+    keys = None if element.keys is None else element.keys[begin:end]
+    return Block(element.values[begin:end], times, keys, element.origin)
+
+
+def together(elements: Sequence[Element]) -> list[Element]:
+    """The same elements, with batches of one kind that follow one another made one."""
+    merged: list[Element] = []
+    run: list[Any] = []
+    for element in chain(elements, (None,)):
+        if run and not (element is not None and _may_join(run[0], element)):
+            merged.append(run[0] if len(run) == 1 else _joined(run))
+            run = []
+        if element is None:
+            break
+        if isinstance(element, Block | Columns):
+            run.append(element)
+        else:
+            merged.append(element)
+    return merged
+
+
+def _may_join(first: Any, second: Any) -> bool:
+    if type(first) is not type(second) or (first.timestamps is None) != (second.timestamps is None):
+        return False
+    if isinstance(first, Block):
+        return (first.keys is None) == (second.keys is None)
+    schema: pa.Schema = first.batch.schema
+    return first.scalar == second.scalar and bool(
+        schema.equals(second.batch.schema, check_metadata=True)
+    )
+
+
+def _joined(run: list[Any]) -> Element:
+    first = run[0]
+    times: Any = None
+    if isinstance(first, Block):
+        values = list(chain.from_iterable(block.values for block in run))
+        keys = None
+        if first.timestamps is not None:
+            times = list(chain.from_iterable(block.timestamps for block in run))
+        if first.keys is not None:
+            keys = list(chain.from_iterable(block.keys for block in run))
+        return Block(values, times, keys, first.origin)
+    if first.timestamps is not None:
+        times = np.concatenate([part.timestamps for part in run])
+    table = pa.Table.from_batches([part.batch for part in run]).combine_chunks()
+    batch = next(iter(table.to_batches()), first.batch)
+    return Columns(batch, times, first.origin, first.scalar)
