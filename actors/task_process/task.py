@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import inspect
-import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from flinkray.actors.task_process.code_thread import CodeThread
 from flinkray.actors.task_process.context import Cancellation, TaskCancelledError, TaskContext
 from flinkray.actors.task_process.gateway import PartitionNotFoundError
 from flinkray.actors.task_process.user_code import UserFunction
@@ -65,9 +63,7 @@ class Task:
         self._failure: str | None = None
         """Why it is ended, when that is a failure."""
         self._code: asyncio.Task[_Failed | None] | None = None
-        self._thread: threading.Thread | None = None
-        self._returned: asyncio.Future[BaseException | None] | None = None
-        """Of the thread: what the function raised."""
+        self._thread: CodeThread | None = None
 
     def start(self) -> None:
         self._endpoint.create_task(self._run(), f"task {self._attempt_id}")
@@ -121,28 +117,10 @@ class Task:
         await self._finish()
 
     async def _call_in_thread(self, function: UserFunction, context: TaskContext) -> None:
-        loop = asyncio.get_running_loop()
-        self._returned = loop.create_future()
-
-        def run() -> None:
-            error: BaseException | None = None
-            try:
-                function(context)
-            except BaseException as raised:  # noqa: BLE001 - whatever the user's code raised
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the process ends
-                loop.call_soon_threadsafe(self._thread_returned, error)
-
-        self._thread = threading.Thread(target=run, name=f"task {self._attempt_id}", daemon=True)
-        self._thread.start()
-        error = await self._returned
+        self._thread = CodeThread(lambda: function(context), f"task {self._attempt_id}")
+        error = await self._thread.returned
         if error is not None:
             raise error if not isinstance(error, StopIteration) else RuntimeError(repr(error))
-
-    def _thread_returned(self, error: BaseException | None) -> None:
-        assert self._returned is not None
-        if not self._returned.done():
-            self._returned.set_result(error)
 
     def _interrupt_code(self) -> None:
         """Again and again until it has ended; the first time in a thread is but the flag."""
@@ -153,14 +131,8 @@ class Task:
         self._endpoint.schedule_run_async(self._interrupt_interval, self._interrupt_again)
 
     def _interrupt_again(self) -> None:
-        thread = self._thread
-        if thread is not None and thread.ident is not None:
-            if thread.is_alive():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread.ident), ctypes.py_object(TaskCancelledError)
-                )
-            else:  # an interrupt came while it was about to say that it has ended
-                self._thread_returned(TaskCancelledError())
+        if self._thread is not None:
+            self._thread.interrupt()
         self._interrupt_code()
 
     def _state(self, state: ExecutionState, failure: str | None = None) -> TaskExecutionState:

@@ -1,0 +1,63 @@
+"""A thread for user code that can be interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable
+
+from flinkray.actors.task_process.context import TaskCancelledError
+
+
+class CodeThread:
+    """Runs a function; :attr:`returned` is what it raised, or None, when it has returned.
+
+    An interrupt is an exception that Python raises in the thread when that next runs Python code;
+    so it must come only while the function runs, and not a moment later.
+    """
+
+    def __init__(self, function: Callable[[], object], name: str) -> None:
+        self._function = function
+        self._loop = asyncio.get_running_loop()
+        self.returned: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self._lock = threading.Lock()
+        self._is_in_code = True
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def interrupt(self) -> None:
+        """Raise TaskCancelledError in the function, if it has not returned."""
+        with self._lock:
+            if self._is_in_code:
+                self._set_exception(ctypes.py_object(TaskCancelledError))
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._function()
+        except BaseException as raised:  # noqa: BLE001 - whatever the user's code raised
+            error = raised
+        while True:
+            try:
+                self._leave_code()
+                break
+            except TaskCancelledError:  # an interrupt that came at the last moment
+                continue
+        with contextlib.suppress(RuntimeError):  # the process ends
+            self._loop.call_soon_threadsafe(self._tell, error)
+
+    def _leave_code(self) -> None:
+        with self._lock:
+            self._is_in_code = False
+            self._set_exception(None)
+
+    def _set_exception(self, exception: object) -> None:
+        identifier = self._thread.ident
+        if identifier is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), exception)
+
+    def _tell(self, error: BaseException | None) -> None:
+        if not self.returned.done():
+            self.returned.set_result(error)

@@ -1,0 +1,151 @@
+"""Functions that are not async run in threads of their task process; on a real loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.core.ids import JobID
+from flinkray.scheduler.job_graph import MasterFormat, NoRestart
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.spark.user_code import dump_function
+from flinkray.testing.mini_cluster import MiniCluster
+from tests.actors.conftest import QUICK
+
+INTERRUPTS = {**QUICK, "task.cancellation.interval": "20 ms"}
+
+
+@pytest.fixture
+async def impatient(tmp_path: Path) -> AsyncIterator[MiniCluster]:
+    async with MiniCluster(str(tmp_path), configuration=INTERRUPTS) as cluster:
+        yield cluster
+
+
+async def until_running(cluster: MiniCluster, job_id: JobID) -> None:
+    async def poll() -> None:
+        while True:
+            vertices = (await cluster.details(job_id)).vertices
+            found = [e.state for v in vertices for e in v.executions]
+            if found and all(state is ExecutionState.RUNNING for state in found):
+                return
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(poll(), 30)
+
+
+async def cancel(cluster: MiniCluster, job_id: JobID) -> JobStatus:
+    await (await cluster.dispatcher()).cancel_job(job_id)
+    return (await asyncio.wait_for(cluster.result(job_id), 30)).status
+
+
+async def test_a_plain_function_that_waits_for_its_cancellation_ends_with_it(
+    impatient: MiniCluster,
+) -> None:
+    def waits(context: Any) -> None:
+        assert not context.is_cancelled
+        assert context.wait_until_cancelled(60)
+
+    job_id = await impatient.submit(python_job(waits))
+    await until_running(impatient, job_id)
+    assert await cancel(impatient, job_id) is JobStatus.CANCELED
+
+
+async def test_a_plain_function_that_ignores_its_cancellation_is_interrupted(
+    impatient: MiniCluster,
+) -> None:
+    def runs_on(context: Any) -> None:
+        while True:
+            try:
+                sum(range(1000))
+            except Exception:  # noqa: BLE001 - as users write it: it must not hold the interrupt
+                continue
+
+    job_id = await impatient.submit(python_job(runs_on))
+    await until_running(impatient, job_id)
+    (before,) = impatient.processes("TaskProcess")
+    assert await cancel(impatient, job_id) is JobStatus.CANCELED
+    assert impatient.processes("TaskProcess") == [before], "nobody had to be killed"
+
+
+async def test_plain_functions_exchange_bytes(impatient: MiniCluster) -> None:
+    def sends(context: Any) -> None:
+        context.wait_for(context.outputs[0].write(0, b"data"))
+
+    def reads(context: Any) -> None:
+        assert context.wait_for(context.inputs[0].read_all()) == [b"data"]
+
+    builder = PythonJobBuilder("exchange", restart_strategy=NoRestart())
+    sender, reader = builder.add(sends), builder.add(reads)
+    builder.connect(sender, reader)
+    result = await asyncio.wait_for(impatient.result(await impatient.submit(builder.build())), 30)
+    assert result.status is JobStatus.FINISHED, result.failure
+
+
+async def test_a_plain_function_that_waits_for_data_is_cancelled(impatient: MiniCluster) -> None:
+    async def never_sends(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def reads(context: Any) -> None:
+        context.wait_for(context.inputs[0].read_all())
+
+    builder = PythonJobBuilder("exchange")
+    sender, reader = builder.add(never_sends), builder.add(reads)
+    builder.connect(sender, reader)
+    job_id = await impatient.submit(builder.build())
+    await until_running(impatient, job_id)
+    assert await cancel(impatient, job_id) is JobStatus.CANCELED
+
+
+async def test_what_exits_the_interpreter_only_fails_its_task(impatient: MiniCluster) -> None:
+    def exits(context: Any) -> None:
+        raise SystemExit(3)
+
+    job_id = await impatient.submit(python_job(exits, restart_strategy=NoRestart()))
+    result = await asyncio.wait_for(impatient.result(job_id), 30)
+    assert (result.status, result.failure) == (JobStatus.FAILED, "SystemExit: 3")
+
+
+async def test_formats_prepare_before_the_tasks_and_commit_after_them(
+    impatient: MiniCluster, tmp_path: Path
+) -> None:
+    """EG-11."""
+    path = tmp_path / "story"
+    story = str(path)
+
+    class Format:
+        def initialize_global(self, parallelism: int) -> None:
+            with open(story, "a") as file:
+                file.write(f"prepared for {parallelism}\n")
+
+        def finalize_global(self, parallelism: int) -> None:
+            with open(story, "a") as file:
+                file.write(f"committed {parallelism}\n")
+
+    def works(context: Any) -> None:
+        with open(story, "a") as file:
+            file.write("worked\n")
+
+    builder = PythonJobBuilder("with a format", restart_strategy=NoRestart())
+    output = MasterFormat(dump_function(lambda: Format()), finalizes=True)
+    builder.add(works, parallelism=2, master_format=output)
+    result = await asyncio.wait_for(impatient.result(await impatient.submit(builder.build())), 30)
+    assert result.status is JobStatus.FINISHED, result.failure
+    lines = path.read_text().splitlines()
+    assert lines == ["prepared for 2", "worked", "worked", "committed 2"]
+
+
+async def test_a_format_that_fails_fails_the_job(impatient: MiniCluster) -> None:
+    class Format:
+        def initialize_global(self, parallelism: int) -> None:
+            raise OSError("no such bucket")
+
+    builder = PythonJobBuilder("with a format", restart_strategy=NoRestart())
+    builder.add(lambda context: None, name="n", master_format=MasterFormat(dump_function(Format)))
+    result = await asyncio.wait_for(impatient.result(await impatient.submit(builder.build())), 30)
+    assert result.status is JobStatus.FAILED
+    assert "the format of n failed: OSError: no such bucket" in (result.failure or "")
