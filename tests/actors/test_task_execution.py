@@ -1,0 +1,190 @@
+"""Python tasks of one TaskExecutor; its ResourceManager and JobMasters only record."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.task_errors import TaskError
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import AllocationID, IntermediateDataSetID, JobVertexID
+from flinkray.scheduler.job_graph import PYTHON, Invokable, ResultPartitionType
+from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.tasks import (
+    JobInformation,
+    ResultInformation,
+    ResultPartitionID,
+    SharedPart,
+    TaskDeployment,
+    TaskDeployments,
+    TaskExecutionState,
+    VertexInformation,
+    attempt_of,
+)
+from flinkray.spark.user_code import dump_function
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import number
+from tests.actors.test_task_executor import JOB, MASTER, NEXT_MASTER, A, B, Bench
+
+DATA_SET = number(IntermediateDataSetID, 7)
+PARTITION = ResultPartitionID(DATA_SET, 0, 0)
+
+
+async def waits(context: Any) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def finishes(context: Any) -> None:
+    pass
+
+
+def vertex(function: Any, *results: ResultInformation) -> VertexInformation:
+    invokable = Invokable(PYTHON, dump_function(function))
+    return VertexInformation(number(JobVertexID, 1), "v", 2, 128, invokable, (), results)
+
+
+def deployments(
+    information: VertexInformation, *allocations: AllocationID, with_parts: bool = True
+) -> TaskDeployments:
+    """Subtask i in the i-th slot."""
+    parts = (
+        SharedPart(0, 0, JobInformation(JOB, "job")),
+        SharedPart(1, 0, information),
+    )
+    tasks = tuple(TaskDeployment(1, i, 0, slot) for i, slot in enumerate(allocations))
+    return TaskDeployments(JOB, 0, parts if with_parts else (), tasks)
+
+
+class States:
+    """What a JobMaster hears of tasks."""
+
+    def __init__(self, master: TestingGateway[JobMasterGateway]) -> None:
+        self.all: list[TaskExecutionState] = []
+        self._changed = asyncio.Event()
+        master.on(JobMasterGateway.update_task_execution_states).calling(self._add)
+
+    def _add(self, states: tuple[TaskExecutionState, ...]) -> None:
+        self.all += states
+        self._changed.set()
+
+    async def until(self, *wanted: ExecutionState) -> list[TaskExecutionState]:
+        """The states when these are the last ones of as many tasks, in any order."""
+        while True:
+            last = {state.attempt_id: state for state in self.all}
+            if sorted(s.state.name for s in last.values()) == sorted(s.name for s in wanted):
+                return [last[key] for key in sorted(last, key=str)]
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def start(bench: Bench) -> tuple[TaskExecutorGateway, TestingGateway[JobMasterGateway]]:
+    """With both slots given to the job."""
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await bench.request(executor, 1, B)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    return executor, master
+
+
+@on_virtual_time
+async def test_one_of_two_tasks_is_cancelled_and_the_other_runs_on(tmp_path: Path) -> None:
+    """TM-26"""
+    bench = Bench(tmp_path)
+    executor, master = await start(bench)
+    states = States(master)
+    two = deployments(vertex(waits), A, B)
+    assert await executor.submit_tasks(two, MASTER, None) == ()
+    await states.until(ExecutionState.RUNNING, ExecutionState.RUNNING)
+    first = attempt_of(vertex(waits), two.tasks[0])
+
+    assert await executor.cancel_tasks((first,), MASTER) == ()
+
+    ended, running = await states.until(ExecutionState.CANCELED, ExecutionState.RUNNING)
+    assert (ended.attempt_id, running.state) == (first, ExecutionState.RUNNING)
+    assert await executor.cancel_tasks((first,), MASTER) == (first,), "it does not run any more"
+
+
+@on_virtual_time
+async def test_a_task_whose_state_cannot_be_reported_fails(tmp_path: Path) -> None:
+    """TM-27"""
+    bench = Bench(tmp_path)
+    executor, master = await start(bench)
+    heard: list[TaskExecutionState] = []
+
+    def refuse_running(states: tuple[TaskExecutionState, ...]) -> None:
+        heard.extend(states)
+        if states[0].state is ExecutionState.RUNNING:
+            raise FlinkRayError("I do not know that task")
+
+    master.on(JobMasterGateway.update_task_execution_states).calling(refuse_running)
+    await executor.submit_tasks(deployments(vertex(waits), A), MASTER, None)
+    await master.wait_for(JobMasterGateway.update_task_execution_states, 2)
+
+    assert [state.state for state in heard] == [ExecutionState.RUNNING, ExecutionState.FAILED]
+    assert "its state cannot be reported: I do not know that task" in (heard[1].failure or "")
+
+
+@on_virtual_time
+async def test_a_task_for_a_slot_that_is_not_the_jobs_is_refused_by_itself(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, master = await start(bench)
+    states = States(master)
+    unknown = number(AllocationID, 99)
+
+    (refused,) = await executor.submit_tasks(deployments(vertex(waits), A, unknown), MASTER, None)
+
+    assert refused.lost_slot == unknown
+    assert refused.attempt_id.vertex.subtask_index == 1
+    await states.until(ExecutionState.RUNNING)
+
+
+@on_virtual_time
+async def test_orders_of_a_past_master_are_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await start(bench)
+    with pytest.raises(TaskError, match="does not lead the job here"):
+        await executor.submit_tasks(deployments(vertex(waits), A), NEXT_MASTER, None)
+
+
+@on_virtual_time
+async def test_what_was_sent_once_need_not_be_sent_again_and_what_never_was_is_missed(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    executor, master = await start(bench)
+    states = States(master)
+    with pytest.raises(TaskError, match=r"part 1 of job .* is not here"):
+        await executor.submit_tasks(deployments(vertex(waits), A, with_parts=False), MASTER, None)
+    await executor.submit_tasks(deployments(vertex(waits), A), MASTER, None)
+    await states.until(ExecutionState.RUNNING)
+
+    more = deployments(vertex(waits), A, B, with_parts=False)
+    second = TaskDeployments(JOB, 0, (), more.tasks[1:])
+    assert await executor.submit_tasks(second, MASTER, None) == ()
+    await states.until(ExecutionState.RUNNING, ExecutionState.RUNNING)
+
+
+@on_virtual_time
+async def test_results_of_a_job_keep_the_executor_until_its_master_is_gone(tmp_path: Path) -> None:
+    """TM-28"""
+    bench = Bench(tmp_path)
+    executor, master = await start(bench)
+    states = States(master)
+    blocking = ResultInformation(DATA_SET, ResultPartitionType.BLOCKING, ())
+    await executor.submit_tasks(deployments(vertex(finishes, blocking), A), MASTER, None)
+    await states.until(ExecutionState.FINISHED)
+    places = await executor.find_partitions(JOB, DATA_SET)
+    assert places.partitions == ((PARTITION,),)
+    await executor.free_slot(A, "done")
+    await executor.free_slot(B, "done")
+    assert not await executor.can_be_released(), "somebody may read it yet"
+
+    await executor.disconnect_job_master(JOB, "the job has ended")
+
+    assert (await executor.find_partitions(JOB, DATA_SET)).partitions == ()
+    assert await executor.can_be_released()
