@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from flinkray.actors.batches import MOST_STATES, Batches
 from flinkray.actors.gateways import JobMasterGateway
@@ -61,7 +62,9 @@ class TaskExecution:
         self._python = python
         self._leaders = leaders
         self._carry_out = carry_out
-        self._reports: dict[JobID, Batches[TaskExecutionState]] = {}
+        self._reports: dict[JobID, dict[JobMasterId, Batches[TaskExecutionState]]] = {}
+        self._deployed_by: dict[ExecutionAttemptID, JobMasterId] = {}
+        """Of the tasks that have not ended.  Each JobMaster of a job counts its attempts from 0."""
 
     # --- orders of a JobMaster --------------------------------------------------------------------
 
@@ -73,7 +76,10 @@ class TaskExecution:
         """
         self._refuse_past_leader(descriptor.job_id, job_master_id)
         self._spark.check(descriptor)
+        if self._is_of_past_leader(descriptor.attempt_id, job_master_id):
+            raise TaskError(_still_ending(descriptor.attempt_id))
         self._table.add_task(descriptor.attempt_id, descriptor.allocation_id)
+        self._deployed_by[descriptor.attempt_id] = job_master_id
         self._carry_out([])
         self._spark.start(descriptor, job_master_id)
 
@@ -97,8 +103,12 @@ class TaskExecution:
                 cause = f"it is of kind {kind!r}, which task processes do not run"
                 refused.append(RefusedTask(attempt_id, cause))
                 continue
+            if self._is_of_past_leader(attempt_id, job_master_id):
+                refused.append(RefusedTask(attempt_id, _still_ending(attempt_id)))
+                continue
             try:
                 self._table.add_task(attempt_id, task.allocation_id)
+                self._deployed_by[attempt_id] = job_master_id
             except SlotAllocationError as error:
                 refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))
                 continue
@@ -106,6 +116,10 @@ class TaskExecution:
         self._carry_out([])
         self._python.start(deployments, accepted, blob_server)
         return tuple(refused)
+
+    def _is_of_past_leader(self, attempt_id: ExecutionAttemptID, present: JobMasterId) -> bool:
+        """Whether a task of that name runs, or ends, that a past JobMaster has deployed."""
+        return self._deployed_by.get(attempt_id) not in (None, present)
 
     def cancel(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
         """Raises TaskError when it does not run here."""
@@ -161,21 +175,27 @@ class TaskExecution:
         return self._spark.of_job(job_id) + self._python.of_job(job_id)
 
     def states_changed(self, states: list[TaskExecutionState]) -> None:
-        """Tell the JobMasters, and the slot table of those that have ended."""
-        by_job: dict[JobID, list[TaskExecutionState]] = {}
+        """Tell the JobMasters that deployed them, and the slot table of those that have ended."""
+        by_leader: dict[tuple[JobID, JobMasterId], list[TaskExecutionState]] = {}
         actions: list[SlotTableAction] = []
         for state in states:
-            by_job.setdefault(state.job_id, []).append(state)
+            leader = self._deployed_by.get(state.attempt_id)
+            if leader is None:
+                continue
+            by_leader.setdefault((state.job_id, leader), []).append(state)
             if state.state.is_terminal:
+                del self._deployed_by[state.attempt_id]
                 log.info(
                     "task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or ""
                 )
                 actions += self._table.remove_task(state.attempt_id)
-        for job_id, of_job in by_job.items():
-            reports = self._reports.get(job_id)
+        for (job_id, leader), of_leader in by_leader.items():
+            of_job = self._reports.setdefault(job_id, {})
+            reports = of_job.get(leader)
             if reports is None:
-                reports = self._reports[job_id] = Batches(self._endpoint, self._report, MOST_STATES)
-            reports.add(of_job)
+                report = partial(self._report, leader)
+                reports = of_job[leader] = Batches(self._endpoint, report, MOST_STATES)
+            reports.add(of_leader)
         self._carry_out(actions)
 
     def forget_job(self, job_id: JobID) -> None:
@@ -183,10 +203,15 @@ class TaskExecution:
         self._reports.pop(job_id, None)
         self._python.forget_job(job_id)
 
-    async def _report(self, states: tuple[TaskExecutionState, ...]) -> None:
-        """Tell the JobMaster; one that is lost has given the tasks up."""
+    async def _report(
+        self, job_master_id: JobMasterId, states: tuple[TaskExecutionState, ...]
+    ) -> None:
+        """Tell the JobMaster; one that is lost has given the tasks up, and its successor has others
+        of the same names."""
         job_id = states[0].job_id
         while (master := self._leaders().job_master(job_id)) is not None:
+            if not self._leaders().is_led_by(job_id, job_master_id):
+                return
             if await self._has_told(master, states):
                 return
 
@@ -206,3 +231,7 @@ class TaskExecution:
                 if not state.state.is_terminal:  # nobody knows of it: it must not go on (TM-27)
                     self._python.fail(state.attempt_id, f"its state cannot be reported: {error}")
         return True
+
+
+def _still_ending(attempt_id: ExecutionAttemptID) -> str:
+    return f"task {attempt_id} of a past JobMaster has not ended here yet"

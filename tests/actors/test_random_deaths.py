@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
+    FlinkRayError,
     JobStateError,
     JobSubmissionError,
     RpcError,
@@ -275,7 +276,7 @@ class Story:
                 await (await self.cluster.dispatcher()).cancel_job(job.graph.job_id)
             except JobStateError:
                 return  # it has finished
-            except RpcError as error:
+            except FlinkRayError as error:
                 self.cluster.tell(f"client: {job.graph.name} is not cancelled: {error}")
             await asyncio.sleep(1.0)
 

@@ -76,10 +76,19 @@ class TestingRunner(TaskRunner):
         self.may_clean = asyncio.Event()
         self.may_clean.set()
         self.failures: dict[ExecutionAttemptID, asyncio.Future[None]] = {}
+        self.is_stubborn = False
+        """Whether being cancelled does not end a task."""
 
     async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
         end = asyncio.get_running_loop().create_future()
         self.failures[descriptor.attempt_id] = end
+        if not self.is_stubborn:
+            await end
+        while not end.done():
+            try:
+                await asyncio.shield(end)
+            except asyncio.CancelledError:
+                continue
         await end
 
     async def clean_up(self, job_id: JobID) -> None:
@@ -594,6 +603,29 @@ async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_pa
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     with pytest.raises(TaskError, match="does not lead the job here"):
         await executor.submit_task(task(B, attempt=1), MASTER)
+    await executor.submit_task(task(B), NEXT_MASTER)
+
+
+@on_virtual_time
+async def test_end_of_a_past_job_masters_task_is_not_reported_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """JM-18.  Each counts its attempts from 0: the next one took it for the end of its own."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await first.wait_for(JobMasterGateway.offer_slots)
+    bench.runner.is_stubborn = True
+    await executor.submit_task(task(A), MASTER)
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
+    await second.wait_for(JobMasterGateway.offer_slots)
+    with pytest.raises(TaskError, match="of a past JobMaster has not ended here yet"):
+        await executor.submit_task(task(B), NEXT_MASTER)
+    bench.runner.failures[task(A).attempt_id].set_exception(TaskError("at last"))
+    await asyncio.sleep(1)
+
+    assert second.calls_of(JobMasterGateway.update_task_execution_states) == []
     await executor.submit_task(task(B), NEXT_MASTER)
 
 
