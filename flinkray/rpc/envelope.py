@@ -68,16 +68,10 @@ NOT_MSGPACK = (ValueError, TypeError, msgpack.UnpackException, RecursionError, M
 """What msgpack raises for bytes that are none of its."""
 
 
-def _unpack(frame: bytes | memoryview, count: int) -> Any:
+def _unpack_large(frame: bytes | memoryview, count: int) -> Any:
     """An envelope of *count* parts, or something else."""
-    if len(frame) > LARGE:
-        parts = unpack_but_last(frame, count)
-        if parts is not None:
-            return parts
-    try:
-        return msgpack.unpackb(frame, use_list=False)
-    except NOT_MSGPACK as error:
-        raise RpcSerializationError(f"not an envelope: {error!r}") from error
+    parts = unpack_but_last(frame, count)
+    return msgpack.unpackb(frame, use_list=False) if parts is None else parts
 
 
 def unpack_request(frame: bytes | memoryview) -> Request:
@@ -86,7 +80,13 @@ def unpack_request(frame: bytes | memoryview) -> Request:
     Raises:
         RpcSerializationError: it is none, or one of another protocol version.
     """
-    parts = _unpack(frame, 9)
+    try:
+        if len(frame) > LARGE:
+            parts = _unpack_large(frame, 9)
+        else:
+            parts = msgpack.unpackb(frame, use_list=False)
+    except NOT_MSGPACK as error:
+        raise RpcSerializationError(f"not an envelope: {error!r}") from error
     if type(parts) is tuple and len(parts) == 9:
         version, kind, sequence, target, method, token, timeout, trace, payload = parts
         if (
@@ -111,7 +111,13 @@ def unpack_answer(frame: bytes | memoryview) -> Answer:
     Raises:
         RpcSerializationError: as :func:`unpack_request`.
     """
-    parts = _unpack(frame, 4)
+    try:
+        if len(frame) > LARGE:
+            parts = _unpack_large(frame, 4)
+        else:
+            parts = msgpack.unpackb(frame, use_list=False)
+    except NOT_MSGPACK as error:
+        raise RpcSerializationError(f"not an envelope: {error!r}") from error
     if type(parts) is tuple and len(parts) == 4:
         version, kind, sequence, payload = parts
         if (

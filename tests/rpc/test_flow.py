@@ -195,3 +195,26 @@ async def test_calls_that_came_with_the_handshake_stop_reading_like_any_others()
     transport.abort()
     mine.close()
     await asyncio.sleep(0)
+
+
+async def test_senders_of_large_frames_wait_when_one_frame_limit_of_them_lies_unsent() -> None:
+    loop = asyncio.get_running_loop()
+    mine, theirs = socket.socketpair()
+    mine.setblocking(False)
+    limit = 1024 * KIBIBYTE
+    transport, stream = await loop.create_connection(lambda: FrameStream(limit), sock=theirs)
+    lane = 0
+    while not stream.is_congested:
+        lane += 1
+        stream.send(bytes(200 * KIBIBYTE), lane)
+        assert lane < 10
+    assert lane >= limit // (200 * KIBIBYTE)
+    waiting = asyncio.ensure_future(stream.drain())
+    received = 0
+    while not waiting.done():
+        received += len(await loop.sock_recv(mine, 65_536))
+    assert not stream.is_congested
+    assert received >= (lane * 200 * KIBIBYTE - limit // 2) // 2
+    transport.abort()
+    mine.close()
+    await asyncio.sleep(0)

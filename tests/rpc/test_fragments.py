@@ -22,6 +22,7 @@ from flinkray.rpc.fragments import (
     FrameSplitter,
 )
 from flinkray.rpc.frames import FrameStream
+from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.sockets import Relay, joined
 
@@ -283,3 +284,17 @@ def test_memory_of_a_large_frame_is_used_again_until_it_is_given_back() -> None:
     assert len(receive(3, b"c", 300_000)) == 300_000
     joiner.give_back()
     assert receive(4, b"d", 200_000).obj is not first.obj
+
+
+@on_virtual_time
+async def test_memory_of_large_frames_does_not_lie_ready_for_ever() -> None:
+    splitter = FrameSplitter()
+    splitter.put(bytes(MEBIBYTE), None)
+    incoming = FrameStream(LIMIT)
+    received = Received(incoming, set())
+    incoming.attach(received)
+    came(incoming, written(splitter))
+    assert len(received.frames) == 1
+    assert incoming._joiner._spare is not None
+    await asyncio.sleep(1.5)
+    assert incoming._joiner._spare is None

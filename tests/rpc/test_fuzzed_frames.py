@@ -204,6 +204,23 @@ requests = (
 )
 
 
+@pytest.mark.parametrize("payload", [(1,), (1, 2, 3), {"value": 1}, None, 2])
+def test_arguments_that_are_not_those_of_the_method_are_refused(payload: object) -> None:
+    async def attack() -> None:
+        target = Target()
+        sent = Sent()
+        connection = target.host.new_peer(sent, "attacker#1")
+        connection.frame_received(call(token=codec.encode(TOKEN), payload=codec.encode(payload)))
+        (answer,) = map(unpack, sent.frames)
+        assert answer.kind is Kind.ERROR
+        error = codec.decode(answer.payload)
+        assert isinstance(error, RpcSerializationError)
+        assert "wrong number of arguments" in str(error)
+        await target.still_serves()
+
+    run(attack())
+
+
 @given(st.lists(requests, min_size=1, max_size=10))
 @example([call(kind=int(Kind.RESOLVE), target=0, method="leader", payload=codec.encode({}))])
 @example([call(token=b"\xc1")])

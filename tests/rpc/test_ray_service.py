@@ -23,6 +23,7 @@ from flinkray.rpc import (
     Placement,
     RayRpcService,
     handshake,
+    ray_service,
 )
 from flinkray.rpc.frames import FrameStream
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
@@ -203,3 +204,16 @@ async def test_a_service_that_cannot_be_opened_leaves_nothing_behind(
         await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert len(psutil.Process().net_connections("all")) <= before
+
+
+async def test_a_stranger_that_says_nothing_is_sent_away(
+    service: RayRpcService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_service, "HANDSHAKE_TIMEOUT", 0.05)
+    record = RayDirectory(service.namespace).get("driver")
+    assert record is not None
+    reader, writer = await asyncio.open_connection(record.host, record.port)
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert service.refused_frames == 1
+    writer.close()
+    await writer.wait_closed()
