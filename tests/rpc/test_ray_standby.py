@@ -1,0 +1,112 @@
+"""Standby processes on Ray: they become whom somebody spawns, and are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+import ray
+
+from flinkray.core.errors import ProcessExistsError, RpcConnectionError
+from flinkray.rpc import EndpointSpec, RayRpcService
+from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+async def service(ray_cluster: None) -> AsyncIterator[RayRpcService]:
+    service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
+    service.keep_standbys(1, ("tests.rpc.endpoints",))
+    yield service
+    await service.end_standbys()
+    await service.close()
+
+
+async def standby(service: RayRpcService) -> str:
+    """The name of the one that is ready."""
+    directory = RayDirectory(service.namespace)
+    for _ in range(600):
+        ready = await service.run_blocking(directory.ready_standbys)
+        if ready:
+            return ready[0]
+        await asyncio.sleep(0.1)  # no event tells of it
+    raise AssertionError("no standby process came")
+
+
+async def record_of(service: RayRpcService, name: str) -> ProcessRecord:
+    record = await service.run_blocking(RayDirectory(service.namespace).get, name)
+    assert record is not None
+    return record
+
+
+def role(name: str, **options: object) -> EndpointSpec:
+    return echo_spec(name, may_take_over=True, **options)
+
+
+async def test_a_standby_process_becomes_whom_is_spawned_and_another_takes_its_place(
+    service: RayRpcService,
+) -> None:
+    name = await standby(service)
+
+    address = await service.spawn(role("worker", detached=True))
+
+    assert address == "worker/echo"
+    assert await (await service.connect(address, EchoGateway)).echo(1) == 1
+    record = await record_of(service, "worker")
+    assert record.actor_name == name
+    handle = ray.get_actor(name, service.namespace)
+    assert handle._actor_id.hex() == record.actor_id
+    with pytest.raises(ProcessExistsError, match="worker"):
+        await service.spawn(role("worker", detached=True))
+    assert await standby(service) != name
+    await service.kill("worker")
+
+
+async def test_its_death_is_reported_and_its_name_is_free_then(service: RayRpcService) -> None:
+    await standby(service)
+    address = await service.spawn(role("worker", detached=True))
+    gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(await service.connect(address, EchoGateway), gone.set_result)
+
+    await service.kill("worker")
+
+    await asyncio.wait_for(gone, 10)
+    with pytest.raises(RpcConnectionError, match="worker/echo"):
+        await service.connect(address, EchoGateway)
+    assert await service.spawn(role("worker")) == address
+
+
+async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcService) -> None:
+    await standby(service)
+    owner = await RayRpcService.open(service.namespace, "owner")
+    address = await owner.spawn(role("worker"))
+    gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(await service.connect(address, EchoGateway), gone.set_result)
+
+    await owner.close()
+
+    await asyncio.wait_for(gone, 10)
+
+
+async def test_without_a_standby_process_an_actor_of_that_name_is_created(
+    service: RayRpcService,
+) -> None:
+    await standby(service)
+    await service.end_standbys()
+
+    assert await service.spawn(role("worker")) == "worker/echo"
+
+    assert (await record_of(service, "worker")).actor_name == "worker"
+
+
+async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpcService) -> None:
+    await standby(service)
+    spec = EndpointSpec(
+        "Nothing", "nothing", "tests.rpc.endpoints:create_nothing", may_take_over=True
+    )
+    with pytest.raises(OrderError, match="the factory fails"):
+        await service.spawn(spec)
