@@ -94,12 +94,19 @@ class PartitionReader:
         subpartition: int,
         position: int,
     ) -> None:
-        try:
-            process = await self._find(job_id, partition_id, location)
-            wanted = JobPartition(job_id, partition_id)
-            await process.read_partition(wanted, subpartition, position, MAX_BYTES)
-        except (PartitionNotFoundError, RpcError):
-            pass  # it is gone, and nothing of it was missing here
+        """The producer of a pipelined result waits for that."""
+        backoff = self._initial_backoff
+        wanted = JobPartition(job_id, partition_id)
+        while backoff <= self._max_backoff:
+            try:
+                process = await self._find(job_id, partition_id, location)
+                await process.read_partition(wanted, subpartition, position, MAX_BYTES)
+                return
+            except PartitionNotFoundError:
+                return  # it is gone, and nothing of it was missing here
+            except RpcError:  # the producer may live all the same
+                await asyncio.sleep(backoff)
+                backoff *= 2
 
     async def _find(
         self, job_id: JobID, partition_id: ResultPartitionID, location: WorkerLocation

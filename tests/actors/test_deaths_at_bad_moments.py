@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from flinkray.actors import dispatcher
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.task_process.context import TaskContext
+from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import (
     AllocationID,
@@ -115,6 +118,29 @@ async def dispatcher_is_back(cluster: ChaosCluster) -> None:
         return True
 
     await eventually(answers, 30, "the Dispatcher's answer")
+
+
+@contextmanager
+def losing(cluster: ChaosCluster, method: str, number: int = 1) -> Iterator[list[str]]:
+    """The call of that method with that number, counted from 1, does not arrive; gives who sent
+    it."""
+    befall = SimulatedNetwork.befall
+    seen: list[str] = []
+    lost: list[str] = []
+
+    def lose(network: SimulatedNetwork, end: End, frame: bytes, lane: int | None) -> None:
+        if unpack(frame).method == method:
+            seen.append(end.process.name)
+            if len(seen) == number:
+                lost.append(end.process.name)
+                end.lose(frame, "lost")
+                return
+        befall(network, end, frame, lane)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedNetwork, "befall", lose)
+        cluster.network.is_faulty = True
+        yield lost
 
 
 # --- the end of a job -----------------------------------------------------------------------------
@@ -280,6 +306,29 @@ async def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_o
     await asyncio.sleep(5)
     assert cluster.processes() == []
     assert cluster.workers.groups == {}
+
+
+async def writes(context: TaskContext) -> None:
+    await context.outputs[0].write(0, b"data")
+
+
+async def reads(context: TaskContext) -> None:
+    assert await context.inputs[0].read_all() == [b"data"]
+
+
+@on_cluster(NODE, configuration={"taskmanager.cpu.cores": "1"})
+async def test_producer_whose_reader_cannot_say_that_all_is_read_hears_it_later(
+    cluster: ChaosCluster,
+) -> None:
+    """It waited for that for ever."""
+    builder = PythonJobBuilder("exchange")
+    builder.connect(builder.add(writes), builder.add(reads, slot_sharing_group="other"))
+    with losing(cluster, "read_partition", number=2) as lost:
+        job_id = await cluster.submit(builder.build())
+        result = await asyncio.wait_for(cluster.result(job_id), 120)
+
+    assert lost
+    assert result.status is JobStatus.FINISHED
 
 
 # --- submitting and listing -----------------------------------------------------------------------
@@ -491,19 +540,7 @@ async def test_hung_spark_driver_is_replaced(cluster: ChaosCluster) -> None:
 @on_cluster(NODE)
 async def test_slot_pool_whose_news_are_lost_is_replaced(cluster: ChaosCluster) -> None:
     """Its JobMaster waited for slots that the pool had."""
-    lost: list[str] = []
-    link_lose = SimulatedNetwork.befall
-
-    def befall(network: SimulatedNetwork, end: End, frame: bytes, lane: int | None) -> None:
-        if not lost and unpack(frame).method == "slots_changed":
-            lost.append(end.process.name)
-            end.lose(frame, "lost")
-        else:
-            link_lose(network, end, frame, lane)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SimulatedNetwork, "befall", befall)
-        cluster.network.is_faulty = True
+    with losing(cluster, "slots_changed") as lost:
         restarts = FixedDelayRestart(1, 0.0)
         job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=restarts))
         await until_executing(cluster, job_id)
