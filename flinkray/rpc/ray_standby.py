@@ -15,6 +15,8 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import ray
+
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.rpc import codec
 from flinkray.rpc.endpoint import RpcEndpoint
@@ -145,7 +147,7 @@ class StandbyKeeper:
         while True:
             try:
                 await self._fill_up(number)
-            except RpcError as error:
+            except (RpcError, ray.exceptions.RayError) as error:  # also: Ray's head is away
                 logger.warning("standby processes: %s", error)
             await asyncio.sleep(_POLL)
 
