@@ -28,8 +28,9 @@ class SimulatedConnection:
         self.is_broken = False
         self.near, self.far = End(network, self, client), End(network, self, server)
         self.near.peer, self.far.peer = self.far, self.near
-        self.patient: set[int] = set()
-        """For the network: requests whose callers wait without a deadline."""
+        self.hasty: set[int] = set()
+        """For the network: requests that were sent in bad weather and whose callers do not wait for
+        ever."""
 
     def break_off(self, reason: str) -> None:
         """It is no more, and each side finds out after a while."""

@@ -102,14 +102,14 @@ class SimulatedNetwork:
 
     def _note_deadline(self, end: End, frame: bytes) -> None:
         envelope = unpack(frame)
-        if envelope.timeout is None and envelope.kind is not Kind.TELL:
-            end.connection.patient.add(envelope.sequence)
+        if envelope.timeout is not None or envelope.kind is Kind.TELL:
+            end.connection.hasty.add(envelope.sequence)
 
     def _lose(self, end: End, frame: bytes, lane: int | None) -> None:
         envelope = unpack(frame)
         if envelope.kind in _NEVER_LOST:
             end.deliver(frame, lane, self.latency())
-        elif envelope.sequence in end.connection.patient:
+        elif envelope.sequence not in end.connection.hasty:
             self._break_before(end, frame, lane)
         else:
             end.lose(frame, "lost")
