@@ -85,6 +85,9 @@ log = logging.getLogger(__name__)
 _REPORT_RETRY_DELAY = 0.5
 """Seconds between two attempts to tell the Dispatcher of the job's end."""
 
+_WATCHES_FIRE = 0.1
+"""Seconds within which everybody who watches a process hears of its death."""
+
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
     """Factory of the JobMaster's process."""
@@ -435,7 +438,20 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        self._slot_lost(allocation_id, reason)
+        """Of a TaskExecutor that died the ResourceManager may tell slot by slot, before the
+        TaskExecutor's watch here has fired: to lose all of them is to be one failure, not many."""
+        if allocation_id in self._held_slots.on(resource_id):
+            self.schedule_run_async(
+                _WATCHES_FIRE, lambda: self._fail_held_slot(resource_id, allocation_id, reason)
+            )
+        else:
+            self._slot_lost(allocation_id, reason)
+
+    def _fail_held_slot(
+        self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
+    ) -> None:
+        if allocation_id in self._held_slots.on(resource_id):
+            self._slot_lost(allocation_id, reason)
 
     def _slot_lost(self, allocation_id: AllocationID, reason: str) -> None:
         self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))

@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from statistics import median
 from typing import Any
 
@@ -62,15 +63,16 @@ def executions(handle: JobHandle) -> list[ExecutionInfo]:
 
 def wait_until_running(handle: JobHandle, attempts: int) -> list[ExecutionInfo]:
     """Until all run and so many attempts were made in all."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 30
     while True:
         found = executions(handle)
         made = sum(e.attempt_number + 1 for e in found)
         if made >= attempts and all(e.state is ExecutionState.RUNNING for e in found):
             return found
         if time.monotonic() > deadline:
-            details = handle.details()
-            raise TimeoutError(f"not all RUNNING: {details.pending_reason}, {details.exceptions}")
+            states = Counter((e.state.name, e.attempt_number, e.location) for e in found)
+            pending = handle.details().pending_reason
+            raise TimeoutError(f"not all RUNNING in {attempts} attempts: {pending}; {states}")
         time.sleep(0.02)
 
 

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from flinkray.actors.job_master import JobMaster
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import SuppressRestartsError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, ResourceID
 from flinkray.scheduler.job_graph import (
     DistributionPattern,
     FixedDelayRestart,
@@ -369,3 +370,24 @@ async def test_messages_do_not_grow_with_the_number_of_tasks(tmp_path: Path) -> 
         "JobMasterGateway.update_task_execution_states",
     ):
         assert one[method] == four[method] == 1, method
+
+
+@on_virtual_time
+async def test_slots_that_are_told_lost_one_by_one_before_their_executor_are_one_failure(
+    tmp_path: Path,
+) -> None:
+    async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
+        job = python_job(waiting(), parallelism=4, restart_strategy=FixedDelayRestart(1, 0.0))
+        job_id = await cluster.submit(job)
+        await until_running(cluster, job_id)
+        (name,) = cluster.processes("JobMaster")
+        (master,) = cluster.network.services[name].endpoints()
+        assert isinstance(master, JobMaster)
+        executor = ResourceID(cluster.processes("TaskExecutor")[0])
+
+        for allocation_id in master._held_slots.on(executor):
+            await master.fail_slot(executor, allocation_id, "the ResourceManager was faster")
+        cluster.network.crash(executor)
+        await until_running(cluster, job_id, attempts=8)
+
+        assert (await cluster.details(job_id)).restarts == 1
