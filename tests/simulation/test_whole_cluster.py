@@ -9,3 +9,10 @@ from tests.simulation.whole_cluster import FAULTS, WholeCluster
 @simulate(seeds=20, nodes=3, faults=FAULTS)
 async def test_every_job_ends_whatever_goes_wrong(simulation: Simulation) -> None:
     await WholeCluster(simulation).run()
+
+
+@simulate(seeds=3, nodes=6, faults=FAULTS)
+async def test_every_job_of_dozens_of_task_executors_ends_whatever_goes_wrong(
+    simulation: Simulation,
+) -> None:
+    await WholeCluster(simulation).run(parallelism=16)
