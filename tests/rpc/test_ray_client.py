@@ -15,8 +15,12 @@ import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-# a client has to send Ray's token, as Ray's own commands have to
-ENVIRONMENT = {**os.environ, "RAY_AUTH_MODE": "token"}
+# a client has to send Ray's token, as Ray's own commands have to; workers import our endpoints
+ENVIRONMENT = {
+    **os.environ,
+    "RAY_AUTH_MODE": "token",
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+}
 
 
 def free_port() -> int:
