@@ -207,3 +207,5 @@ class SlotPoolConnection:
                 await pool.close_pool(reason)
             except FlinkRayError as error:
                 log.info("%s was not closed: %s", self._name, error)
+        elif self._number:  # it is being started: it would wait for its JobMaster in vain
+            await self._owner.rpc_service.kill(slot_pool_process(self._arguments.job_id))
