@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from dataclasses import replace
 
 from flinkray.actors.cluster_services import ClusterServices
@@ -17,22 +16,19 @@ from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators, sta
 from flinkray.actors.format_runner import FormatRunner
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.job_master_leaders import JobMasterLeaders
+from flinkray.actors.job_master_slots import JobMasterSlots
 from flinkray.actors.messages import (
     JobMasterArguments,
-    SlotPoolArguments,
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.settings import default_restart_strategy, heartbeat_settings
-from flinkray.actors.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.task_deployer import TaskDeployer
-from flinkray.actors.task_executor_connections import TaskExecutorConnections
 from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
     JobNotFoundError,
     JobStateError,
-    RecipientUnreachableError,
     RpcError,
 )
 from flinkray.core.ids import (
@@ -52,20 +48,12 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler import job_scheduler_actions as act
 from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
-from flinkray.scheduler.held_slots import HeldSlots
-from flinkray.scheduler.job_graph import SchedulerMode
 from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.slot_requests import (
-    CancelSlotRequests,
-    ReturnSlots,
     SlotEvent,
-    SlotRequests,
-    TaskExecutorWithoutSlots,
-    in_messages,
 )
 from flinkray.scheduler.slots import (
     AllocatedSlot,
-    ResourceRequirements,
     ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
@@ -84,9 +72,6 @@ log = logging.getLogger(__name__)
 
 _REPORT_RETRY_DELAY = 0.5
 """Seconds between two attempts to tell the Dispatcher of the job's end."""
-
-_WATCHES_FIRE = 0.1
-"""Seconds within which everybody who watches a process hears of its death."""
 
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
@@ -119,34 +104,22 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_request_timeout=configuration.get(options.SLOT_REQUEST_TIMEOUT),
             random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
         )
-        self._pool = SlotPoolConnection(
+        self._slots = JobMasterSlots(
             self,
-            SlotPoolArguments(
-                arguments.cluster, self._job_id, arguments.job_master_id, self.address
-            ),
+            arguments,
+            self._scheduler,
             heartbeat_settings(configuration),
+            apply=self._apply,
             resource_manager=lambda: self._leaders.resource_manager,
-            on_lost=self._slot_pool_lost,
+            on_task_executor_lost=lambda lost: self._deployer.task_executor_lost(lost),
         )
-        self._held_slots = HeldSlots()
-        self._offers_in_flight: Counter[ResourceID] = Counter()
-        self._is_restarting = False
-        """As the SlotPool was told last."""
-        self._requirements: ResourceRequirements | None = None
-        """As declared last: to be declared again to a new SlotPool."""
-        self._task_executors = TaskExecutorConnections(
-            self,
-            self._job_id,
-            heartbeat_settings(configuration),
-            allocations=self._held_slots.on,
-            on_lost=self._task_executor_lost,
-        )
+        self._task_executors = self._slots.task_executors
         self._deployer = TaskDeployer(
             self,
             self._task_executors,
             self._scheduler,
             apply=self._apply,
-            slot_lost=self._slot_lost,
+            slot_lost=self._slots.lost,
             blob_server=lambda: self._leaders.blob_server,
         )
         self._formats = FormatRunner(
@@ -180,8 +153,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self,
             self._job_id,
             services,
-            on_resource_manager=self._pool.connect_to,
-            on_resource_manager_lost=self._resource_manager_lost,
+            on_resource_manager=self._slots.pool.connect_to,
+            on_resource_manager_lost=self._slots.resource_manager_lost,
             on_cancel_requested=self.cancel,
             on_rejection=self._rejected,
         )
@@ -202,11 +175,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         manager = await self._leaders.stop()
         await self._coordinators.kill_all()
         await self._leaders.say_goodbye(manager)
-        await self._pool.close("the JobMaster stops")
+        await self._slots.pool.close("the JobMaster stops")
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
-        await self._pool.start()
+        await self._slots.pool.start()
         self._apply(self._scheduler.start(self._now))
 
     async def _rejected(self, rejection: RegistrationRejection) -> None:
@@ -225,7 +198,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self._deployer.cancel_all(action)
                 case act.ReleasePartitions():
                     self._deployer.release(action)
-                    self._let_go(action.location.resource_id)
+                    self._slots.let_go(action.location.resource_id)
                 case act.DeployTask():
                     self._deployer.deploy(action)
                 case act.CancelTask():
@@ -239,26 +212,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.InitializeOnMaster() | act.FinalizeOnMaster():
                     self._formats.carry_out(action)
                 case act.JobStatusChanged(status):
-                    self._tell_pool_whether_restarting(status)
+                    self._slots.status_changed(status)
                 case act.JobEnded(result, details):
                     self.create_task(self._end(result, details), name="report the job's end")
                 case _:
-                    self._carry_out_of_pool(action)
-
-    def _carry_out_of_pool(self, action: act.JobSchedulerAction) -> None:
-        match action:
-            case act.DeclareRequirements(requirements):
-                self._requirements = requirements
-                self._declare_requirements()
-            case act.ReleaseSlots(allocations, reason):
-                self._pool.tell(lambda pool: pool.release_slots(allocations, reason))
-            case SlotRequests():
-                for message in in_messages(action):
-                    self._request_slots(message)
-            case CancelSlotRequests():
-                self._pool.tell(lambda pool: pool.cancel_slot_requests(action))
-            case ReturnSlots():
-                self._pool.tell(lambda pool: pool.return_slots(action))
+                    self._slots.carry_out(action)
 
     def _carry_out_of_coordinator(self, action: act.StartCoordinator | act.StopCoordinator) -> None:
         key = (action.vertex_id, action.attempt_number)
@@ -304,36 +262,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     # --- the SlotPool -----------------------------------------------------------------------------
 
-    def _request_slots(self, wanted: SlotRequests) -> None:
-        self._pool.tell(lambda pool: pool.request_slots(wanted))
-
-    def _declare_requirements(self) -> None:
-        requirements = self._requirements
-        if requirements is not None:
-            self._pool.tell(lambda pool: pool.set_resource_requirements(requirements))
-
-    def _tell_pool_whether_restarting(self, status: JobStatus) -> None:
-        is_restarting = status is JobStatus.RESTARTING
-        if is_restarting != self._is_restarting:
-            self._is_restarting = is_restarting
-            self._pool.tell(lambda pool: pool.set_job_restarting(is_restarting))
-
-    def _slot_pool_lost(self, reason: str) -> None:
-        """A new pool knows of no slot: those that TaskExecutors hold are given back first.
-
-        The scheduler hears of it first, so that the tasks' ends do not come as failures of their
-        own.
-        """
-        if not self.is_running or self._scheduler.status.is_terminal:
-            return
-        self._held_slots.clear()
-        self._is_restarting = False
-        self._declare_requirements()
-        self._apply(self._scheduler.slot_pool_lost(reason, self._now))
-        self._task_executors.remove_all(f"the SlotPool died: {reason}")
-        if self._scheduler.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
-            self.create_task(self._pool.start(), name="start another SlotPool")
-
     async def slots_changed(
         self,
         pool_number: int,
@@ -342,46 +270,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Last words of a pool that died, and slots of TaskExecutors that were lost since, do not
-        count."""
-        if not self._pool.is_next(pool_number, news_number):
-            return
-        for slot in gained:
-            if self._task_executors.is_connected(slot.location.resource_id):
-                self._held_slots.add(slot)
-        self._held_slots.remove(lost)
-        if self._needs_to_know_all_slots:
-            self._apply(self._scheduler.slots_changed(self._held_slots.all(), self._now))
-        self._apply(self._scheduler.slot_events(events, self._now))
-        for event in events:
-            if isinstance(event, TaskExecutorWithoutSlots):
-                self._let_go(event.resource_id)
-
-    @property
-    def _needs_to_know_all_slots(self) -> bool:
-        """Not only those that it has requested."""
-        is_elastic = self._graph.scheduler_mode is SchedulerMode.ADAPTIVE
-        return self._graph.needs_dedicated_workers or is_elastic
-
-    def _let_go(self, resource_id: ResourceID) -> None:
-        """The job has no slot there any more, and no result that it still needs, and no slot is
-        being offered from there (JM-15)."""
-        if (
-            self._task_executors.is_connected(resource_id)
-            and not self._held_slots.on(resource_id)
-            and not self._offers_in_flight[resource_id]
-            and not self._scheduler.holds_partitions_on(resource_id)
-        ):
-            self._task_executors.remove(resource_id, "the job has no slot there any more")
-            reason = "it was let go with its last slot"
-            self._pool.tell(lambda pool: pool.release_task_executor(resource_id, reason))
+        self._slots.changed(pool_number, news_number, gained, lost, events)
 
     # --- the ResourceManager and the Dispatcher ---------------------------------------------------
-
-    def _resource_manager_lost(self) -> None:
-        self._pool.disconnect()
-        # the next one knows nothing of what this one said, and would never take it back
-        self._apply(self._scheduler.resources_short((), self._now))
 
     async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
         self._leaders.heartbeat_from_resource_manager(resource_id)
@@ -392,9 +283,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._leaders.disconnected_by(resource_manager_id, reason)
 
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        self._apply(self._scheduler.resources_short(shortages, self._now))
-        if not self._graph.needs_dedicated_workers:
-            self._pool.tell(lambda pool: pool.notify_not_enough_resources(shortages))
+        self._slots.resources_short(shortages)
 
     async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
         self._leaders.heartbeat_from_dispatcher(resource_id)
@@ -406,56 +295,21 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         if job_id != self._job_id:
             return RegistrationRejection(f"this JobMaster runs job {self._job_id}, not {job_id}")
-        # who registers, again or not, may have forgotten what it was sent
-        self._scheduler.task_executor_registered(location.resource_id)
         try:
-            if await self._task_executors.add(location):
-                self._pool.tell(lambda pool: pool.register_task_executor(location))
+            await self._slots.register(location)
         except RpcError as error:
             return RegistrationFailure(f"no TaskExecutor at {location.address}: {error}")
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
 
-    def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
-        """Its slots, and the tasks in them, are gone."""
-        cause = f"{resource_id} was lost: {reason}"
-        self._deployer.task_executor_lost(resource_id)
-        self._held_slots.remove_all_on(resource_id)
-        self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
-        self._pool.tell(lambda pool: pool.release_task_executor(resource_id, cause))
-
     async def offer_slots(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
-        self._task_executors.get(resource_id)
-        if self._pool.gateway is None:
-            raise RecipientUnreachableError(f"job {self._job_id} has no SlotPool at present")
-        self._offers_in_flight[resource_id] += 1
-        try:
-            return await self._pool.gateway.offer_slots(resource_id, offers)
-        finally:
-            self._offers_in_flight[resource_id] -= 1
+        return await self._slots.offer(resource_id, offers)
 
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        """Of a TaskExecutor that died the ResourceManager may tell slot by slot, before the
-        TaskExecutor's watch here has fired: to lose all of them is to be one failure, not many."""
-        if allocation_id in self._held_slots.on(resource_id):
-            self.schedule_run_async(
-                _WATCHES_FIRE, lambda: self._fail_held_slot(resource_id, allocation_id, reason)
-            )
-        else:
-            self._slot_lost(allocation_id, reason)
-
-    def _fail_held_slot(
-        self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
-    ) -> None:
-        if allocation_id in self._held_slots.on(resource_id):
-            self._slot_lost(allocation_id, reason)
-
-    def _slot_lost(self, allocation_id: AllocationID, reason: str) -> None:
-        self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
-        self._pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))
+        self._slots.fail(resource_id, allocation_id, reason)
 
     async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
         self._deployer.states_changed(states)

@@ -385,7 +385,7 @@ async def test_slots_that_are_told_lost_one_by_one_before_their_executor_are_one
         assert isinstance(master, JobMaster)
         executor = ResourceID(cluster.processes("TaskExecutor")[0])
 
-        for allocation_id in master._held_slots.on(executor):
+        for allocation_id in master._slots.held.on(executor):
             await master.fail_slot(executor, allocation_id, "the ResourceManager was faster")
         cluster.network.crash(executor)
         await until_running(cluster, job_id, attempts=8)

@@ -81,7 +81,7 @@ def test_wheel_holds_every_module_and_only_the_package(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     packaged = {name for name in names if name.endswith(".py")}
     assert packaged == modules_of(built.source)
-    assert {"flinkray/actors/gateways.py", "flinkray/scheduler/slots.py"} <= packaged
+    assert {"flinkray/actors/dispatcher.py", "flinkray/scheduler/slots.py"} <= packaged
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.startswith("flinkray-")} == {"flinkray"}
 

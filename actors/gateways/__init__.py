@@ -1,0 +1,15 @@
+"""The public contracts of the cluster's actors."""
+
+from flinkray.actors.gateways.dispatcher import DispatcherGateway
+from flinkray.actors.gateways.job_master import JobMasterGateway
+from flinkray.actors.gateways.resource_manager import ResourceManagerGateway
+from flinkray.actors.gateways.slot_pool import SlotPoolGateway
+from flinkray.actors.gateways.task_executor import TaskExecutorGateway
+
+__all__ = [
+    "DispatcherGateway",
+    "JobMasterGateway",
+    "ResourceManagerGateway",
+    "SlotPoolGateway",
+    "TaskExecutorGateway",
+]

@@ -1,0 +1,88 @@
+"""What a Dispatcher answers: to clients and to JobMasters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from flinkray.actors.messages import (
+    JobMasterToDispatcherRegistrationSuccess,
+)
+from flinkray.core.ids import (
+    JobID,
+    JobMasterId,
+    ResourceID,
+)
+from flinkray.rpc.gateway import (
+    FencedRpcGateway,
+    ask_timeout,
+    oneway,
+    runs_to_completion,
+)
+from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.states import JobStatus
+
+
+class DispatcherGateway(FencedRpcGateway):
+    """Takes jobs, starts a JobMaster for each, answers clients; fenced by DispatcherId."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def submit_job(self, job_graph: JobGraph) -> None:
+        """Accept a job; returns when it is stored and will run whatever dies next.
+
+        Raises:
+            DuplicateJobSubmissionError, JobSubmissionError.
+        """
+
+    @abstractmethod
+    async def list_jobs(self) -> tuple[JobOverview, ...]:
+        """Running and ended jobs, oldest first."""
+
+    @abstractmethod
+    async def request_job_status(self, job_id: JobID) -> JobStatus: ...
+
+    @abstractmethod
+    async def request_job_details(self, job_id: JobID) -> JobDetails: ...
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def request_job_result(self, job_id: JobID) -> JobResult:
+        """Answers when the job has ended and its resources are back."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def cancel_job(self, job_id: JobID) -> None:
+        """Begin cancelling (a second time is fine).  Raises JobNotFoundError, JobStateError."""
+
+    @abstractmethod
+    async def request_cluster_overview(self) -> ClusterOverview: ...
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    @runs_to_completion
+    async def shut_down_cluster(self) -> None:
+        """Cancel all jobs and end every process and placement group of the cluster."""
+
+    # from JobMasters
+
+    @abstractmethod
+    async def register_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
+    ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        """A JobMaster presents itself, at its start and to every new Dispatcher.
+
+        Rejected when another attempt leads the job by now; the rejected one ends itself.
+        """
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
+    async def job_reached_terminal_state(
+        self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
+    ) -> None:
+        """A JobMaster is done, its tasks have ended.  Answered when the result is stored; when the
+        JobMaster has then ended itself, what the job had is taken back."""

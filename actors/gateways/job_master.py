@@ -1,0 +1,137 @@
+"""What a JobMaster answers: to TaskExecutors, its SlotPool, the Dispatcher and others."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from flinkray.actors.messages import (
+    TaskExecutorHeartbeat,
+    TaskExecutorToJobMasterRegistrationSuccess,
+)
+from flinkray.core.ids import (
+    AllocationID,
+    JobID,
+    ResourceID,
+    ResourceManagerId,
+)
+from flinkray.rpc.gateway import (
+    oneway,
+    runs_to_completion,
+)
+from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.job_info import JobDetails
+from flinkray.scheduler.slot_requests import (
+    SlotEvent,
+)
+from flinkray.scheduler.slots import (
+    AllocatedSlot,
+    ResourceShortage,
+    SlotOffer,
+    SlotOfferAnswer,
+    WorkerLocation,
+)
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.tasks import (
+    ResultPartitionID,
+    TaskExecutionState,
+)
+from flinkray.spark.gateway import SparkStageListenerGateway
+
+
+class JobMasterGateway(SparkStageListenerGateway):
+    """Runs one job; fenced by JobMasterId."""
+
+    # from TaskExecutors
+
+    @abstractmethod
+    async def register_task_executor(
+        self, job_id: JobID, location: WorkerLocation
+    ) -> (
+        TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection
+    ): ...
+
+    @abstractmethod
+    async def offer_slots(
+        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
+    ) -> SlotOfferAnswer: ...
+
+    @abstractmethod
+    @oneway
+    async def fail_slot(
+        self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
+    ) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
+        """States of tasks in their order, many in one message; repetitions do no harm."""
+
+    @abstractmethod
+    async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
+        """The state of the task that produces it.
+
+        Raises:
+            ValueError: the job has no such partition.
+            PartitionProducerDisposedError: it is of an attempt that is not the current one.
+        """
+
+    @abstractmethod
+    @oneway
+    async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_task_executor(
+        self, resource_id: ResourceID, payload: TaskExecutorHeartbeat
+    ) -> None: ...
+
+    # from the ResourceManager
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_resource_manager(
+        self, resource_manager_id: ResourceManagerId, reason: str
+    ) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+        """Why slots are missing, now (the whole list; empty: nothing is short any more)."""
+
+    # from the SlotPool
+
+    @abstractmethod
+    @oneway
+    async def slots_changed(
+        self,
+        pool_number: int,
+        news_number: int,
+        gained: tuple[AllocatedSlot, ...],
+        lost: tuple[AllocationID, ...],
+        events: tuple[SlotEvent, ...],
+    ) -> None:
+        """Slots that the pool has got and lost, and then what became of requests and slots; see
+        :mod:`flinkray.scheduler.slot_requests`.
+
+        The news of the JobMaster's *pool_number*-th pool are counted from 1, so that it is noticed
+        when some are lost.
+        """
+
+    # from the Dispatcher
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
+    async def request_job_status(self) -> JobStatus: ...
+
+    @abstractmethod
+    async def request_job_details(self) -> JobDetails: ...
+
+    @abstractmethod
+    async def cancel(self) -> None: ...

@@ -1,0 +1,104 @@
+"""What a SlotPool answers: to its JobMaster."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from flinkray.core.ids import (
+    AllocationID,
+    ResourceID,
+    ResourceManagerId,
+)
+from flinkray.rpc.gateway import (
+    FencedRpcGateway,
+    ask_timeout,
+    runs_to_completion,
+)
+from flinkray.scheduler.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotRequests,
+)
+from flinkray.scheduler.slots import (
+    ResourceRequirements,
+    ResourceShortage,
+    SlotOffer,
+    SlotOfferAnswer,
+    WorkerLocation,
+)
+
+
+class SlotPoolGateway(FencedRpcGateway):
+    """Holds the slots of one job; fenced by the JobMasterId of its JobMaster."""
+
+    @abstractmethod
+    async def request_heartbeat(self) -> int:
+        """How many news the JobMaster has been sent."""
+
+    @abstractmethod
+    async def connect_to_resource_manager(
+        self, address: str, resource_manager_id: ResourceManagerId
+    ) -> None:
+        """Declare requirements there from now on, beginning with the present ones."""
+
+    @abstractmethod
+    async def disconnect_resource_manager(self) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
+        """What the job wants from now on (a total)."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def request_slots(self, wanted: SlotRequests) -> None:
+        """Ask for many slots by one message; each request is answered by ``slots_changed``."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def cancel_slot_requests(self, cancelled: CancelSlotRequests) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def return_slots(self, returned: ReturnSlots) -> None:
+        """The job does not use these slots any more; the pool may give them to other requests."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+        """What the ResourceManager has told the JobMaster; fails the requests that it concerns."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def set_job_restarting(self, restarting: bool) -> None:
+        """While the job restarts every offered slot is kept, required or not."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def register_task_executor(self, location: WorkerLocation) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
+        """A TaskExecutor is gone, its slots with it."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def offer_slots(
+        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
+    ) -> SlotOfferAnswer: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def release_slots(self, allocations: tuple[AllocationID, ...], reason: str) -> None:
+        """Give slots back to their TaskExecutors."""
+
+    @abstractmethod
+    @ask_timeout(30.0)
+    @runs_to_completion
+    async def close_pool(self, reason: str) -> None:
+        """Free every slot at its TaskExecutor, declare empty requirements, and stop."""

@@ -1,0 +1,126 @@
+"""What a TaskExecutor answers: to the ResourceManager, JobMasters and its task processes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from flinkray.actors.messages import (
+    AllocatedSlotReport,
+    RefusedTask,
+)
+from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    IntermediateDataSetID,
+    JobID,
+    JobMasterId,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc.gateway import (
+    ask_timeout,
+    oneway,
+    runs_to_completion,
+)
+from flinkray.scheduler.tasks import (
+    ResultPartitionID,
+    TaskDeploymentDescriptor,
+    TaskDeployments,
+)
+
+
+class TaskExecutorGateway(TaskProcessListenerGateway):
+    """Has slots and runs tasks in them.  It is no leader: the ResourceManagerId and JobMasterId
+    that its calls carry say on whose behalf they come, and calls of a past leader are refused."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def request_slot(
+        self,
+        slot_id: SlotID,
+        job_id: JobID,
+        allocation_id: AllocationID,
+        profile: ResourceProfile,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+    ) -> SlotID:
+        """Allocate a slot for a job and offer it there.  Index -1 asks for a dynamic slot, of
+        exactly that profile; the answer says which one it is.  Raises SlotAllocationError."""
+
+    @abstractmethod
+    @ask_timeout(30.0)
+    async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        """End what runs in the slot and free it; answered when its processes are gone."""
+
+    @abstractmethod
+    @oneway
+    async def free_inactive_slots(self, job_id: JobID, reason: str) -> None:
+        """Free the slots that were given to a job and that it does not use."""
+
+    @abstractmethod
+    async def can_be_released(self) -> bool:
+        """Whether nothing here is of use to anybody: no slot is allocated, no partition kept."""
+
+    @abstractmethod
+    @oneway
+    async def release_cluster_partitions(
+        self, data_sets: tuple[IntermediateDataSetID, ...]
+    ) -> None:
+        """Nobody can use these data sets any more."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def submit_task(
+        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
+    ) -> None:
+        """Run a Spark stage's task in its slot."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def submit_tasks(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> tuple[RefusedTask, ...]:
+        """Run Python tasks in their slots; returns those that will not be run.
+
+        *blob_server* is the address from which code comes that is not in the message.
+        """
+
+    @abstractmethod
+    async def cancel_task(
+        self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId
+    ) -> None: ...
+
+    @abstractmethod
+    async def cancel_tasks(
+        self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
+    ) -> tuple[ExecutionAttemptID, ...]:
+        """Begin to cancel Python tasks; returns those that do not run here."""
+
+    @abstractmethod
+    @oneway
+    async def release_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        """The job needs these results no more."""
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def heartbeat_from_job_master(
+        self, resource_id: ResourceID, report: AllocatedSlotReport
+    ) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_resource_manager(self, reason: str) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_job_master(self, job_id: JobID, reason: str) -> None: ...
