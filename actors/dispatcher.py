@@ -12,15 +12,15 @@ import logging
 
 import flinkray
 from flinkray.actors.cluster_services import ClusterServices, Leadership
-from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
+from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.insist import insist
 from flinkray.actors.job_blobs import JobBlobs
 from flinkray.actors.job_history import JobHistory
+from flinkray.actors.job_master_supervision import JobMasterSupervision
 from flinkray.actors.managed_job import ManagedJob, overview_of
 from flinkray.actors.messages import (
     ArchivedJob,
     ClusterArguments,
-    JobMasterArguments,
     JobMasterToDispatcherRegistrationSuccess,
     StoredJob,
 )
@@ -38,9 +38,7 @@ from flinkray.core.errors import (
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
 from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS, STANDBY_PROCESSES
 from flinkray.rpc import (
-    EndpointSpec,
     FencedRpcEndpoint,
-    HeartbeatSender,
     RegistrationFailure,
     RegistrationRejection,
     RpcService,
@@ -66,15 +64,8 @@ STANDBY_IMPORTS = ("flinkray.actors.job_master", "flinkray.actors.slot_pool")
 _REFUSAL_PATIENCE = 5.0
 """Seconds for which it is tried to remove the graph of a job that is refused, before its submitter
 is told that it may be there."""
-_CANCEL_RETRY_DELAY = 0.5
-"""Seconds until a JobMaster is told again to cancel its job."""
 _CANCEL_GRACE = 20.0
 """Seconds that running jobs have to end when the cluster is shut down."""
-
-
-def job_master_process(job_id: JobID) -> str:
-    """Name of the process of a job's JobMaster; Ray lets only one process of a name live."""
-    return f"JobMaster-{job_id}"
 
 
 async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> Dispatcher:
@@ -100,12 +91,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         super().__init__(rpc_service, "dispatcher", DispatcherId.of(leadership.session_id))
         self._leadership = leadership
         self._services = services
-        self._job_master_factory = job_master_factory
         self._graphs = services.high_availability.get_job_graph_store(StoredJob)
         self._results = services.high_availability.get_job_result_store(ArchivedJob)
         self._jobs: dict[JobID, ManagedJob] = {}
         self._ended = JobHistory(self, self._results, services.configuration)
-        self._resource_id = ResourceID(rpc_service.process_name)
+        self._job_masters = JobMasterSupervision(
+            self,
+            services.arguments,
+            job_master_factory,
+            job=self._jobs.get,
+            on_terminated=self._job_master_terminated,
+        )
         self._shutting_down = False
         self._gives_up_jobs = False
         """Whether a job that has no JobMaster is to get no other."""
@@ -135,25 +131,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         standbys = self._services.configuration.get(STANDBY_PROCESSES)
         self.rpc_service.keep_standbys(standbys, STANDBY_IMPORTS)
         self._ended.start()
-        settings = heartbeat_settings(self._services.configuration)
-        silence = f"no heartbeat from it for {settings.timeout:g} s"
-        self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
-            self,
-            settings,
-            payload=lambda _: None,
-            on_timeout=lambda target: self._job_master_deaf(target, silence),
-            on_unreachable=lambda target: self._job_master_deaf(target, "it is unreachable"),
-        )
+        self._job_masters.begin(heartbeat_settings(self._services.configuration))
         for job in self._jobs.values():
             if job.outcome is not None:
                 self.create_task(self._clean_up(job))
             else:
                 log.info("job %s: looking for the JobMaster of a previous Dispatcher", job.job_id)
-                self._watch_job_master(job, None)
+                self._job_masters.watch(job, None)
         await self._leadership.confirm(self)
 
     async def on_stop(self) -> None:
-        self._heartbeats.stop()
+        self._job_masters.stop()
         self._ended.stop()
         await self._leadership.give_up()
         await self._blobs.close()
@@ -196,7 +184,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             raise refusal from error
         job.accepted.set_result(None)
         log.info("job %s (%s) accepted", job_id, job_graph.name)
-        self.create_task(self._start_job_master(job))
+        self.create_task(self._job_masters.start(job))
 
     async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
         """What failed to be stored may be there all the same, and a later Dispatcher would run it.
@@ -263,24 +251,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         if not job.cancel_requested:
             await self._graphs.put_job_graph(StoredJob(job.graph, job.start_time, True))
             job.cancel_requested = True
-        if not await self._tell_to_cancel(job):
-            self.create_task(self._keep_telling_to_cancel(job), f"cancel job {job_id}")
-
-    async def _tell_to_cancel(self, job: ManagedJob) -> bool:
-        """Whether it is told, or nobody is there: who is there next hears it when it registers."""
-        if job.gateway is not None and job.outcome is None:
-            try:
-                await job.gateway.cancel()
-            except RpcError as error:
-                log.info("job %s: the JobMaster is not told to cancel: %s", job.job_id, error)
-                return False
-        return True
-
-    async def _keep_telling_to_cancel(self, job: ManagedJob) -> None:
-        is_told = False
-        while not is_told:
-            await asyncio.sleep(_CANCEL_RETRY_DELAY)
-            is_told = await self._tell_to_cancel(job)
+        await self._job_masters.cancel(job)
 
     async def request_cluster_overview(self) -> ClusterOverview:
         manager = await self._services.connect_to_resource_manager()
@@ -309,13 +280,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             await asyncio.wait([job.ended for job in running], timeout=_CANCEL_GRACE)
         for job in tuple(self._jobs.values()):
             log.error("job %s did not end within %g s; it is killed", job.job_id, _CANCEL_GRACE)
-            await self.rpc_service.kill(job_master_process(job.job_id))
+            await self._job_masters.kill(job.job_id)
         await self.rpc_service.end_standbys()
         manager = await self._services.connect_to_resource_manager()
         await manager.shut_down()
         self._gives_up_jobs = True
         for job_id in tuple(self._jobs):  # the successors of those that were killed, told to cancel
-            await self.rpc_service.kill(job_master_process(job_id))
+            await self._job_masters.kill(job_id)
         self.close()
 
     def _job(self, job_id: JobID) -> ManagedJob:
@@ -335,85 +306,20 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     # --- JobMasters -------------------------------------------------------------------------------
 
-    async def _start_job_master(self, job: ManagedJob) -> None:
-        job_master_id = job.job_master_id = JobMasterId.generate()
-        spec = EndpointSpec(
-            kind="JobMaster",
-            name=job_master_process(job.job_id),
-            factory=self._job_master_factory,
-            arguments=JobMasterArguments(self._services.arguments, job.graph, job_master_id),
-            detached=True,
-            may_take_over=True,
-        )
-        try:
-            # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet
-            await self.rpc_service.kill(spec.name)
-            await self.rpc_service.spawn(spec)
-        except Exception as error:  # noqa: BLE001 - whatever the JobMaster's own start-up raised
-            if job.job_master_id == job_master_id:
-                reason = f"it did not start: {type(error).__name__}: {error}"
-                await self._job_master_terminated(job, job_master_id, reason)
-            return
-        if job.job_master_id == job_master_id:
-            self._watch_job_master(job, job_master_id)
-
-    def _watch_job_master(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
-        def terminated(reason: str) -> None:
-            self.create_task(self._job_master_terminated(job, job_master_id, reason))
-
-        if job.watch is not None:
-            job.watch.cancel()
-        job.watch = self.watch(f"{job_master_process(job.job_id)}/jobmaster", terminated)
-
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        rejection = self._why_not_led_by(job_id, job_master_id)
-        if rejection is not None:
-            return RegistrationRejection(rejection)
-        try:
-            gateway = await self.connect(job_master_address, JobMasterGateway, job_master_id)
-        except RpcError as error:
-            return RegistrationFailure(f"no JobMaster at {job_master_address}: {error}")
-        rejection = self._why_not_led_by(job_id, job_master_id)  # it may have been replaced by now
-        if rejection is not None:
-            return RegistrationRejection(rejection)
-        job = self._job(job_id)
-        if job.job_master_id is None:  # it was started by a previous Dispatcher
-            job.job_master_id = job_master_id
-            self._watch_job_master(job, job_master_id)
-        job.gateway = gateway
-        self._heartbeats.monitor_target(
-            ResourceID(job_master_process(job_id)),
-            lambda _: gateway.heartbeat_from_dispatcher(self._resource_id),
-        )
-        return JobMasterToDispatcherRegistrationSuccess(self._resource_id, job.cancel_requested)
+        return await self._job_masters.register(job_id, job_master_id, job_master_address)
 
     async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
-        self._heartbeats.receive_heartbeat(resource_id, None)
-
-    def _job_master_deaf(self, process: ResourceID, reason: str) -> None:
-        """It may be hung for good: it is killed, and its watch does the rest."""
-        log.warning("%s is killed: %s", process, reason)
-        self.create_task(self.rpc_service.kill(process), f"kill {process}")
-
-    def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
-        """None: nothing is against that JobMaster."""
-        job = self._jobs.get(job_id)
-        if job is None or job.ending is not None or job.outcome is not None:
-            return f"job {job_id} is not to be run by this cluster (any more)"
-        if job.job_master_id not in (None, job_master_id):
-            return f"job {job_id} is led by {job.job_master_id}"
-        return None
+        self._job_masters.heartbeat(resource_id)
 
     async def _job_master_terminated(
         self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str
     ) -> None:
         if job.job_master_id != job_master_id:
             return  # a newer one leads
-        job.gateway = None
-        job.job_master_id = None
-        self._heartbeats.unmonitor_target(ResourceID(job_master_process(job.job_id)))
+        self._job_masters.forget(job)
         if job.ending is not None:
             await asyncio.shield(job.ending)
         if job.outcome is not None:
@@ -434,7 +340,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 await self._job_ended(job, job.failed(JobExecutionError(job.job_id, text), now))
                 await self._clean_up(job)
                 return
-        await self._start_job_master(job)
+        await self._job_masters.start(job)
 
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
@@ -468,7 +374,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
         async def release() -> None:
             # the JobMaster was given up, or a previous Dispatcher took its report: it may live yet
-            await self.rpc_service.kill(job_master_process(job.job_id))
+            await self._job_masters.kill(job.job_id)
             manager = await self._services.connect_to_resource_manager()
             await manager.release_job(job.job_id, reason)
 

@@ -7,18 +7,16 @@ import logging
 from collections.abc import Mapping
 
 from flinkray.actors.cluster_services import ClusterServices
-from flinkray.actors.gateways import ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.gateways import TaskExecutorGateway
 from flinkray.actors.job_leader_service import JobLeaderService
-from flinkray.actors.leader_connection import LeaderConnection
 from flinkray.actors.messages import (
     AllocatedSlotReport,
     RefusedTask,
     TaskExecutorHeartbeat,
     TaskExecutorRegistration,
-    TaskExecutorRegistrationSuccess,
 )
 from flinkray.actors.python_tasks import PythonTasks
-from flinkray.actors.registration_timeout import RegistrationTimeout
+from flinkray.actors.resource_manager_registration import ResourceManagerRegistration
 from flinkray.actors.running_tasks import RunningTasks
 from flinkray.actors.settings import heartbeat_settings, registration_settings
 from flinkray.actors.slot_comparison import SlotComparison
@@ -31,11 +29,9 @@ from flinkray.actors.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
 from flinkray.actors.task_runners import TaskRunner, task_runners
 from flinkray.actors.tell import tell
 from flinkray.core import options
-from flinkray.core.errors import FlinkRayError, RpcError, SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
-    InstanceID,
     IntermediateDataSetID,
     JobID,
     JobMasterId,
@@ -45,13 +41,11 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import (
-    HeartbeatManager,
-    RegistrationRejection,
     RpcEndpoint,
     RpcService,
     TimerHandle,
 )
-from flinkray.scheduler.slots import SlotReport, WorkerLocation
+from flinkray.scheduler.slots import WorkerLocation
 from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotTableAction, TaskSlotTable
 from flinkray.scheduler.tasks import (
     ResultPartitionID,
@@ -100,35 +94,13 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             worker_group=arguments.worker_group,
             bundle_index=arguments.bundle_index,
         )
-        self._registration = TaskExecutorRegistration(
-            self._location, arguments.total_profile, arguments.number_of_slots
-        )
         configuration = services.configuration
-        self._registration_timeout = RegistrationTimeout(
-            self, configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT)
-        )
         self._table = TaskSlotTable(
             arguments.resource_id,
             arguments.total_profile,
             arguments.number_of_slots,
             slot_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
         )
-        self._resource_manager: LeaderConnection[
-            ResourceManagerGateway, TaskExecutorRegistrationSuccess
-        ] = LeaderConnection(
-            self,
-            target_name="ResourceManager",
-            gateway=ResourceManagerGateway,
-            token_type=ResourceManagerId,
-            register=lambda manager: manager.register_task_executor(self._registration),
-            on_connected=self._resource_manager_connected,
-            on_lost=self._resource_manager_lost,
-            on_rejection=self._resource_manager_rejected,
-            settings=registration_settings(configuration),
-        )
-        self._instance_id: InstanceID | None = None
-        """Of the registration at the present ResourceManager."""
-        self._resource_manager_target: ResourceID | None = None
         slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
         python = PythonTasks(
             self,
@@ -151,20 +123,20 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             leaders=lambda: self._job_leaders,
             carry_out=self._carry_out,
         )
-        heartbeat = heartbeat_settings(configuration)
-        silence = f"no heartbeat from it for {heartbeat.timeout:g} s"
-        self._heartbeats: HeartbeatManager[SlotReport, None] = HeartbeatManager(
+        self._resource_manager = ResourceManagerRegistration(
             self,
-            heartbeat,
-            payload=lambda _: self._table.report(),
-            on_timeout=lambda _: self._resource_manager_deaf(silence),
-            on_unreachable=lambda _: self._resource_manager_deaf("it is unreachable"),
+            services,
+            TaskExecutorRegistration(
+                self._location, arguments.total_profile, arguments.number_of_slots
+            ),
+            slots=self._table.report,
+            partitions=python.results.report,
         )
         self._job_leaders = JobLeaderService(
             self,
             services.high_availability,
             registration_settings(configuration),
-            heartbeat,
+            heartbeat_settings(configuration),
             location=self._location,
             on_connected=lambda job_id: self._offers.offer(job_id),
             on_lost=self._job_master_lost,
@@ -186,11 +158,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     # --- life cycle -------------------------------------------------------------------------------
 
     async def on_start(self) -> None:
-        self._registration_timeout.start()
         if not self._arguments.is_dedicated:
             self._python.processes.start_ahead(self._arguments.number_of_slots)
-        retriever = self._services.high_availability.get_resource_manager_leader_retriever()
-        await self._resource_manager.start(retriever)
+        await self._resource_manager.start()
 
     async def on_stop(self) -> None:
         """End all tasks, then leave (TM-18)."""
@@ -204,61 +174,17 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             _, late = await asyncio.wait(freed, timeout=CLOSE_TIMEOUT)
             if late:
                 log.warning("%s stops with %d slots in use", self.address, len(late))
-        manager, resource_id = self._resource_manager.target_gateway, self._location.resource_id
-        if manager is not None:
-            try:
-                await manager.disconnect_task_executor(resource_id, "it stops")
-            except RpcError as error:
-                log.info("no goodbye to the ResourceManager: %s", error)
         await self._resource_manager.stop()
         await self._job_leaders.stop()
-        self._heartbeats.stop()
         await self._services.high_availability.close()
 
     # --- the ResourceManager ----------------------------------------------------------------------
-
-    async def _resource_manager_connected(
-        self, manager: ResourceManagerGateway, success: TaskExecutorRegistrationSuccess
-    ) -> None:
-        self._registration_timeout.stop()
-        self._instance_id = success.instance_id
-        self._resource_manager_target = target = success.resource_manager_resource_id
-        resource_id = self._location.resource_id
-        self._heartbeats.monitor_target(
-            target,
-            lambda report: manager.heartbeat_from_task_executor(
-                resource_id, report, self._python.results.report()
-            ),
-        )
-        try:
-            await manager.send_slot_report(resource_id, success.instance_id, self._table.report())
-        except FlinkRayError as error:
-            if self._instance_id == success.instance_id:
-                self._resource_manager.reconnect(f"it did not take the slot report: {error}")
-
-    def _resource_manager_lost(self, reason: str) -> None:
-        self._instance_id = None
-        if self._resource_manager_target is not None:
-            self._heartbeats.unmonitor_target(self._resource_manager_target)
-            self._resource_manager_target = None
-        self._registration_timeout.start()
-
-    def _resource_manager_deaf(self, reason: str) -> None:
-        manager = self._resource_manager.target_gateway
-        if manager is not None:
-            goodbye = manager.disconnect_task_executor(self._location.resource_id, reason)
-            tell(self, goodbye, "ResourceManager")
-        self._resource_manager.reconnect(reason)
-
-    def _resource_manager_rejected(self, rejection: RegistrationRejection) -> None:
-        log.info("%s is not wanted any more: %s", self.address, rejection.reason)
-        self.close()
 
     async def disconnect_resource_manager(self, reason: str) -> None:
         self._resource_manager.reconnect(reason)
 
     async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
-        self._heartbeats.request_heartbeat(resource_id, None)
+        self._resource_manager.heartbeat_requested(resource_id)
 
     # --- slots ------------------------------------------------------------------------------------
 
@@ -272,12 +198,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
     ) -> SlotID:
-        manager = self._resource_manager.target_gateway
-        if manager is None or manager.fencing_token != resource_manager_id:
-            raise SlotAllocationError(
-                f"{slot_id} is not given: {self._location.resource_id} is not registered at the "
-                f"ResourceManager {resource_manager_id}"
-            )
+        self._resource_manager.check(resource_manager_id, slot_id)
         if not self._job_leaders.is_led_by(job_id, job_master_id):
             reason = f"job {job_id} has a new JobMaster"
             self._free_slots_of_job(job_id, reason)
@@ -348,10 +269,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         freed = self._freed.pop(allocation_id, None)
         if freed is not None:
             freed.set_result(None)
-        manager = self._resource_manager.target_gateway
-        if manager is not None and self._instance_id is not None and slot_id is not None:
-            news = manager.notify_slot_available(self._instance_id, slot_id, allocation_id)
-            tell(self, news, "ResourceManager")
+        if slot_id is not None:
+            self._resource_manager.slot_freed(slot_id, allocation_id)
         await self._leave_unless_used(job_id)
 
     async def _leave_unless_used(self, job_id: JobID) -> None:

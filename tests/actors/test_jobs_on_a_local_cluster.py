@@ -11,9 +11,10 @@ from typing import ClassVar
 import pytest
 
 from flinkray.actors.cluster_services import ClusterServices, Leadership
-from flinkray.actors.dispatcher import Dispatcher, job_master_process
+from flinkray.actors.dispatcher import Dispatcher
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
 from flinkray.actors.job_master import JobMaster
+from flinkray.actors.job_master_supervision import job_master_process
 from flinkray.actors.messages import ClusterArguments, JobMasterArguments
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,

@@ -139,7 +139,7 @@ def test_sources_that_keep_the_rules_pass(tmp_path: Path) -> None:
             "flinkray/__init__.py": "from flinkray.client import connect",
             "flinkray/client/__init__.py": "from .cli import main\nimport flinkray.actors.gateways",
             "flinkray/client/cli.py": "import asyncio, time",
-            "flinkray/actors/gateways.py": "from flinkray.scheduler import slots",
+            "flinkray/actors/dispatcher.py": "from flinkray.scheduler import slots",
             "flinkray/scheduler/slots.py": "from flinkray.core.ids import JobID\nimport heapq",
             "flinkray/core/ids.py": "import os\nfrom . import message",
             "flinkray/core/message.py": "",
