@@ -32,7 +32,8 @@ class ConvertingReceiver:
 
     def process_block(self, block: Block) -> None:
         convert = self._convert
-        values = [convert(value) for value in block.values]
+        records = iter(block.values)
+        values = [convert(value) for value in records]
         self._receiver.process_block(Block(values, block.timestamps, None, block.origin))
 
 

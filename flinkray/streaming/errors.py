@@ -17,63 +17,98 @@ class OperatorError(FlinkRayError):
     """A function of the user, or an operator, failed on a record.
 
     The message has the user's traceback first, then operator and subtask, the record, and its
-    origin.  ``__cause__`` is the error itself.
+    origin; where there was no record, the timer or window that was due.  ``__cause__`` is the error
+    itself.
     """
 
-    def __init__(self, operator: str, subtask: str, record: str, origin: str, story: str) -> None:
-        super().__init__(operator, subtask, record, origin, story)
+    def __init__(
+        self,
+        operator: str,
+        subtask: str,
+        record: str,
+        origin: str,
+        story: str,
+        occasion: str = "",
+    ) -> None:
+        super().__init__(operator, subtask, record, origin, story, occasion)
         self.operator = operator
         self.subtask = subtask
         self.record = record
         self.origin = origin
         self.story = story
+        self.occasion = occasion
 
     def __str__(self) -> str:
         lines = [self.story.rstrip(), f"in operator {self.operator!r}, subtask {self.subtask}"]
         if self.record:
             lines.append(f"on record {self.record}")
+        elif self.occasion:
+            lines.append(f"on {self.occasion}")
         if self.origin:
             lines.append(f"which came from {self.origin}")
         return "\n".join(lines)
 
 
+class _Scene:
+    """Who failed on what, as far as the frames that were seen tell."""
+
+    def __init__(self, task_name: str) -> None:
+        self.operator = self.subtask = task_name
+        self.acting: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.record = self.origin = self.occasion = ""
+
+    def enter(self, seen: dict[str, Any]) -> None:
+        """The next frame of the package, nearer to the failure."""
+        acting: Any = seen.get("self")
+        context: Any = getattr(acting, "context", None)
+        name = getattr(context, "name", None)
+        if name is not None and hasattr(acting, "describe_record") and acting is not self.acting:
+            self._forget()
+            self.acting = acting
+            self.operator = name
+            self.subtask = f"{context.subtask_index + 1}/{context.parallelism}"
+            self.occasion = acting.describe_occasion()
+        batch = seen.get("block", seen.get("columns"))
+        if hasattr(batch, "origin"):
+            self._read(batch, seen.get("records"))
+        elif acting is self.acting and "key" in seen and "value" not in seen:
+            self._time(seen)
+
+    def _read(self, batch: Any, records: Any) -> None:
+        self.origin = "" if batch.origin is None else str(batch.origin)
+        remaining = getattr(records, "__length_hint__", None)
+        if remaining is not None and hasattr(self.acting, "describe_record"):
+            place = len(batch) - remaining() - 1
+            if 0 <= place < len(batch):
+                self.record = self.acting.describe_record(batch, place)
+
+    def _time(self, seen: dict[str, Any]) -> None:
+        if "window" in seen:
+            self.occasion = f"window {seen['window']!r} of key {seen['key']!r}"
+        elif "timestamp" in seen:
+            self.occasion = f"the timer for {seen['timestamp']} of key {seen['key']!r}"
+
+
 def operator_error(error: BaseException, task_name: str) -> OperatorError:
     """What happened, read from the traceback: nothing has to be noted while records flow.
 
-    Operators call user code in frames that hold ``self``, the batch as ``block`` and an iterator
-    over its values as ``records``; how far the iterator came tells the record.
+    Operators call user code in frames that hold ``self``, the batch as ``block`` (or ``columns``)
+    and an iterator over its values as ``records``; how far the iterator came tells the record.
+    Frames that fire timers and windows hold ``key`` with ``timestamp`` or ``window``.
     """
-    operator, subtask, record, origin = task_name, task_name, "", ""
-    user_frames = error.__traceback__
-    step: TracebackType | None = error.__traceback__
+    scene = _Scene(task_name)
+    step = error.__traceback__
     while step is not None:
-        seen = step.tb_frame.f_locals
-        acting = seen.get("self")
-        context: Any = getattr(acting, "context", None)
-        name = getattr(context, "name", None)
-        if name is not None and hasattr(acting, "describe_record"):
-            operator, subtask = name, f"{context.subtask_index + 1}/{context.parallelism}"
-            record, origin = _record(acting, seen.get("block"), seen.get("records"))
-        if _is_ours(step) and step.tb_next is not None:
-            user_frames = step.tb_next
+        if _is_ours(step):
+            scene.enter(step.tb_frame.f_locals)
         step = step.tb_next
-    if user_frames is not None and _only_ours(user_frames):
-        user_frames = error.__traceback__
-    story = "".join(traceback.format_exception(type(error), error, user_frames))
-    return OperatorError(operator, subtask, record, origin, story)
-
-
-def _record(operator: Any, block: Any, records: Any) -> tuple[str, str]:
-    if block is None:
-        return "", ""
-    origin = "" if block.origin is None else str(block.origin)
-    remaining = getattr(records, "__length_hint__", None)
-    if remaining is None:
-        return "", origin
-    place = len(block) - remaining() - 1
-    if not 0 <= place < len(block):
-        return "", origin
-    return operator.describe_record(block, place), origin
+    story = "".join(traceback.format_exception(type(error), error, _user_frames(error)))
+    return OperatorError(
+        scene.operator, scene.subtask, scene.record, scene.origin, story, scene.occasion
+    )
 
 
 def _is_ours(step: TracebackType) -> bool:
@@ -81,9 +116,9 @@ def _is_ours(step: TracebackType) -> bool:
     return module.startswith(("flinkray.streaming", "flinkray.state", "flinkray.datastream"))
 
 
-def _only_ours(step: TracebackType | None) -> bool:
-    while step is not None:
-        if not _is_ours(step):
-            return False
+def _user_frames(error: BaseException) -> TracebackType | None:
+    """Without the package's frames that lead to the user's; all where there is none of the user."""
+    step = error.__traceback__
+    while step is not None and _is_ours(step):
         step = step.tb_next
-    return True
+    return error.__traceback__ if step is None else step

@@ -232,6 +232,10 @@ class StreamOperator:
         """For error messages."""
         return f"{block.values[place]!r:.300}"
 
+    def describe_occasion(self) -> str:
+        """For error messages where there is no record: what the operator was at."""
+        return ""
+
 
 class FunctionOperator(StreamOperator):
     """An operator around one user function, which it opens and closes."""

@@ -243,7 +243,8 @@ class CustomPartitioner(_ByChannel):
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
         partition, channels = self._partition, self.channels
         keys = self._keys.of_block(block)
-        chosen = [partition(key, channels) for key in keys]
+        records = iter(block.values)  # an error is traced to its record by it
+        chosen = [partition(key, channels) for key, _ in zip(keys, records, strict=True)]
         wrong = next((place for place, c in enumerate(chosen) if not 0 <= c < channels), None)
         if wrong is not None:
             raise StreamError(

@@ -59,6 +59,9 @@ class SourceOperator(StreamOperator):
                 self.output.emit_columns(polled)
         return None
 
+    def describe_occasion(self) -> str:
+        return f"reading what follows its first {getattr(self, '_position', 0)} records"
+
     def finish(self) -> None:
         self.output.emit_watermark(MAX_TIMESTAMP)
 

@@ -1,0 +1,356 @@
+"""What fails says whose code failed, in which operator and subtask, and on what."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flinkray.datastream import (
+    AggregateFunction,
+    CoProcessFunction,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+    ProcessWindowFunction,
+    SinkFunction,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.connectors import CallbackSink, IteratorSource, Sink, SinkWriter
+from flinkray.datastream.state import ReducingStateDescriptor
+from flinkray.datastream.window import (
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    TumblingEventTimeWindows,
+)
+from flinkray.streaming.errors import OperatorError
+from flinkray.testing.manual_clock import ManualClock
+
+Build = Callable[[Any], Any]
+
+
+def fail_on_five(value: Any) -> Any:
+    """The user's code of all these programs."""
+    if value == 5:
+        raise ValueError("five is not liked")
+    return value
+
+
+class FailingProcess(ProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield fail_on_five(value)
+
+
+class FailingKeyedProcess(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [fail_on_five(value)]
+
+
+class FailingTimer(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(value)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        fail_on_five(timestamp)
+
+
+class FailingWindow(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return [fail_on_five(value) for value in elements]
+
+
+class FailingAdd(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return fail_on_five(value)
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return acc_a
+
+
+class FailingResult(FailingAdd):
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return value
+
+    def get_result(self, accumulator: Any) -> Any:
+        return fail_on_five(accumulator)
+
+
+class FailingSecond(CoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return None
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        yield fail_on_five(value)
+
+
+class FailingSinkFunction(SinkFunction):
+    def invoke(self, value: Any) -> None:
+        fail_on_five(value)
+
+
+class FailingWriter(SinkWriter[Any]):
+    def write(self, block: Any) -> None:
+        for value in block.values:
+            fail_on_five(value)
+
+
+class FailingSink(Sink[Any]):
+    def create_writer(self, context: Any) -> SinkWriter[Any]:
+        return FailingWriter()
+
+
+def by_itself() -> WatermarkStrategy:
+    return WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
+
+
+def timed(stream: Any) -> Any:
+    return stream.assign_timestamps_and_watermarks(by_itself())
+
+
+def keyed(stream: Any) -> Any:
+    return stream.key_by(lambda value: "k")
+
+
+TEN = TumblingEventTimeWindows.of(10)
+
+# Name of the operator -> the program.  All fail on the record 5.
+ON_RECORDS: dict[str, tuple[str, Build]] = {
+    "map": ("Map", lambda s: s.map(fail_on_five)),
+    "map on keys": ("Map", lambda s: keyed(s).map(fail_on_five)),
+    "filter": ("Filter", lambda s: s.filter(fail_on_five)),
+    "flat map": ("FlatMap", lambda s: s.flat_map(lambda v: [fail_on_five(v)])),
+    "flat map, generator, with times": (
+        "FlatMap",
+        lambda s: timed(s).flat_map(lambda v: (fail_on_five(x) for x in [v])),
+    ),
+    "flat map on keys": ("FlatMap", lambda s: keyed(s).flat_map(lambda v: [fail_on_five(v)])),
+    "reduce": ("Keyed Reduce", lambda s: keyed(s).reduce(lambda a, b: fail_on_five(b))),
+    "process": ("PROCESS", lambda s: s.process(FailingProcess())),
+    "process on keys": ("KEYED PROCESS", lambda s: keyed(s).process(FailingKeyedProcess())),
+    "co-map": (
+        "Co-Map",
+        lambda s: s.connect(s.map(lambda v: -v)).map(by_side(fail_on_five, lambda v: v)),
+    ),
+    "co-process": ("Co-Process", lambda s: s.map(lambda v: -v).connect(s).process(FailingSecond())),
+    "timestamp assigner": (
+        "Timestamps/Watermarks",
+        lambda s: s.assign_timestamps_and_watermarks(
+            by_itself().with_timestamp_assigner(lambda v, _: fail_on_five(v))
+        ),
+    ),
+    "key selector of a function on keys": (
+        "KEYED PROCESS",
+        lambda s: s.key_by(fail_on_five).process(FailingTimer()),
+    ),
+    "window's reduce": (
+        "TumblingEventTimeWindows, Reduce",
+        lambda s: keyed(timed(s)).window(TEN).reduce(lambda a, b: fail_on_five(b)),
+    ),
+    "window's aggregate": (
+        "TumblingEventTimeWindows, Aggregate",
+        lambda s: keyed(timed(s)).window(TEN).aggregate(FailingAdd()),
+    ),
+    "session's aggregate": (
+        "EventTimeSessionWindows, Aggregate",
+        lambda s: (
+            keyed(timed(s)).window(EventTimeSessionWindows.with_gap(2)).aggregate(FailingAdd())
+        ),
+    ),
+    "sink function": ("Sink: Unnamed", lambda s: s.add_sink(FailingSinkFunction())),
+    "plain function as sink": ("Sink: Unnamed", lambda s: s.add_sink(fail_on_five)),
+    "callback": ("Sink: Writer", lambda s: s.sink_to(CallbackSink(fail_on_five))),
+}
+
+
+def by_side(first: Any, second: Any) -> Any:
+    from flinkray.datastream import CoMapFunction
+
+    class Sides(CoMapFunction):
+        def map1(self, value: Any) -> Any:
+            return first(value)
+
+        def map2(self, value: Any) -> Any:
+            return second(value)
+
+    return Sides()
+
+
+def failure_of(build: Build, values: Sequence[Any] = range(10), parallelism: int = 1) -> Any:
+    env = StreamExecutionEnvironment(clock=ManualClock()).set_parallelism(parallelism)
+    build(env.from_collection(values))
+    with pytest.raises(OperatorError) as caught:
+        env.execute()
+    return caught.value
+
+
+def assert_user_first(text: str) -> None:
+    """The first frame of the traceback is the user's, and none of the package is before it."""
+    lines = text.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert __file__ in lines[1]
+
+
+@pytest.mark.parametrize("program", ON_RECORDS)
+def test_failure_on_a_record_names_operator_subtask_record_and_origin(program: str) -> None:
+    name, build = ON_RECORDS[program]
+    error = failure_of(build)
+    assert (error.operator, error.subtask) == (name, "1/1")
+    assert error.record.startswith("5"), str(error)
+    assert error.origin == "Source: Collection Source (1/1), in the batch from record 0 on"
+    assert_user_first(str(error))
+    assert "ValueError: five is not liked\nin operator " in str(error)
+
+
+def test_failing_key_selector_of_a_partitioner_is_told_with_its_record() -> None:
+    """It runs where records leave for the keyed operator."""
+    error = failure_of(lambda s: s.key_by(fail_on_five).map(lambda v: v), parallelism=2)
+    assert_user_first(str(error))
+    assert (error.record, error.subtask) == ("5", "1/1")
+    assert error.operator == "Source: Collection Source"
+    assert "batch from record 0" in error.origin
+
+
+def test_failing_custom_partitioner_is_told_with_its_record() -> None:
+    error = failure_of(
+        lambda s: s.partition_custom(lambda key, n: fail_on_five(key) % n, lambda v: v).map(abs),
+        parallelism=2,
+    )
+    assert_user_first(str(error))
+    assert (error.operator, error.record) == ("Source: Collection Source", "5")
+
+
+def test_partitioner_that_chooses_no_channel_is_told_by_its_choice() -> None:
+    error = failure_of(
+        lambda s: s.partition_custom(lambda key, n: key, lambda v: v).map(abs), parallelism=2
+    )
+    assert "the partitioner chose channel 2 for key 2" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("build", "operator", "occasion"),
+    [
+        (lambda s: keyed(s).process(FailingTimer()), "KEYED PROCESS", "the timer for 5 of key 'k'"),
+        (
+            lambda s: keyed(timed(s)).window(TEN).process(FailingWindow()),
+            "TumblingEventTimeWindows, Window",
+            "window TimeWindow(start=0, end=10) of key 'k'",
+        ),
+        (
+            lambda s: (
+                keyed(timed(s)).window(EventTimeSessionWindows.with_gap(3)).process(FailingWindow())
+            ),
+            "EventTimeSessionWindows, Window",
+            "window TimeWindow(start=0, end=12) of key 'k'",
+        ),
+        (
+            lambda s: (
+                keyed(timed(s.filter(lambda v: v < 6))).window(TEN).aggregate(FailingResult())
+            ),
+            "TumblingEventTimeWindows, Aggregate",
+            "window TimeWindow(start=0, end=10) of key 'k'",
+        ),
+    ],
+    ids=["timer", "window", "session", "aggregate's result"],
+)
+def test_failure_when_time_is_due_names_timer_or_window_and_key(
+    build: Build, operator: str, occasion: str
+) -> None:
+    error = failure_of(build)
+    assert_user_first(str(error))
+    assert (error.operator, error.subtask, error.record) == (operator, "1/1", "")
+    assert str(error).endswith(f"in operator {operator!r}, subtask 1/1\non {occasion}")
+
+
+def test_failure_of_a_window_that_a_record_fires_names_the_record() -> None:
+    error = failure_of(
+        lambda s: (
+            keyed(s).window(GlobalWindows.create()).trigger(CountTrigger.of(3))
+        ).process(FailingWindow())
+    )  # fmt: skip
+    assert error.record == "5"
+    assert error.occasion == "window GlobalWindow of key 'k'"
+
+
+def test_failing_writer_of_a_users_sink_is_told_with_the_batch() -> None:
+    error = failure_of(lambda s: s.sink_to(FailingSink()).name("to nowhere"))
+    assert_user_first(str(error))
+    assert (error.operator, error.record) == ("to nowhere", "")
+    assert "batch from record 0" in error.origin
+
+
+def test_failing_source_is_told_with_what_it_had_read() -> None:
+    def numbers() -> Any:
+        yield from range(4100)
+        raise OSError("the file is gone")
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_source(IteratorSource.of(numbers), None, "numbers").map(lambda v: v)
+    with pytest.raises(OperatorError) as caught:
+        env.execute()
+    error = caught.value
+    assert_user_first(str(error))
+    assert (error.operator, error.subtask) == ("Source: numbers", "1/1")
+    assert str(error).endswith("on reading what follows its first 4096 records")
+
+
+def test_failing_function_of_columns_is_told_with_the_batch() -> None:
+    def refuse(batch: pa.RecordBatch) -> Any:
+        raise ValueError("these columns are not liked")
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_arrow(pa.table({"x": [1, 2]})).map_batches(refuse)
+    with pytest.raises(OperatorError, match="these columns are not liked") as caught:
+        env.execute()
+    assert_user_first(str(caught.value))
+    assert caught.value.origin == "Source: Arrow (1/1), in the batch from record 0 on"
+
+
+def test_second_operator_of_a_chain_is_the_one_that_is_named() -> None:
+    error = failure_of(lambda s: s.map(lambda v: v + 1).name("first").map(fail_on_five).name("2nd"))
+    assert (error.operator, error.record) == ("2nd", "5")
+
+
+def test_operator_behind_a_side_output_is_the_one_that_is_named() -> None:
+    tag = OutputTag("fives")
+
+    class Aside(ProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield tag, value
+
+    error = failure_of(lambda s: s.process(Aside()).get_side_output(tag).map(fail_on_five))
+    assert (error.operator, error.record) == ("Map", "5")
+
+
+def test_users_frames_stay_where_user_code_is_called_by_state_that_user_code_called() -> None:
+    class Sums(KeyedProcessFunction):
+        def open(self, runtime_context: Any) -> None:
+            self.total = runtime_context.get_reducing_state(
+                ReducingStateDescriptor("total", lambda a, b: fail_on_five(b), Types.LONG())
+            )
+
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            self.total.add(value)
+
+    error = failure_of(lambda s: keyed(s).process(Sums()))
+    assert "in process_element" in str(error)
+    assert "in fail_on_five" in str(error)
+    assert error.record == "5"
+
+
+def test_error_survives_pickling() -> None:
+    error = failure_of(lambda s: keyed(s).process(FailingTimer()))
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert again.occasion == error.occasion
