@@ -10,6 +10,7 @@ from flinkray.core.ids import (
     JobMasterId,
     ResourceID,
     ResourceManagerId,
+    SlotID,
 )
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -57,6 +58,26 @@ class TaskExecutorToJobMasterRegistrationSuccess:
     """Accepted by the JobMaster."""
 
     job_master_resource_id: ResourceID
+
+
+@message
+class WantedSlot:
+    """A slot that a TaskExecutor is to give to a job."""
+
+    slot_index: int
+    """-1: a dynamic slot, of exactly that profile."""
+    allocation_id: AllocationID
+    profile: ResourceProfile
+
+
+@message
+class SlotAnswer:
+    """What a TaskExecutor answers to a WantedSlot."""
+
+    slot_id: SlotID
+    """Which one it is, or would have been."""
+    refusal: str | None = None
+    """Why it is not given; None: it is."""
 
 
 @message

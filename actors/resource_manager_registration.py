@@ -87,8 +87,8 @@ class ResourceManagerRegistration:
         await self._leader.stop()
         self._heartbeats.stop()
 
-    def check(self, resource_manager_id: ResourceManagerId, what: object) -> None:
-        """Refuse what comes from one at which this TaskExecutor is not registered (TM-08).
+    def check(self, resource_manager_id: ResourceManagerId) -> None:
+        """Refuse requests for slots of one at which this TaskExecutor is not registered (TM-08).
 
         Raises:
             SlotAllocationError.
@@ -96,8 +96,8 @@ class ResourceManagerRegistration:
         manager = self._leader.target_gateway
         if manager is None or manager.fencing_token != resource_manager_id:
             raise SlotAllocationError(
-                f"{what} is not given: {self._resource_id} is not registered at the "
-                f"ResourceManager {resource_manager_id}"
+                f"no slot is given: {self._resource_id} is not registered at the ResourceManager "
+                f"{resource_manager_id}"
             )
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:

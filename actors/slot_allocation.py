@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from flinkray.actors.messages import SlotAnswer, WantedSlot
 from flinkray.actors.resource_manager_driver import ResourceManagerDriver, WorkerGroup
 from flinkray.actors.resource_manager_members import Members
 from flinkray.actors.shortage_reporter import ShortageReporter
@@ -198,6 +199,7 @@ class SlotAllocation(WorkerEvents):
     # --- the SlotManager's decisions --------------------------------------------------------------
 
     def _carry_out(self, actions: Iterable[SlotManagerAction]) -> None:
+        requests: dict[tuple[ResourceID, JobID], list[RequestSlot]] = {}
         for action in actions:
             match action:
                 case StartWorkerGroup():
@@ -216,9 +218,7 @@ class SlotAllocation(WorkerEvents):
                     self._forget_task_executor(action.resource_id)
                     self._launcher.stop_task_executor(action.resource_id)
                 case RequestSlot():
-                    self._endpoint.create_task(
-                        self._request_slot(action), f"request slot {action.slot_id}"
-                    )
+                    requests.setdefault((action.resource_id, action.job_id), []).append(action)
                 case FreeSlot():
                     self._free_slot(action)
                 case FreeInactiveSlots(resource_id, job_id, reason):
@@ -228,6 +228,11 @@ class SlotAllocation(WorkerEvents):
                         tell(self._endpoint, free, resource_id)
                 case NotifyAllocationFailure():
                     self._notify_allocation_failure(action)
+        for (resource_id, job_id), of_both in requests.items():
+            self._endpoint.create_task(
+                self._request_slots(resource_id, job_id, of_both),
+                f"request {len(of_both)} slots of {resource_id}",
+            )
         self._schedule_check()
         self._shortages.slots_changed()
 
@@ -268,34 +273,42 @@ class SlotAllocation(WorkerEvents):
         now = self._now()
         self._carry_out(self._slot_manager.may_be_released(action.group_id, agreed, now))
 
-    async def _request_slot(self, action: RequestSlot) -> None:
-        slot_id = action.slot_id
-        worker = self._members.task_executors.get(action.resource_id)
-        job_master = self._members.job_masters.get(action.job_id)
-        cause = None
+    async def _request_slots(
+        self, resource_id: ResourceID, job_id: JobID, requests: list[RequestSlot]
+    ) -> None:
+        """By one message; what becomes of one changes nothing for the others."""
+        worker = self._members.task_executors.get(resource_id)
+        job_master = self._members.job_masters.get(job_id)
+        wanted = tuple(
+            WantedSlot(one.slot_id.slot_index, one.allocation_id, one.profile) for one in requests
+        )
         if worker is None or job_master is None:
-            cause = f"{action.resource_id} or the JobMaster of job {action.job_id} is gone"
+            cause = f"{resource_id} or the JobMaster of job {job_id} is gone"
+            answers = tuple(SlotAnswer(one.slot_id, cause) for one in requests)
         else:
             try:
-                slot_id = await worker.gateway.request_slot(
-                    action.slot_id,
-                    action.job_id,
-                    action.allocation_id,
-                    action.profile,
-                    action.job_master_address,
+                answers = await worker.gateway.request_slots(
+                    wanted,
+                    job_id,
+                    requests[0].job_master_address,
                     job_master.job_master_id,
                     self._resource_manager_id,
                 )
             except FlinkRayError as error:
-                cause = str(error)
-                log.info("slot %s could not be allocated: %s", action.slot_id, cause)
-        allocation_id, now = action.allocation_id, self._now()
-        if cause is None:
-            self._carry_out(self._slot_manager.slot_request_succeeded(slot_id, allocation_id, now))
-        else:
-            self._carry_out(
-                self._slot_manager.slot_request_failed(slot_id, allocation_id, cause, now)
-            )
+                answers = tuple(SlotAnswer(one.slot_id, str(error)) for one in requests)
+        now = self._now()
+        actions: list[SlotManagerAction] = []
+        for request, answer in zip(requests, answers, strict=True):
+            if answer.refusal is None:
+                actions += self._slot_manager.slot_request_succeeded(
+                    answer.slot_id, request.allocation_id, now
+                )
+            else:
+                log.info("slot %s could not be allocated: %s", request.slot_id, answer.refusal)
+                actions += self._slot_manager.slot_request_failed(
+                    request.slot_id, request.allocation_id, answer.refusal, now
+                )
+        self._carry_out(actions)
 
     def _free_slot(self, action: FreeSlot) -> None:
         worker = self._members.task_executors.get(action.slot_id.resource_id)

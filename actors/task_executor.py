@@ -12,8 +12,10 @@ from flinkray.actors.job_leader_service import JobLeaderService
 from flinkray.actors.messages import (
     AllocatedSlotReport,
     RefusedTask,
+    SlotAnswer,
     TaskExecutorHeartbeat,
     TaskExecutorRegistration,
+    WantedSlot,
 )
 from flinkray.actors.python_tasks import PythonTasks
 from flinkray.actors.resource_manager_registration import ResourceManagerRegistration
@@ -29,6 +31,7 @@ from flinkray.actors.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
 from flinkray.actors.task_runners import TaskRunner, task_runners
 from flinkray.actors.tell import tell
 from flinkray.core import options
+from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -39,7 +42,6 @@ from flinkray.core.ids import (
     ResourceManagerId,
     SlotID,
 )
-from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import (
     RpcEndpoint,
     RpcService,
@@ -188,27 +190,33 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # --- slots ------------------------------------------------------------------------------------
 
-    async def request_slot(
+    async def request_slots(
         self,
-        slot_id: SlotID,
+        wanted: tuple[WantedSlot, ...],
         job_id: JobID,
-        allocation_id: AllocationID,
-        profile: ResourceProfile,
         job_master_address: str,
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
-    ) -> SlotID:
-        self._resource_manager.check(resource_manager_id, slot_id)
+    ) -> tuple[SlotAnswer, ...]:
+        self._resource_manager.check(resource_manager_id)
         if not self._job_leaders.is_led_by(job_id, job_master_id):
             reason = f"job {job_id} has a new JobMaster"
             self._free_slots_of_job(job_id, reason)
-        now = self.clock.monotonic()
-        index = slot_id.slot_index
-        allocated = self._table.allocate_slot(index, job_id, allocation_id, profile, now)
+        answers = [self._allocate(one, job_id) for one in wanted]
         self._schedule_slot_timeout()
-        await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
-        self._offers.offer(job_id)
-        return allocated
+        if any(answer.refusal is None for answer in answers):
+            await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
+            self._offers.offer(job_id)
+        return tuple(answers)
+
+    def _allocate(self, wanted: WantedSlot, job_id: JobID) -> SlotAnswer:
+        index, now = wanted.slot_index, self.clock.monotonic()
+        try:
+            return SlotAnswer(
+                self._table.allocate_slot(index, job_id, wanted.allocation_id, wanted.profile, now)
+            )
+        except SlotAllocationError as error:
+            return SlotAnswer(SlotID(self._location.resource_id, index), str(error))
 
     async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
         self._carry_out(self._table.free_slot(allocation_id, reason))

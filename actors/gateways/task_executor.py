@@ -7,6 +7,8 @@ from abc import abstractmethod
 from flinkray.actors.messages import (
     AllocatedSlotReport,
     RefusedTask,
+    SlotAnswer,
+    WantedSlot,
 )
 from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
 from flinkray.core.ids import (
@@ -17,9 +19,7 @@ from flinkray.core.ids import (
     JobMasterId,
     ResourceID,
     ResourceManagerId,
-    SlotID,
 )
-from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
     ask_timeout,
     oneway,
@@ -38,18 +38,19 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def request_slot(
+    async def request_slots(
         self,
-        slot_id: SlotID,
+        wanted: tuple[WantedSlot, ...],
         job_id: JobID,
-        allocation_id: AllocationID,
-        profile: ResourceProfile,
         job_master_address: str,
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
-    ) -> SlotID:
-        """Allocate a slot for a job and offer it there.  Index -1 asks for a dynamic slot, of
-        exactly that profile; the answer says which one it is.  Raises SlotAllocationError."""
+    ) -> tuple[SlotAnswer, ...]:
+        """Allocate slots for a job and offer them there; answers each, in the same order.
+
+        Raises:
+            SlotAllocationError: none is given to this ResourceManager.
+        """
 
     @abstractmethod
     @ask_timeout(30.0)

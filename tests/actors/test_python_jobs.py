@@ -363,6 +363,7 @@ async def test_messages_do_not_grow_with_the_number_of_tasks(tmp_path: Path) -> 
     four = await deployment(4, str(tmp_path / "four"))
     for method in (
         "SlotPoolGateway.request_slots",
+        "TaskExecutorGateway.request_slots",
         "JobMasterGateway.offer_slots",
         "TaskExecutorGateway.submit_tasks",
         "TaskProcessGateway.run_tasks",

@@ -6,10 +6,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
+from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.messages import SlotAnswer, WantedSlot
+from flinkray.actors.task_executor import TaskExecutor
+from flinkray.actors.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.task_executor_host import TaskExecutorHost
+from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import AllocationID, IntermediateDataSetID, SlotID
 from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import RpcService
 from flinkray.scheduler.blocklist import BlockedNode
 from flinkray.scheduler.cluster_partitions import ClusterPartitionReport
 from flinkray.scheduler.slots import ResourceShortage
@@ -77,6 +85,70 @@ async def test_start_up_begins_again_with_the_next_resource_manager(tmp_path: Pa
     await job.declare(1, FOUR_CPUS.times(2), dedicated=False)
     await asyncio.sleep(10.0)
     assert [shortage.unfulfillable for (shortage,) in told(job)] == [False]
+
+
+class PickyTaskExecutor(TaskExecutor):
+    """Refuses, of the first request that it gets, the slots that a test names; None: all."""
+
+    refused: ClassVar[tuple[int, ...] | None]
+    messages: ClassVar[list[list[int]]]
+
+    async def request_slots(
+        self, wanted: tuple[WantedSlot, ...], *whose: Any
+    ) -> tuple[SlotAnswer, ...]:
+        self.messages.append([one.slot_index for one in wanted])
+        refused = self.refused if len(self.messages) == 1 else ()
+        if refused is None:
+            raise SlotAllocationError("none is given")
+        given = tuple(one for one in wanted if one.slot_index not in refused)
+        answers = list(await super().request_slots(given, *whose))
+        return tuple(
+            SlotAnswer(SlotID(self.location.resource_id, one.slot_index), "not yet")
+            if one.slot_index in refused
+            else answers.pop(0)
+            for one in wanted
+        )
+
+
+async def create_picky(
+    rpc_service: RpcService, arguments: TaskExecutorArguments
+) -> PickyTaskExecutor:
+    services = ClusterServices.create(rpc_service, arguments.cluster)
+    host = TaskExecutorHost.find(arguments.node)
+    return PickyTaskExecutor(rpc_service, services, arguments, host, {})
+
+
+async def requests_of_three_slots(
+    storage: Path, refused: tuple[int, ...] | None
+) -> list[list[int]]:
+    """The indexes of the slots in each message to the TaskExecutor, until the job has all three."""
+    PickyTaskExecutor.refused, PickyTaskExecutor.messages = refused, []
+    cluster = ResourceCluster(storage, FOUR_CPUS, configuration=SHARED)
+    cluster.workers.factory = f"{__name__}:create_picky"
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(3, dedicated=False)
+    await job.has_slots(3)
+    return PickyTaskExecutor.messages
+
+
+@on_virtual_time
+async def test_slots_are_requested_together_and_only_for_those_that_are_refused_another(
+    tmp_path: Path,
+) -> None:
+    """SM-05."""
+    first, second = await requests_of_three_slots(tmp_path, refused=(1,))
+    assert first == [0, 1, 2]
+    assert second == [3], "in place of the one"
+
+
+@on_virtual_time
+async def test_slots_of_a_request_that_fails_are_all_requested_again(tmp_path: Path) -> None:
+    """SM-05."""
+    first, *others = await requests_of_three_slots(tmp_path, refused=None)
+    assert first == [0, 1, 2]
+    assert len({index for message in others for index in message}) == 3
 
 
 @on_virtual_time

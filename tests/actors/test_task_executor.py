@@ -19,8 +19,10 @@ from flinkray.actors.gateways import (
 from flinkray.actors.messages import (
     AllocatedSlotReport,
     ClusterArguments,
+    SlotAnswer,
     TaskExecutorRegistrationSuccess,
     TaskExecutorToJobMasterRegistrationSuccess,
+    WantedSlot,
 )
 from flinkray.actors.registration_timeout import RegistrationTimeoutError
 from flinkray.actors.task_errors import TaskError
@@ -178,9 +180,11 @@ class Bench:
         address: str = "JobMaster-1/jobmaster",
         manager: ResourceManagerId = RM_TOKEN,
     ) -> None:
-        await executor.request_slot(
-            SlotID(NAME, index), job_id, allocation, ONE_CPU, address, master, manager
+        (answer,) = await executor.request_slots(
+            (WantedSlot(index, allocation, ONE_CPU),), job_id, address, master, manager
         )
+        if answer.refusal is not None:
+            raise SlotAllocationError(answer.refusal)
 
     async def latest_report(self, executor: TaskExecutorGateway) -> SlotReport:
         count = len(self.manager.calls_of(ResourceManagerGateway.heartbeat_from_task_executor))
@@ -415,6 +419,31 @@ async def test_slots_are_refused_to_others_than_the_leading_resource_manager(
     with pytest.raises(SlotAllocationError, match="not registered"):
         await bench.request(executor, 0, A, manager=number(ResourceManagerId, 9))
     await bench.request(executor, 0, A)
+
+
+@on_virtual_time
+async def test_of_slots_requested_together_one_that_is_refused_takes_no_other_with_it(
+    tmp_path: Path,
+) -> None:
+    """TM-09, TM-19."""
+    bench = Bench(tmp_path)
+    executor = await bench.start()
+    master = bench.start_job_master()
+    wanted = (
+        WantedSlot(0, A, ONE_CPU),
+        WantedSlot(0, number(AllocationID, 9), ONE_CPU),
+        WantedSlot(1, B, ONE_CPU),
+    )
+
+    first, second, third = await executor.request_slots(
+        wanted, JOB, "JobMaster-1/jobmaster", MASTER, RM_TOKEN
+    )
+
+    assert (first, third) == (SlotAnswer(SlotID(NAME, 0)), SlotAnswer(SlotID(NAME, 1)))
+    assert second.slot_id == SlotID(NAME, 0)
+    assert second.refusal is not None
+    _, offers = await master.wait_for(JobMasterGateway.offer_slots)
+    assert [offer.allocation_id for offer in offers] == [A, B], "both by one message"
 
 
 @on_virtual_time
