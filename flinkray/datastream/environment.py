@@ -281,13 +281,9 @@ class StreamExecutionEnvironment:
         """The records of a Source, with timestamps and watermarks if a strategy is given."""
         if not isinstance(source, Source):
             raise TypeError(f"from_source takes a Source, got {source!r}")
-        stream = self._source(f"Source: {source_name}", source, type_info)
-        assigns = watermark_strategy is not None and (
-            watermark_strategy.create_assigner() is not None
+        return self._source(
+            f"Source: {source_name}", source, type_info, strategy=watermark_strategy
         )
-        if watermark_strategy is None or not assigns:
-            return stream
-        return stream.assign_timestamps_and_watermarks(watermark_strategy)
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
         """The lines of a file, or of all files in a directory."""
@@ -307,11 +303,16 @@ class StreamExecutionEnvironment:
         source: Source[Any],
         type_info: TypeInformation | None,
         non_parallel: bool = False,
+        strategy: WatermarkStrategy | None = None,
     ) -> DataStream:
-        operator = SourceOperator(source)
         return self.add(
             OperatorTransformation(
-                name, type_info, operator=operator, kind="Data Source", non_parallel=non_parallel
+                name,
+                type_info,
+                operator=SourceOperator(source, strategy=strategy),
+                batch_operator=SourceOperator(source, strategy=strategy, progressive=False),
+                kind="Data Source",
+                non_parallel=non_parallel,
             )
         )
 

@@ -16,6 +16,7 @@ from flinkray.streaming.graph import StreamEdge, StreamGraph, StreamNode
 from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.operator import OperatorContext, Output, Receiver, StreamOperator
 from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.watermark_alignment import TaskAlignment
 
 MakeWriter = Callable[[StreamEdge], RecordWriter]
 
@@ -80,6 +81,7 @@ class ChainBuilder:
         time_service: ProcessingTimeService,
         seed: int,
         metrics: MetricGroup,
+        alignment: TaskAlignment | None = None,
     ) -> None:
         self._graph = graph
         self._copies = copies
@@ -91,6 +93,7 @@ class ChainBuilder:
         self._time_service = time_service
         self._seed = seed
         self._metrics = metrics
+        self._alignment = alignment
         self.operators: list[tuple[str, StreamOperator]] = []
         self.writers: list[RecordWriter] = []
 
@@ -135,6 +138,7 @@ class ChainBuilder:
             seed=self._seed,
             job_parameters=self._graph.job_parameters,
             metrics=self._metrics.add_group(f"{node.name}.{self._subtask}"),
+            alignment=self._alignment,
         )
 
 

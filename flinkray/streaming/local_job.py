@@ -32,6 +32,7 @@ from flinkray.streaming.source_coordinator import SourceCoordinator
 from flinkray.streaming.system_clock import SystemClock
 from flinkray.streaming.task import StreamTask, TaskInput
 from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.watermark_alignment import AlignmentGroups, TaskAlignment
 
 POLL_INTERVAL = 0.005
 """Seconds between two polls of a source that cannot say when it will have records."""
@@ -81,6 +82,8 @@ class LocalJob:
         self.tasks: list[StreamTask] = []
         self._coordinators: list[SourceCoordinator] = []
         self._copies = OperatorCopies()
+        self._alignment_groups = AlignmentGroups()
+        self._alignments: list[TaskAlignment] = []
         self._operator_ids = graph.operator_ids()
         self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
         self._acknowledged: dict[int, dict[tuple[str, int], OperatorState]] = {}
@@ -121,6 +124,7 @@ class LocalJob:
 
     def _make_task(self, chain: Chain, subtask: int) -> StreamTask:
         time_service = ProcessingTimeService(self.clock)
+        name = f"{chain.name} ({subtask + 1}/{chain.parallelism})"
         builder = ChainBuilder(
             self.graph,
             self._copies,
@@ -132,6 +136,7 @@ class LocalJob:
             time_service,
             self.seed,
             self.metrics,
+            self._join_alignment(chain, subtask),
         )
         head = builder.build(chain.head)
         channels: list[MemoryChannel] = []
@@ -145,7 +150,6 @@ class LocalJob:
                     channel_inputs.append((edge.input_index, counts[edge.input_index]))
                     counts[edge.input_index] += 1
         inputs = [TaskInput(port, count) for port, count in zip(head.inputs(), counts, strict=True)]
-        name = f"{chain.name} ({subtask + 1}/{chain.parallelism})"
 
         def acknowledge(barrier: Barrier, states: Mapping[str, OperatorState]) -> None:
             self._acknowledge(name, subtask, barrier, states)
@@ -160,6 +164,18 @@ class LocalJob:
             time_service,
             acknowledge,
         )
+
+    def _join_alignment(self, chain: Chain, subtask: int) -> TaskAlignment | None:
+        if not isinstance(chain.head.operator, SourceOperator):
+            return None
+        task = f"{self._operator_ids[chain.head.id]}/{subtask}"
+        self._alignments.append(TaskAlignment(task, self._align))
+        return self._alignments[-1]
+
+    def _align(self, group: str, member: str, watermark: int) -> None:
+        least = self._alignment_groups.report(group, member, watermark)
+        for alignment in self._alignments:
+            alignment.announce(group, least)
 
     def _make_writer(
         self, edge: StreamEdge, producer: int, time_service: ProcessingTimeService

@@ -20,6 +20,7 @@ from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.output_tag import OutputTag
 from flinkray.streaming.runtime_context import RuntimeContext
 from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.watermark_alignment import TaskAlignment
 
 
 class ChainingStrategy(Enum):
@@ -131,6 +132,8 @@ class OperatorContext:
     seed: int = 0
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     metrics: MetricGroup = field(default_factory=MetricGroup)
+    alignment: TaskAlignment | None = None
+    """Of tasks that read a source."""
 
     @property
     def task_name(self) -> str:

@@ -75,7 +75,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         waiting = [task for task in self._tasks if not task.finished]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)
-            yield task.head.reader.next_poll_time()
+            if not task.head.paused:  # then it is woken by its own timers
+                yield task.head.reader.next_poll_time()
         discovery = self._enumerator.next_discovery_time()
         if waiting and discovery is not None:
             yield discovery

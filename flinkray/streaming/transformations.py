@@ -23,6 +23,8 @@ from flinkray.streaming.key_sorter import DEFAULT_MEMORY
 from flinkray.streaming.keying import Keys
 from flinkray.streaming.operator import ChainingStrategy, StreamOperator
 from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.partitioners import (
     ForwardPartitioner,
     RebalancePartitioner,
@@ -126,7 +128,20 @@ def build_graph(transformations: Iterable[Transformation], settings: GraphSettin
     for transformation in transformations:
         builder.upstreams(transformation)
     graph.operator_ids()
+    _check_alignment(graph)
     return graph
+
+
+def _check_alignment(graph: StreamGraph) -> None:
+    for chain in graph.chains():
+        for node in chain.nodes:
+            operator = node.operator
+            aligned = isinstance(operator, TimestampsAndWatermarksOperator) and operator.is_aligned
+            if aligned and not isinstance(chain.head.operator, SourceOperator):
+                raise StreamError(
+                    f"{node.name!r} cannot make its source wait, because it does not run in the "
+                    "source's task: give the strategy with watermark alignment to from_source"
+                )
 
 
 class _Builder:

@@ -11,6 +11,7 @@ from typing import Any
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.elements import MIN_TIMESTAMP
+from flinkray.streaming.watermark_alignment import Alignment
 
 
 class TimestampAssigner(ABC):
@@ -104,15 +105,6 @@ class PerElementWatermarks(WatermarkGenerator):
 
 
 @dataclass(frozen=True)
-class Alignment:
-    """Sources of a group wait for each other when they are further apart than the drift."""
-
-    group: str
-    max_drift: int
-    update_interval: int
-
-
-@dataclass(frozen=True)
 class WatermarkStrategy:
     """Timestamps and watermarks of a stream; made by the ``for_`` methods, refined by ``with_``.
 
@@ -173,10 +165,19 @@ class WatermarkStrategy:
         max_allowed_watermark_drift: Duration | Time | timedelta | int,
         update_interval: Duration | Time | timedelta | int | None = None,
     ) -> WatermarkStrategy:
-        """Sources of the group that are ahead of the slowest by more than the drift pause."""
+        """Sources of the group that are ahead of the slowest by more than the drift pause.
+
+        For ``from_source``, or directly behind a source.  Watermarks are compared every
+        *update_interval* (a second), so a source may be ahead by what it reads in that time.
+        """
         drift = milliseconds(max_allowed_watermark_drift)
         interval = 1000 if update_interval is None else milliseconds(update_interval)
         return replace(self, alignment=Alignment(watermark_group, drift, interval))
+
+    @property
+    def passes_everything_on(self) -> bool:
+        """No timestamps and no watermarks: the strategy does nothing at all."""
+        return self._make_generator is NoWatermarks and self.create_assigner() is None
 
     def create_generator(self) -> WatermarkGenerator:
         """A generator for one subtask."""

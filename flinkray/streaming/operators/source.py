@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Origin
-from flinkray.streaming.operator import OperatorState, StreamOperator
+from flinkray.streaming.operator import OperatorContext, OperatorState, Output, StreamOperator
+from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.sources.source import (
+    NOTHING_NOW,
     NoRecords,
     ReaderContext,
     Source,
     SourceReader,
 )
+from flinkray.streaming.watermarks import WatermarkStrategy
 
 BLOCK_RECORDS = 4096
 """Records in a block: enough to make the work per block small against that per record, few enough
@@ -23,17 +27,48 @@ _SPLITS: ListStateDescriptor[Any] = ListStateDescriptor("source-splits")
 
 
 class SourceOperator(StreamOperator):
-    """Puts out what its reader reads, and at the end of the input the last watermark."""
+    """Puts out what its reader reads, and at the end of the input the last watermark.
+
+    Args:
+        strategy: gives the records timestamps, and the stream watermarks.
+        progressive: False: no watermarks but the last, as in batch mode.
+    """
 
     shared = True
     """A source only makes readers: local runs need no copies, which could be large."""
 
-    def __init__(self, source: Source[Any], block_records: int = BLOCK_RECORDS) -> None:
+    def __init__(
+        self,
+        source: Source[Any],
+        block_records: int = BLOCK_RECORDS,
+        strategy: WatermarkStrategy | None = None,
+        progressive: bool = True,
+    ) -> None:
         self.source = source
         self._block_records = block_records
+        self._stamping: TimestampsAndWatermarksOperator | None = None
+        if strategy is not None and not strategy.passes_everything_on:
+            self._stamping = TimestampsAndWatermarksOperator(
+                strategy, progressive, needs_timestamps=False
+            )
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        if self._stamping is not None:
+            self._stamping = copy.copy(self._stamping)  # a subtask has its own
+            self._stamping.setup(context, output)
+            self.output = Output([self._stamping])
+
+    @property
+    def paused(self) -> bool:
+        """It has to wait for other sources (watermark alignment)."""
+        alignment = self.context.alignment
+        return alignment is not None and alignment.paused
 
     def open(self) -> None:
         context = self.context
+        if self._stamping is not None:
+            self._stamping.open()
         self.reader_context = ReaderContext(
             context.subtask_index, context.parallelism, context.clock
         )
@@ -46,6 +81,8 @@ class SourceOperator(StreamOperator):
 
     def emit_next(self) -> NoRecords | None:
         """Put out one batch, or say why there is none."""
+        if self.paused:
+            return NOTHING_NOW
         polled = self.reader.poll(self._block_records)
         if isinstance(polled, NoRecords):
             return polled
@@ -63,6 +100,8 @@ class SourceOperator(StreamOperator):
         return f"reading what follows its first {getattr(self, '_position', 0)} records"
 
     def finish(self) -> None:
+        if self._stamping is not None:
+            self._stamping.finish()
         self.output.emit_watermark(MAX_TIMESTAMP)
 
     def close(self) -> None:

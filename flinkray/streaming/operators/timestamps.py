@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.watermark_alignment import AlignedMember
 from flinkray.streaming.watermarks import WatermarkOutput, WatermarkStrategy
 
 
@@ -32,21 +34,33 @@ class _Emitter(WatermarkOutput):
     def mark_idle(self) -> None:
         if not self._idle:
             self._idle = True
-            self._operator.output.emit_status(True)
+            self._operator.put_out_status(True)
 
     def mark_active(self) -> None:
         if self._idle:
             self._idle = False
-            self._operator.output.emit_status(False)
+            self._operator.put_out_status(False)
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
     """Watermarks from upstream are swallowed, but for the last one, which ends the stream."""
 
-    def __init__(self, strategy: WatermarkStrategy, progressive: bool = True) -> None:
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        progressive: bool = True,
+        needs_timestamps: bool = True,
+    ) -> None:
         self._strategy = strategy
         self._progressive = progressive
         """Batch mode has no watermarks but the last."""
+        self._needs_timestamps = needs_timestamps
+        """Whether records that have and get no timestamp are refused; otherwise they pass."""
+
+    @property
+    def is_aligned(self) -> bool:
+        """It belongs behind a source, which it makes wait."""
+        return self._progressive and self._strategy.alignment is not None
 
     def open(self) -> None:
         self._assign = self._strategy.create_assigner()
@@ -60,19 +74,33 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._last_activity = self.context.time_service.now()
         interval = self.context.auto_watermark_interval
         if interval > 0 and self._progressive:
-            self._schedule(interval)
+            self._every(interval, self._tick)
+        self._member: AlignedMember | None = None
+        alignment = self._strategy.alignment
+        if alignment is not None and self._progressive and self.context.alignment is not None:
+            self._member = self.context.alignment.join(alignment)
+            self._every(alignment.update_interval, self._member.report)
 
-    def _schedule(self, interval: int) -> None:
+    def _every(self, interval: int, action: Callable[[], None]) -> None:
         time_service = self.context.time_service
 
-        def tick(_: int) -> None:
-            self._generator.on_periodic_emit(self._emitter)
-            timeout = self._strategy.idle_timeout
-            if timeout is not None and time_service.now() - self._last_activity >= timeout:
-                self._emitter.mark_idle()
-            self._schedule(interval)
+        def due(_: int) -> None:
+            action()
+            time_service.schedule(time_service.now() + interval, due)
 
-        time_service.schedule(time_service.now() + interval, tick)
+        time_service.schedule(time_service.now() + interval, due)
+
+    def _tick(self) -> None:
+        self._generator.on_periodic_emit(self._emitter)
+        timeout = self._strategy.idle_timeout
+        if timeout is None:
+            return
+        now = self.context.time_service.now()
+        alignment = self.context.alignment
+        if alignment is not None and alignment.paused:
+            self._last_activity = now  # a source that has to wait is not idle
+        elif now - self._last_activity >= timeout:
+            self._emitter.mark_idle()
 
     def process_block(self, block: Block) -> None:
         timestamps = block.timestamps
@@ -82,6 +110,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             before = repeat(MIN_TIMESTAMP) if timestamps is None else timestamps
             timestamps = [assign(value, old) for value, old in zip(records, before, strict=False)]
         elif timestamps is None:
+            if not self._needs_timestamps:
+                self._active()
+                self.output.emit(block)
+                return
             raise StreamError(
                 f"{self.context.name}: the records have no timestamps, and the watermark strategy "
                 "has no timestamp assigner: add with_timestamp_assigner(...)"
@@ -115,6 +147,13 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._flush(self._place)
         if self._progressive:
             self.output.emit_watermark(timestamp)
+            if self._member is not None:
+                self._member.on_watermark(timestamp)
+
+    def put_out_status(self, idle: bool) -> None:
+        self.output.emit_status(idle)
+        if self._member is not None:
+            self._member.idle = idle
 
     def _flush(self, until: int) -> None:
         block, done = self._pending, self._done
@@ -134,7 +173,11 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         if self._column is not None:
             timestamps = column_as_timestamps(columns.batch, self._column)
         if timestamps is None:
-            self.process_block(columns.to_block())
+            if self._needs_timestamps:
+                self.process_block(columns.to_block())
+            else:
+                self._active()
+                self.output.emit_columns(columns)
             return
         if len(timestamps):
             self._active()
@@ -152,6 +195,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def finish(self) -> None:
         if self._progressive:
             self._generator.on_periodic_emit(self._emitter)
+        if self._member is not None:
+            self._member.leave()
 
 
 def column_as_timestamps(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

@@ -1,0 +1,126 @@
+"""The operator that reads a source, with the timestamps and watermarks it gives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment, WatermarkStrategy
+from flinkray.datastream.connectors import (
+    CollectionSource,
+    FixedSplitsEnumerator,
+    SequentialReader,
+    Source,
+)
+from flinkray.datastream.window import TumblingEventTimeWindows
+from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Columns, Watermark
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness
+from flinkray.testing.operator_harness import OperatorHarness, Record
+
+BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
+BY_SOURCE = WatermarkStrategy.for_monotonous_timestamps()
+
+
+class Batches(Source[int]):
+    """Gives batches as they are."""
+
+    def __init__(self, *batches: Any) -> None:
+        self.batches = batches
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(self, context: Any, clock: Any) -> Any:
+        return FixedSplitsEnumerator(context, [0])
+
+    def create_reader(self, context: Any) -> Any:
+        return BatchesReader(context, self.batches)
+
+
+class BatchesReader(SequentialReader[int]):
+    def __init__(self, context: Any, batches: Any) -> None:
+        super().__init__(context)
+        self._batches = list(batches)
+
+    def open_split(self, split: int) -> None:
+        del self._batches[:split]
+
+    def read(self, max_records: int) -> Any:
+        return self._batches.pop(0) if self._batches else END_OF_INPUT
+
+    def remaining(self) -> int:
+        return 0
+
+
+def run(operator: SourceOperator) -> OperatorHarness:
+    h = OperatorHarness(operator, auto_watermark_interval=50)
+    operator.reader.add_splits([0])
+    operator.reader.notify_no_more_splits()
+    return h
+
+
+def test_timestamps_and_watermarks_come_from_the_strategy() -> None:
+    operator = SourceOperator(Batches(Block([3, 8])), strategy=BY_VALUE)
+    h = run(operator)
+    assert operator.emit_next() is None
+    h.processing_time(50)
+    assert h.output() == [Record(3, 3), Record(8, 8), Watermark(7)]
+    assert operator.emit_next() is END_OF_INPUT
+    h.finish()
+    assert h.output() == [Watermark(MAX_TIMESTAMP)]
+
+
+def test_records_keep_the_timestamps_that_the_source_gives() -> None:
+    batches = (
+        Block(["a"], [10]),
+        Columns(pa.record_batch({"x": [1]}), np.array([20], np.int64)),
+        Block(["untimed"]),
+        Columns(pa.record_batch({"x": [2]})),
+    )
+    operator = SourceOperator(Batches(*batches), strategy=BY_SOURCE)
+    h = run(operator)
+    for _ in batches:
+        operator.emit_next()
+    h.processing_time(50)
+    *records, watermark = h.output()
+    assert [record.timestamp for record in records] == [10, 20, None, None]
+    assert watermark == Watermark(19)
+
+
+def test_batch_mode_has_only_the_last_watermark() -> None:
+    operator = SourceOperator(Batches(Block([3, 8])), strategy=BY_VALUE, progressive=False)
+    h = run(operator)
+    operator.emit_next()
+    h.processing_time(500)
+    h.finish()
+    assert h.output() == [Record(3, 3), Record(8, 8), Watermark(MAX_TIMESTAMP)]
+
+
+def test_strategy_is_part_of_the_source_and_so_are_its_settings() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_source(CollectionSource([1]), BY_VALUE, "numbers").set_parallelism(3)
+    assert stream.get_name() == "Source: numbers"
+    (node,) = json.loads(env.get_execution_plan())["nodes"]
+    assert (node["type"], node["parallelism"]) == ("Source: numbers", 3)
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
+def test_windows_are_those_of_the_sources_time(mode: RuntimeExecutionMode) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(2).set_runtime_mode(mode)
+    stream = env.from_source(CollectionSource([1, 4, 7, 12]), BY_VALUE, "numbers")
+    sums = stream.window_all(TumblingEventTimeWindows.of(5)).reduce(lambda a, b: a + b)
+    assert list(sums.execute_and_collect()) == [5, 7, 12]
+
+
+def test_positions_of_batches_go_on() -> None:
+    operator = SourceOperator(Batches(Block([1, 2]), Block([3])))
+    h = run(operator)
+    operator.emit_next()
+    operator.emit_next()
+    assert [batch.origin.position for batch in h.batches()] == [0, 2]
