@@ -15,6 +15,7 @@ from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators, stage_descriptor
 from flinkray.actors.format_runner import FormatRunner
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master_leaders import JobMasterLeaders
 from flinkray.actors.job_master_slots import JobMasterSlots
 from flinkray.actors.messages import (
@@ -24,6 +25,7 @@ from flinkray.actors.messages import (
 )
 from flinkray.actors.settings import default_restart_strategy, heartbeat_settings
 from flinkray.actors.task_deployer import TaskDeployer
+from flinkray.actors.user_code_process import UserCodeProcessConnection
 from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
@@ -33,6 +35,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import (
     AllocationID,
+    ExecutionAttemptID,
     JobID,
     JobMasterId,
     JobVertexID,
@@ -48,6 +51,7 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler import job_scheduler_actions as act
 from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
+from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.slot_requests import (
     SlotEvent,
@@ -122,9 +126,12 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_lost=self._slots.lost,
             blob_server=lambda: self._leaders.blob_server,
         )
+        user_code = UserCodeProcessConnection(self, self._job_id)
+        self._aggregates = GlobalAggregates(user_code)
         self._formats = FormatRunner(
             self,
             self._graph,
+            user_code,
             on_initialized=lambda vertex_id, splits: self._apply(
                 self._scheduler.master_initialized(vertex_id, splits, self._now)
             ),
@@ -317,6 +324,16 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         return self._scheduler.partition_state(partition)
+
+    async def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, number: int, host: str
+    ) -> InputSplit | None:
+        return self._scheduler.request_next_input_split(attempt_id, number, host)
+
+    async def update_global_aggregate(
+        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
+    ) -> bytes:
+        return await self._aggregates.update(attempt_id, number, name, value, function)
 
     async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         self._task_executors.lose(resource_id, reason)

@@ -150,6 +150,19 @@ class TaskExecution:
         if self._leaders().is_led_by(job_id, job_master_id):
             self._python.results.release(job_id, partitions)
 
+    def master_of(self, attempt_id: ExecutionAttemptID) -> JobMasterGateway:
+        """The JobMaster that has deployed a Python task.
+
+        Raises:
+            TaskError: the task does not run here, or its JobMaster is lost.
+        """
+        job_id = self._python.job_of(attempt_id)
+        master = None if job_id is None else self._leaders().job_master(job_id)
+        if job_id is None or master is None:
+            raise TaskError(f"task {attempt_id} has no JobMaster at present")
+        self._refuse_past_leader(job_id, self._deployed_by[attempt_id])
+        return master
+
     def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId) -> None:
         if not self._leaders().is_led_by(job_id, job_master_id):
             raise TaskError(f"JobMaster {job_master_id} does not lead the job here: job {job_id}")

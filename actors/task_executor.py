@@ -23,6 +23,7 @@ from flinkray.actors.running_tasks import RunningTasks
 from flinkray.actors.settings import heartbeat_settings, registration_settings
 from flinkray.actors.slot_comparison import SlotComparison
 from flinkray.actors.slot_offering import SlotOffering
+from flinkray.actors.task_errors import TaskError
 from flinkray.actors.task_execution import TaskExecution
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.task_executor_host import TaskExecutorHost
@@ -47,7 +48,9 @@ from flinkray.rpc import (
     RpcService,
     TimerHandle,
 )
+from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.slots import WorkerLocation
+from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotTableAction, TaskSlotTable
 from flinkray.scheduler.tasks import (
     ResultPartitionID,
@@ -346,3 +349,25 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> PartitionPlaces:
         return self._python.results.find(job_id, data_set_id)
+
+    # what tasks ask of their JobMaster
+
+    async def request_partition_state(
+        self, job_id: JobID, partition: ResultPartitionID
+    ) -> ExecutionState:
+        master = self._job_leaders.job_master(job_id)
+        if master is None:
+            raise TaskError(f"job {job_id} has no JobMaster here at present")
+        return await master.request_partition_state(partition)
+
+    async def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, number: int
+    ) -> InputSplit | None:
+        master = self._tasks.master_of(attempt_id)
+        return await master.request_next_input_split(attempt_id, number, self._location.node_ip)
+
+    async def update_global_aggregate(
+        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
+    ) -> bytes:
+        master = self._tasks.master_of(attempt_id)
+        return await master.update_global_aggregate(attempt_id, number, name, value, function)

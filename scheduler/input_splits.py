@@ -31,16 +31,22 @@ class InputSplitAssigner:
         """Subtask -> what its present attempt was given."""
         self.reset()
 
-    def next_split(self, subtask_index: int, host: str = "") -> InputSplit | None:
-        """The next split for a subtask on that node; None: there are no more."""
+    def next_split(self, subtask_index: int, number: int, host: str = "") -> InputSplit | None:
+        """The *number*-th split, from 0, for a subtask on that node; None: there are no more.
+
+        One that was given already is given again: its answer may have been lost.
+        """
+        given = self._given.setdefault(subtask_index, [])
+        if number < len(given):
+            return given[number]
         local = self._by_host.get(host)
-        number = next(iter(local or self._free), None)
-        if number is None:
+        next_number = next(iter(local or self._free), None)
+        if next_number is None:
             return None
-        split = self._free.pop(number)
+        split = self._free.pop(next_number)
         for place in split.hosts:
-            self._by_host[place].pop(number, None)
-        self._given.setdefault(subtask_index, []).append(split)
+            self._by_host[place].pop(next_number, None)
+        given.append(split)
         return split
 
     def return_splits(self, subtask_index: int) -> None:

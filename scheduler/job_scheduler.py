@@ -182,13 +182,14 @@ class JobScheduler(SparkDriverEvents):
         return self.global_failure(cause, now)
 
     def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, host: str = ""
+        self, attempt_id: ExecutionAttemptID, number: int, host: str = ""
     ) -> InputSplit | None:
-        """The next input of a task; None: there is no more (or not for that attempt)."""
+        """The *number*-th input of a task, from 0; None: there is no more, or not for that attempt.
+        What was given once for a number is given again (JM-12)."""
         execution = self._graph.find(attempt_id)
         if execution is None or execution.state.is_terminal:
             return None
-        return self._formats.next_split(execution.vertex, host)
+        return self._formats.next_split(execution.vertex, number, host)
 
     # slots
 

@@ -70,10 +70,10 @@ class MasterFormats:
         self._pending.clear()
         return True
 
-    def next_split(self, vertex: ExecutionVertex, host: str) -> InputSplit | None:
-        """The next input of a subtask."""
+    def next_split(self, vertex: ExecutionVertex, number: int, host: str) -> InputSplit | None:
+        """The *number*-th input of a subtask."""
         assigner = self._splits.get(vertex.job_vertex.vertex.vertex_id)
-        return None if assigner is None else assigner.next_split(vertex.subtask_index, host)
+        return None if assigner is None else assigner.next_split(vertex.subtask_index, number, host)
 
     def reset(self, vertices: Sequence[ExecutionVertex], is_global: bool) -> None:
         """These are going to be executed again: splits are handed out again (JM-12)."""

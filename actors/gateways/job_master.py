@@ -10,15 +10,18 @@ from flinkray.actors.messages import (
 )
 from flinkray.core.ids import (
     AllocationID,
+    ExecutionAttemptID,
     JobID,
     ResourceID,
     ResourceManagerId,
 )
 from flinkray.rpc.gateway import (
+    ask_timeout,
     oneway,
     runs_to_completion,
 )
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.job_info import JobDetails
 from flinkray.scheduler.slot_requests import (
     SlotEvent,
@@ -73,6 +76,26 @@ class JobMasterGateway(SparkStageListenerGateway):
         Raises:
             ValueError: the job has no such partition.
             PartitionProducerDisposedError: it is of an attempt that is not the current one.
+        """
+
+    @abstractmethod
+    async def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, number: int, host: str
+    ) -> InputSplit | None:
+        """The *number*-th input of a task, counted from 0, near *host* if there is one; None: there
+        is no more.  Who asks again for the last one is answered the same.
+        """
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    @runs_to_completion
+    async def update_global_aggregate(
+        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
+    ) -> bytes:
+        """Add a pickled value to the aggregate of that name, and return its pickled result.
+
+        *function* makes the AggregateFunction.  *number* counts the task's updates: one that is
+        asked for again is made once.  Raises what the user's function raises.
         """
 
     @abstractmethod

@@ -8,13 +8,17 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartition
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler import distribution
+from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.tasks import InputInformation, PartitionLocations
+from flinkray.streaming.functions import AggregateFunction
 
 T = TypeVar("T")
+OUT = TypeVar("OUT")
 
 MAX_BUFFER = 4 * 2**20
 """Bytes: with what is around it a buffer must fit into a message."""
@@ -110,6 +114,7 @@ class TaskContext:
     """In the order of the vertex's results."""
     restored_state: bytes | None
     _cancellation: Cancellation
+    _services: JobServices
 
     @property
     def subtask_index(self) -> int:
@@ -118,6 +123,26 @@ class TaskContext:
     @property
     def attempt_number(self) -> int:
         return self.attempt_id.attempt_number
+
+    async def next_input_split(self) -> InputSplit | None:
+        """A part of the vertex's input, as its master format has divided it, for this task to read;
+        None: there are no more.
+
+        Whoever is ready for more is given the next.  All that a task was given that fails is given
+        out again.
+        """
+        return await self._services.next_input_split()
+
+    async def update_global_aggregate(
+        self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
+    ) -> OUT:
+        """Add a value to the job's aggregate of that name, and get the result with it in.
+
+        All tasks of the job share it, one update after the other.  It lives with the JobMaster, so
+        it knows nothing of checkpoints: what a task has added stays when the task is restarted.
+        *function* runs in a process beside the JobMaster, and travels with each update.
+        """
+        return await self._services.update_global_aggregate(name, value, function)
 
     @property
     def is_cancelled(self) -> bool:

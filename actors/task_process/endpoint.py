@@ -23,6 +23,7 @@ from flinkray.actors.task_process.gateway import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
+from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartition, ResultPartitions
 from flinkray.actors.task_process.produced import produced_partitions
@@ -81,6 +82,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             rpc_service,
             configuration.get(options.REQUEST_BACKOFF_INITIAL),
             configuration.get(options.REQUEST_BACKOFF_MAX),
+            producer_state=task_executor.request_partition_state,
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: Batches[TaskExecutionState] = Batches(self, self._tell, MOST_STATES)
@@ -150,6 +152,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
                 tuple(map(OutputPartition, partitions)),
                 deployment.restored_state,
                 cancellation,
+                JobServices(attempt_id, self._task_executor),
             )
 
         async def finish() -> None:

@@ -8,6 +8,8 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, IntermediateDataSetID, JobID
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
+from flinkray.scheduler.input_splits import InputSplit
+from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import ResultPartitionID, TaskDeployments, TaskExecutionState
 
 TASK_PROCESS_ENDPOINT = "taskprocess"
@@ -133,3 +135,21 @@ class TaskProcessListenerGateway(RpcGateway):
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> PartitionPlaces:
         """Those of the data set that this TaskExecutor has."""
+
+    # handed on to the JobMaster; see there
+
+    @abstractmethod
+    async def request_partition_state(
+        self, job_id: JobID, partition: ResultPartitionID
+    ) -> ExecutionState: ...
+
+    @abstractmethod
+    async def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, number: int
+    ) -> InputSplit | None: ...
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    async def update_global_aggregate(
+        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
+    ) -> bytes: ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 from flinkray.actors.task_process.gateway import (
     JobPartition,
@@ -12,29 +13,48 @@ from flinkray.actors.task_process.gateway import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcService
 from flinkray.scheduler.slots import WorkerLocation
+from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID
 
 MAX_BYTES = 2**20
 """Asked for at once."""
 
+_BEFORE_IT_RUNS = (
+    ExecutionState.CREATED,
+    ExecutionState.SCHEDULED,
+    ExecutionState.DEPLOYING,
+    ExecutionState.INITIALIZING,
+)
+"""States of a producer whose partition may not be there yet."""
+
 
 class PartitionReader:
     """For all tasks of a process: what they have found out is kept for the next."""
 
-    def __init__(self, rpc_service: RpcService, initial_backoff: float, max_backoff: float) -> None:
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        initial_backoff: float,
+        max_backoff: float,
+        *,
+        producer_state: Callable[[JobID, ResultPartitionID], Coroutine[Any, Any, ExecutionState]],
+    ) -> None:
         """A partition that is not found is looked for again after *initial_backoff* seconds, then
-        after twice as long, and so on up to *max_backoff*, after which it is given up."""
+        after twice as long, and so on up to *max_backoff*, after which it is given up: unless its
+        producer has not begun yet, as *producer_state* says, which asks the JobMaster (JM-13)."""
         self._rpc_service = rpc_service
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
+        self._producer_state = producer_state
         self._places: dict[
             tuple[JobID, IntermediateDataSetID, str], dict[ResultPartitionID, str]
         ] = {}
         """Job, data set, TaskExecutor's address -> partitions there and their task processes."""
+        self._questions: dict[JobPartition, asyncio.Future[bool]] = {}
         self._searches: dict[tuple[JobID, IntermediateDataSetID, str], asyncio.Future[None]] = {}
 
     def forget_job(self, job_id: JobID) -> None:
@@ -82,9 +102,28 @@ class PartitionReader:
                 key = (job_id, partition_id.data_set_id, location.address)
                 self._places.get(key, {}).pop(partition_id, None)
             if backoff > self._max_backoff:
-                raise PartitionNotFoundError(partition_id, location.resource_id) from cause
+                if not await self._is_to_come(job_id, partition_id):
+                    raise PartitionNotFoundError(partition_id, location.resource_id) from cause
+                backoff = self._max_backoff
             await asyncio.sleep(backoff)
             backoff *= 2
+
+    async def _is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
+        """Whether its producer is on its way.  One question at a time, for all tasks here."""
+        wanted = JobPartition(job_id, partition_id)
+        question = self._questions.get(wanted)
+        if question is None:
+            question = asyncio.ensure_future(self._ask_for_producer(wanted))
+            self._questions[wanted] = question
+            question.add_done_callback(lambda _: self._questions.pop(wanted))
+        return await asyncio.shield(question)
+
+    async def _ask_for_producer(self, wanted: JobPartition) -> bool:
+        try:
+            state = await self._producer_state(wanted.job_id, wanted.partition)
+        except (FlinkRayError, ValueError):  # it was replaced, or there is nobody to ask
+            return False
+        return state in _BEFORE_IT_RUNS
 
     async def _say_that_all_is_read(
         self,

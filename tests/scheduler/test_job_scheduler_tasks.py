@@ -669,7 +669,7 @@ def started() -> TasksUnderTest:
 
 
 def split_numbers(tasks: TasksUnderTest, attempt: ExecutionAttemptID, often: int) -> list[object]:
-    splits = [tasks.scheduler.request_next_input_split(attempt) for _ in range(often)]
+    splits = [tasks.scheduler.request_next_input_split(attempt, n) for n in range(often)]
     return [split and split.number for split in splits]
 
 
@@ -727,10 +727,10 @@ def test_splits_are_handed_out_near_ones_first_and_each_once() -> None:
     """JM-12."""
     tasks = started()
     first = tasks.attempt("a1")
-    near = tasks.scheduler.request_next_input_split(first, "near")
+    near = tasks.scheduler.request_next_input_split(first, 0, "near")
     assert near == SPLITS[3]
-    assert split_numbers(tasks, first, 4) == [0, 1, 2, None]
-    assert tasks.scheduler.request_next_input_split(tasks.attempt("b1")) is None
+    assert split_numbers(tasks, first, 5) == [3, 0, 1, 2, None]
+    assert tasks.scheduler.request_next_input_split(tasks.attempt("b1"), 0) is None
 
 
 def test_local_failover_hands_out_the_failed_subtasks_splits_again() -> None:

@@ -1,0 +1,84 @@
+"""What a task asks of its JobMaster: inputs, and values that all tasks of the job add to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
+from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
+from flinkray.core.ids import ExecutionAttemptID
+from flinkray.scheduler.input_splits import InputSplit
+from flinkray.spark.user_code import cloudpickle, dump_function
+from flinkray.streaming.functions import AggregateFunction
+
+T = TypeVar("T")
+OUT = TypeVar("OUT")
+
+_RETRY_DELAY = 0.1
+"""Seconds until something is asked for again."""
+
+
+class JobServices:
+    """Of one attempt.  It asks until it is answered, and what it asks for happens once: requests
+    are numbered."""
+
+    def __init__(
+        self, attempt_id: ExecutionAttemptID, task_executor: TaskProcessListenerGateway
+    ) -> None:
+        """*task_executor* hands on to the JobMaster."""
+        self._attempt_id = attempt_id
+        self._task_executor = task_executor
+        self._splits = 0
+        self._updates = 0
+        self._functions: dict[str, tuple[AggregateFunction[Any, Any, Any], bytes]] = {}
+        """By aggregate: what was pickled last for it."""
+        self._turn = asyncio.Lock()
+        """User code may ask from several coroutines at once; the numbers must come in order."""
+
+    async def next_input_split(self) -> InputSplit | None:
+        """See :meth:`TaskContext.next_input_split`.
+
+        Raises:
+            TaskError: the JobMaster is gone, and this task with it.
+        """
+        async with self._turn:
+            attempt_id, number = self._attempt_id, self._splits
+            split = await self._ask(
+                lambda: self._task_executor.request_next_input_split(attempt_id, number)
+            )
+            if split is not None:
+                self._splits += 1
+            return split
+
+    async def update_global_aggregate(
+        self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
+    ) -> OUT:
+        """See :meth:`TaskContext.update_global_aggregate`."""
+        code, data = self._dump(name, function), cloudpickle.dumps(value)
+        async with self._turn:
+            attempt_id, number = self._attempt_id, self._updates
+            self._updates += 1
+            result = await self._ask(
+                lambda: self._task_executor.update_global_aggregate(
+                    attempt_id, number, name, data, code
+                )
+            )
+        loaded: OUT = cloudpickle.loads(result)
+        return loaded
+
+    def _dump(self, name: str, function: AggregateFunction[Any, Any, Any]) -> bytes:
+        known, code = self._functions.get(name, (None, b""))
+        if known is not function:
+            code = dump_function(lambda _: function)
+            self._functions[name] = function, code
+        return code
+
+    async def _ask(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        while True:
+            try:
+                return await request()
+            except (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError):
+                # if it is the JobMaster that is gone, this task is cancelled soon
+                await asyncio.sleep(_RETRY_DELAY)

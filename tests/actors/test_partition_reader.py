@@ -1,0 +1,124 @@
+"""How long a reader looks for a partition that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.actors.task_process.gateway import (
+    JobPartition,
+    PartitionData,
+    PartitionNotFoundError,
+    PartitionPlaces,
+    TaskProcessGateway,
+    TaskProcessListenerGateway,
+)
+from flinkray.actors.task_process.partition_reader import PartitionReader
+from flinkray.core.errors import PartitionProducerDisposedError
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID, WorkerGroupId
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.scheduler.slots import WorkerLocation
+from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID, pack_numbers
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import number
+
+JOB, DATA_SET = number(JobID, 1), number(IntermediateDataSetID, 1)
+PARTITION = ResultPartitionID(DATA_SET, 0, 0)
+
+
+class Surroundings:
+    """A reader, and a TaskExecutor that has its partition after a number of seconds."""
+
+    def __init__(self, *, there_after: float, states: list[ExecutionState | Exception]) -> None:
+        network = LocalNetwork()
+        self._begin = asyncio.get_running_loop().time()
+        self._there_after = there_after
+        self._states = states
+        self.questions: list[tuple[JobID, ResultPartitionID]] = []
+        self._process = TestingGateway(TaskProcessGateway)
+        self._process.on(TaskProcessGateway.read_partition).calling(self._read)
+        self._process.start(LocalRpcService("process", network), "taskprocess")
+        executor = TestingGateway(TaskProcessListenerGateway)
+        executor.on(TaskProcessListenerGateway.find_partitions).calling(self._find)
+        executor.start(LocalRpcService("executor", network), "taskexecutor")
+        location = WorkerLocation(
+            ResourceID("executor"), executor.address, "n", "127.0.0.1", 1, WorkerGroupId("g"), 0
+        )
+        self.locations = PartitionLocations(
+            DATA_SET, 0, (location,), pack_numbers([0]), pack_numbers([0])
+        )
+        self.reader = PartitionReader(
+            LocalRpcService("reader", network), 0.1, 10.0, producer_state=self._state
+        )
+
+    @property
+    def seconds(self) -> float:
+        return asyncio.get_running_loop().time() - self._begin
+
+    def _find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
+        if self.seconds < self._there_after:
+            return PartitionPlaces((), ())
+        return PartitionPlaces((self._process.address,), ((PARTITION,),))
+
+    def _read(
+        self, wanted: JobPartition, subpartition: int, position: int, _: int
+    ) -> PartitionData:
+        return PartitionData((b"data",) if position == 0 else (), is_end=True)
+
+    async def _state(self, job_id: JobID, partition: ResultPartitionID) -> ExecutionState:
+        self.questions.append((job_id, partition))
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+    async def read(self) -> list[bytes]:
+        return [data async for data in self.reader.read(JOB, self.locations, 0, 0)]
+
+
+@on_virtual_time
+async def test_a_partition_whose_producer_has_not_begun_is_waited_for() -> None:
+    """JM-13, TM-26: however long its process takes to start."""
+    around = Surroundings(there_after=300.0, states=[ExecutionState.DEPLOYING])
+    assert await around.read() == [b"data"]
+    assert around.seconds >= 300
+    assert set(around.questions) == {(JOB, PARTITION)}
+
+
+@on_virtual_time
+async def test_a_partition_that_its_running_producer_does_not_have_is_given_up() -> None:
+    """TM-26, JM-13."""
+    around = Surroundings(there_after=300.0, states=[ExecutionState.RUNNING])
+    with pytest.raises(PartitionNotFoundError):
+        await around.read()
+    assert 10 <= around.seconds <= 21
+    assert len(around.questions) == 1
+
+
+@on_virtual_time
+async def test_a_partition_whose_producer_was_replaced_is_given_up() -> None:
+    """JM-13."""
+    around = Surroundings(
+        there_after=300.0,
+        states=[ExecutionState.SCHEDULED, PartitionProducerDisposedError(str(PARTITION), 1)],
+    )
+    with pytest.raises(PartitionNotFoundError):
+        await around.read()
+    assert len(around.questions) == 2
+
+
+@on_virtual_time
+async def test_a_partition_that_is_there_in_time_is_read_without_a_question() -> None:
+    around = Surroundings(there_after=3.0, states=[ExecutionState.RUNNING])
+    assert await around.read() == [b"data"]
+    assert around.questions == []
+
+
+@on_virtual_time
+async def test_many_readers_of_a_partition_ask_one_question_at_a_time() -> None:
+    around = Surroundings(there_after=30.0, states=[ExecutionState.DEPLOYING])
+    await asyncio.gather(*(around.read() for _ in range(50)))
+    assert len(around.questions) < 5
