@@ -20,7 +20,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import FencingToken
 from flinkray.core.message import type_name
-from flinkray.rpc.call_context import outside_of_handler
+from flinkray.rpc.background_tasks import BackgroundTasks
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.deadlines import Deadlines
@@ -75,11 +75,14 @@ class BaseRpcService(RpcService):
         self._names = 0
         self._endpoints: dict[str, tuple[int, RpcEndpoint]] = {}
         self._by_number: dict[int, RpcEndpoint] = {}
+        self._tasks = BackgroundTasks(self.loop, process_name)
         self._pool = ConnectionPool(
-            self._open_transport, self._new_connection, self.create_task, self._connection_opened
+            self._open_transport,
+            self._new_connection,
+            self._tasks,
+            self._connection_opened,
         )
         self._peers: dict[ServerConnection, None] = {}
-        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -134,7 +137,7 @@ class BaseRpcService(RpcService):
         if known is endpoint:
             del self._endpoints[endpoint.endpoint_id], self._by_number[number]
             for peer in self._peers:
-                peer.endpoint_terminated(number, ENDED)
+                peer.endpoint_terminated(number)
 
     def find_endpoint(self, endpoint_id: str) -> tuple[int, RpcEndpoint | None]:
         """For connections: number and endpoint."""
@@ -161,7 +164,9 @@ class BaseRpcService(RpcService):
         if known is not endpoint:
             raise RecipientUnreachableError(f"{endpoint.address}: {ENDED}")
         token = getattr(endpoint, "fencing_token", None)
-        return self._proxy(gateway, self._loopback(), number, endpoint.address, token)
+        loopback = self._loopback()
+        loopback.follow((number,))
+        return self._proxy(gateway, loopback, number, endpoint.address, token)
 
     # --- calling side -------------------------------------------------------------------------
 
@@ -263,9 +268,9 @@ class BaseRpcService(RpcService):
             await self._end_process()
 
         # not one of the service's tasks, which end with the service
-        task = self.loop.create_task(stop())
+        task = self.loop.create_task(stop(), name=f"{self.process_name}: stop")
         self._stop_task = task
-        task.add_done_callback(_log_failure)
+        task.add_done_callback(self._tasks.report_failure)
 
     def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
         """Processes start at once here, unless a subclass knows better."""
@@ -284,8 +289,10 @@ class BaseRpcService(RpcService):
             binding = binding_of(target)
             watch = TerminationWatch(binding.address, on_terminated)
             watching = (binding.connection, binding.number, binding.address)
-        task = self.create_task(self._watch(watch, watching))
+        task = self.create_task(self._watch(watch, watching), f"watch {watch.address}")
         watch.on_end(lambda: _cancel(task))
+        # who waits for an end is better told too early than never
+        task.add_done_callback(lambda ended: _fire_if_failed(watch, ended))
         return watch
 
     async def _watch(
@@ -294,26 +301,13 @@ class BaseRpcService(RpcService):
         try:
             connection, number, _ = watching or await self._resolve(watch.address, None)
             while True:
-                reason = await self._end_of(connection, number)
+                reason = await connection.until_end_of(number)
                 if not connection.is_lost or connection.has_ended(number):
                     break
                 connection = self._pool.successor_of(connection)
         except RpcError as error:
             reason = str(error)
         watch.fire(reason)
-
-    async def _end_of(self, connection: ClientConnection, number: int) -> str:
-        ended: asyncio.Future[str] = self.loop.create_future()
-
-        def set_ended(reason: str) -> None:
-            if not ended.done():
-                ended.set_result(reason)
-
-        release = connection.on_end_of(number, set_ended)
-        try:
-            return await ended
-        finally:
-            release()
 
     # --- work and end -------------------------------------------------------------------------
 
@@ -337,15 +331,11 @@ class BaseRpcService(RpcService):
         initial_delay: float | None = None,
     ) -> PeriodicTask:
         delay = interval if initial_delay is None else initial_delay
-        return PeriodicTask(self.create_task, fn, interval, delay)
+        return PeriodicTask(self._tasks.create_awaited, fn, interval, delay)
 
-    def create_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work of the service itself; cancelled when it closes."""
-        task = outside_of_handler(self.loop.create_task, coroutine)
-        self._tasks[task] = None
-        task.add_done_callback(lambda _: self._tasks.pop(task))
-        task.add_done_callback(_retrieve)
-        return task
+    def create_task(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Work of the service itself; cancelled when it closes.  An exception is logged."""
+        return self._tasks.create(coroutine, name)
 
     async def close(self) -> None:
         if self._closing is None:
@@ -368,9 +358,7 @@ class BaseRpcService(RpcService):
     async def _release(self) -> None:
         """Give up connections, tasks and threads."""
         self._open_no_more()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
+        tasks = self._tasks.cancel()
         if tasks:
             await asyncio.wait(tasks)
         for connection in self.connections():
@@ -398,11 +386,6 @@ def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # whoever waits for the task gets it
-
-
-def _log_failure(task: asyncio.Task[Any]) -> None:
+def _fire_if_failed(watch: TerminationWatch, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        logger.error("stopping failed: %r", task.exception(), exc_info=task.exception())
+        watch.fire(f"watching it failed: {task.exception()!r}")

@@ -31,13 +31,12 @@ from flinkray.rpc.envelope import (
     TELL,
     TERMINATED,
     Kind,
-    Payload,
     frame_of,
     unpack_answer,
 )
 from flinkray.rpc.metrics import MethodRecorder
 from flinkray.rpc.packing import Packed
-from flinkray.rpc.pending_answer import PendingAnswer
+from flinkray.rpc.pending_answer import PendingAnswer, Resolution
 from flinkray.rpc.tracing import outgoing_trace
 from flinkray.rpc.transport import OpeningTransport, Transport
 
@@ -73,8 +72,12 @@ class ClientConnection:
         """So many attempts in a row to open a connection to this incarnation again failed."""
         self.retry_at = 0.0
         """Loop time before which there is no other attempt."""
-        self.followed: set[int] = set()
-        """Numbers of the endpoints whose end the other side is to report."""
+        self.followed: set[int] = {CONTROL_LANE}
+        """Numbers of the endpoints that were resolved and whose end was not reported.
+
+        Numbers are never used twice, so one that is missing here has ended, and what has ended
+        takes no room.
+        """
         self.refused_frames = 0
         """Frames that made no sense."""
         self._transport = transport
@@ -84,7 +87,6 @@ class ClientConnection:
         self._time = time_of(self._loop)
         self._sequence = 0
         self._pending: dict[int, PendingAnswer] = {}
-        self._ended: dict[int, str] = {}
         self._listeners: dict[int, dict[object, Callable[[str], None]]] = {}
         self._lost_listeners: list[Callable[[], None]] = []
 
@@ -94,11 +96,11 @@ class ClientConnection:
 
     def end_of(self, target: int) -> str | None:
         """Why endpoint number *target* can not be reached any more; None while it can."""
-        return self.lost_reason or self._ended.get(target)
+        return self.lost_reason or (ENDED if self.has_ended(target) else None)
 
     def has_ended(self, target: int) -> bool:
-        """Whether endpoint number *target* is known to have terminated."""
-        return target in self._ended
+        """Whether endpoint number *target*, once resolved, is known to have terminated."""
+        return target not in self.followed
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -113,18 +115,16 @@ class ClientConnection:
         """
         what = f"{self.process_name}/{endpoint_id}"
         payload = _NONE if gateway is None else codec.encode(gateway)
-        answer = await self._request(RESOLVE, what, payload, timeout, endpoint_id)
+        answer = await self._request(RESOLVE, what, payload, timeout, endpoint_id, Resolution)
         match answer:
             case (int(number), str(full_id)):
-                if number not in self._ended:
-                    self.followed.add(number)
                 return number, full_id
         raise RpcSerializationError(f"{what}: unexpected answer {answer!r}")
 
     def follow(self, numbers: Iterable[int]) -> None:
         """Have the ends of endpoints reported that another connection had resolved."""
         for number in numbers:
-            if number in self.followed or number in self._ended or self.is_lost:
+            if number in self.followed or self.is_lost:
                 continue
             self.followed.add(number)
             what = f"{self.process_name}: endpoint number {number}"
@@ -133,7 +133,7 @@ class ClientConnection:
 
     def _followed(self, number: int, answer: asyncio.Future[Any]) -> None:
         if not answer.cancelled() and isinstance(answer.exception(), RpcConnectionError):
-            self._endpoint_ended(number, ENDED)
+            self._endpoint_ended(number)
 
     async def stop_process(self) -> None:
         """Have the process close its endpoints and end; returns when it is about to end."""
@@ -147,10 +147,18 @@ class ClientConnection:
         return bool(await self._request(PING, self.process_name, _NONE, timeout))
 
     async def _request(
-        self, kind: int, what: str, payload: bytes, timeout: float | None, method: str = ""
+        self,
+        kind: int,
+        what: str,
+        payload: bytes,
+        timeout: float | None,
+        method: str = "",
+        answer_type: type[PendingAnswer] = PendingAnswer,
     ) -> Any:
         recorder = MethodRecorder()  # of no interest
-        answer = self.ask(what, CONTROL_LANE, method, None, payload, timeout, recorder, kind)
+        answer = self.ask(
+            what, CONTROL_LANE, method, None, payload, timeout, recorder, kind, answer_type
+        )
         try:
             return await answer.future
         except asyncio.CancelledError:
@@ -167,6 +175,7 @@ class ClientConnection:
         timeout: float | None,
         recorder: MethodRecorder,
         kind: int = ASK,
+        answer_type: type[PendingAnswer] = PendingAnswer,
     ) -> PendingAnswer:
         """Send a request; who is cancelled while waiting for the answer must give it up.
 
@@ -175,7 +184,7 @@ class ClientConnection:
         sequence = self._send(what, kind, target, method, token, timeout, payload)
         begun = self._time()
         future = self._loop.create_future()
-        answer = PendingAnswer(self, sequence, what, timeout, begun, future, recorder)
+        answer = answer_type(self, sequence, what, timeout, begun, future, recorder)
         self._pending[sequence] = answer
         if timeout is not None:
             self._deadlines.add(begun + timeout, answer)
@@ -212,7 +221,7 @@ class ClientConnection:
         timeout: float | None,
         payload: Packed,
     ) -> int:
-        if self.lost_reason is not None or target in self._ended:
+        if self.lost_reason is not None or target not in self.followed:
             raise RecipientUnreachableError(f"{what}: {self.end_of(target)}")
         sequence = self._sequence = self._sequence + 1
         trace = outgoing_trace()
@@ -242,7 +251,7 @@ class ClientConnection:
             self.frame_refused(str(error))
             return
         if kind == TERMINATED:
-            self._terminated(sequence, payload)
+            self._endpoint_ended(sequence)
             return
         answer = self._pending.pop(sequence, None)
         if answer is None:
@@ -269,19 +278,11 @@ class ClientConnection:
         self.refused_frames += 1
         logger.warning("refused a frame from %s: %s", self.process_name, reason)
 
-    def _terminated(self, number: int, payload: Payload) -> None:
-        try:
-            reason = str(codec.decode(payload))
-        except RpcSerializationError as error:
-            self.frame_refused(str(error))
-            return
-        self._endpoint_ended(number, reason)
-
-    def _endpoint_ended(self, number: int, reason: str) -> None:
-        self.followed.discard(number)
-        self._ended[number] = reason
+    def _endpoint_ended(self, number: int) -> None:
+        if number != CONTROL_LANE:
+            self.followed.discard(number)
         for callback in tuple(self._listeners.pop(number, {}).values()):
-            callback(reason)
+            callback(ENDED)
 
     # --- ends ---------------------------------------------------------------------------------
 
@@ -301,6 +302,20 @@ class ClientConnection:
             self._listeners.get(target, {}).pop(key, None)
 
         return release
+
+    async def until_end_of(self, target: int) -> str:
+        """Return why, when the endpoint has terminated or the connection is lost."""
+        ended: asyncio.Future[str] = self._loop.create_future()
+
+        def set_ended(reason: str) -> None:
+            if not ended.done():
+                ended.set_result(reason)
+
+        release = self.on_end_of(target, set_ended)
+        try:
+            return await ended
+        finally:
+            release()
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Be told when the connection is lost."""

@@ -9,12 +9,12 @@ connection that never broke, and nothing is sent twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakValueDictionary
 
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
+from flinkray.rpc.background_tasks import BackgroundTasks
 from flinkray.rpc.connection import ClientConnection
 from flinkray.rpc.transport import OpeningTransport, Transport
 
@@ -43,7 +43,7 @@ class ConnectionPool:
         self,
         open_transport: Callable[[str, object], Awaitable[Opened]],
         new_connection: Callable[[str, str, Transport], ClientConnection],
-        create_task: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
+        tasks: BackgroundTasks,
         on_open: Callable[[ClientConnection], None],
     ) -> None:
         """*open_transport*: to a process by its name, or (second argument not None) to the very
@@ -54,7 +54,7 @@ class ConnectionPool:
         """
         self._open_transport = open_transport
         self._new_connection = new_connection
-        self._create_task = create_task
+        self._tasks = tasks
         self._on_open = on_open
         self._loop = asyncio.get_running_loop()
         self._connections: dict[str, ClientConnection] = {}
@@ -87,7 +87,9 @@ class ConnectionPool:
             return connection
         task = self._connecting.get(process_name)
         if task is None:
-            task = self._create_task(self._connect(process_name))
+            task = self._tasks.create_awaited(
+                self._connect(process_name), f"connect to {process_name}"
+            )
             self._connecting[process_name] = task
         return await asyncio.shield(task)
 
@@ -150,7 +152,10 @@ class ConnectionPool:
         connection.where = lost.where
         connection.failed_openings = lost.failed_openings
         self.keep(connection)
-        self._create_task(self._open_again(connection, opening, str(lost.lost_reason)))
+        self._tasks.create(
+            self._open_again(connection, opening, str(lost.lost_reason)),
+            f"connect to {lost.process_name} again",
+        )
         return connection
 
     async def _open_again(

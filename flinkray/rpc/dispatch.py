@@ -207,12 +207,12 @@ class ServerConnection:
         self._resolved.add(number)
         self._reply(RESULT, sequence, (number, endpoint.endpoint_id))
 
-    def endpoint_terminated(self, number: int, reason: str) -> None:
+    def endpoint_terminated(self, number: int) -> None:
         """Tell the peer, if it has ever asked for this endpoint."""
         self._lanes.pop(number, None)
         if number in self._resolved:
             self._resolved.discard(number)
-            self._reply(TERMINATED, number, reason)
+            self._reply(TERMINATED, number, None)
 
     # --- calls under way ----------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class Listener:
         new_stream: Callable[[], FrameStream],
         welcome: Callable[[FrameStream], Coroutine[Any, Any, None]],
         refuse: Callable[[str], None],
-        create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        create_task: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
         tls: ssl.SSLContext | None,
     ) -> None:
         """*welcome* gets each new peer's stream; *refuse* hears why one did not come so far."""
@@ -83,7 +83,7 @@ class Listener:
     def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         listening.setblocking(False)
         self._sockets.append(listening)
-        self._loops.append(self._create_task(self._accept(listening, tls)))
+        self._loops.append(self._create_task(self._accept(listening, tls), "accept peers"))
 
     async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class Listener:
                 logger.warning("no peer can be accepted: %s", error)
                 await asyncio.sleep(_EXHAUSTED_PAUSE)
                 continue
-            self._create_task(self._begin(accepted, tls))
+            self._create_task(self._begin(accepted, tls), "welcome a peer")
 
     async def _begin(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()

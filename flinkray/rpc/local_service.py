@@ -153,7 +153,9 @@ class LocalNetwork:
         service = LocalRpcService(spec.name, self, clock=clock, ask_timeout=ask_timeout)
         process.service = service
         # a task of the new process: it ends with that one, and not with who spawned it
-        creation = process.creation = service.create_task(self._create(process, service, spec))
+        creation = process.creation = service._tasks.create_awaited(
+            self._create(process, service, spec), "start"
+        )
         try:
             return await asyncio.shield(creation)
         except asyncio.CancelledError:
@@ -256,8 +258,7 @@ class LocalRpcService(BaseRpcService):
         """Die as by SIGKILL: nothing is stopped, nobody is told but by broken connections."""
         self._leave()
         self._open_no_more()
-        for task in tuple(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         reason = f"the process {self.process_name} died"
         for connection in self.connections():
             connection.break_off(reason)

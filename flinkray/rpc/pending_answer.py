@@ -72,3 +72,18 @@ class PendingAnswer:
             self._recorder.failures += 1
             self.future.set_exception(error)
         del self.future
+
+
+class Resolution(PendingAnswer):
+    """A request for an endpoint's number, which is followed from the moment the answer is here.
+
+    Not when its caller runs again: the notice of the endpoint's end may come before.
+    """
+
+    __slots__ = ()
+
+    def succeed(self, value: object) -> None:
+        match value:
+            case (int(number), str()):
+                self._connection.followed.add(number)
+        super().succeed(value)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from flinkray.core.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
 
 
 class PeriodicTask:
@@ -15,7 +18,7 @@ class PeriodicTask:
 
     def __init__(
         self,
-        create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        create_awaited_task: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
         fn: Callable[[], Awaitable[None] | None],
         interval: float,
         initial_delay: float,
@@ -29,7 +32,9 @@ class PeriodicTask:
         self._fn = fn
         self._interval = interval
         self._is_in_run = False
-        self._task = create_task(self._repeat(initial_delay))
+        name = getattr(fn, "__qualname__", repr(fn))
+        task_name = f"{name}, each {interval:g} s"
+        self._task = create_awaited_task(self._repeat(initial_delay), task_name)
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
@@ -53,4 +58,6 @@ class PeriodicTask:
         if error is None:
             self.future.cancel()
         elif not self.future.done():
+            logger.error("%s: failed: %r", task.get_name(), error, exc_info=error)
             self.future.set_exception(error)
+            self.future.exception()  # it was logged, should nobody wait for it

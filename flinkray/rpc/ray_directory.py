@@ -92,10 +92,14 @@ class RayDirectory:
         self._put(_STANDBY + name.encode())
         internal_kv._internal_kv_del(_STARTING + name.encode(), namespace=self._space)
 
-    def remove_standby(self, name: str) -> None:
-        """It is not any more, or will not be.  Idempotent."""
-        for prefix in (_STARTING, _STANDBY):
-            internal_kv._internal_kv_del(prefix + name.encode(), namespace=self._space)
+    def remove_standby(self, name: str) -> bool:
+        """It is not any more, or will not be.  Idempotent.
+
+        Returns whether it was ready: of all who remove it at the same time, one hears that.
+        """
+        internal_kv._internal_kv_del(_STARTING + name.encode(), namespace=self._space)
+        key = _STANDBY + name.encode()
+        return internal_kv._internal_kv_del(key, namespace=self._space) > 0
 
     def ready_standbys(self) -> list[str]:
         """Names, sorted."""

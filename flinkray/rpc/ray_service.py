@@ -86,7 +86,7 @@ class RayRpcService(BaseRpcService):
             None if tls is None else tls.server,
         )
         self._carrier = Carrier(
-            lambda stream: _ignore(self.create_task(self._welcome(stream))),
+            lambda stream: _ignore(self.create_task(self._welcome(stream), "welcome a peer")),
             lambda: self.max_frame_size,
         )
         # a driver of Ray Client is on no node of the cluster
@@ -146,7 +146,7 @@ class RayRpcService(BaseRpcService):
             await service.close()
             raise
         if service._dialler.node_id is not None:  # Ray Client has no metrics
-            service.create_task(service._export_metrics())
+            service.create_task(service._export_metrics(), "export metrics")
         return service
 
     @classmethod
@@ -249,7 +249,9 @@ class RayRpcService(BaseRpcService):
         assert isinstance(where, Whereabouts)
         # a connection that Ray carries ends with the calls that carry it
         if where.record.actor_id is not None and not where.is_carried:
-            sentinel = self.create_task(self._guard(connection, where.record))
+            sentinel = self.create_task(
+                self._guard(connection, where.record), f"hear of {connection.process_name}'s death"
+            )
             connection.on_lost(lambda: _ignore(sentinel.cancel()))
 
     async def _guard(self, connection: ClientConnection, record: ProcessRecord) -> None:
@@ -289,7 +291,7 @@ class RayRpcService(BaseRpcService):
             self, self._directory, self._ray, create, self._actors.kill
         )
         if number:
-            self._keeping = self.create_task(keeper.keep(number))
+            self._keeping = self.create_task(keeper.keep(number), "keep standby processes")
 
     async def end_standbys(self) -> None:
         if self._keeping is not None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import RpcError
 from flinkray.rpc import codec
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, runs_to_completion
@@ -37,10 +37,6 @@ _START_TIMEOUT = 60.0
 """Seconds after which one that is being created is given up."""
 
 
-class StandbyTakenError(FlinkRayError):
-    """Somebody else was faster."""
-
-
 class StandbyGateway(RpcGateway):
     """A process without a role."""
 
@@ -51,9 +47,7 @@ class StandbyGateway(RpcGateway):
         """Be the process of that spec, encoded.  *owner*: the process to die with.
 
         Returns, encoded, (True, the address of its endpoint) or (False, the error of its start).
-
-        Raises:
-            StandbyTakenError: it has a role already.
+        To be asked once, by who has taken the process out of the directory.
         """
 
 
@@ -75,8 +69,6 @@ class Standby(RpcEndpoint, StandbyGateway):
         self.role: asyncio.Future[Role] = rpc_service.loop.create_future()
 
     async def take_over(self, factory: str, spec: bytes, owner: str | None) -> bytes:
-        if self.role.done():
-            raise StandbyTakenError(f"{self.address} has a role already")
         role = Role(factory, spec, owner)
         self.role.set_result(role)
         return await asyncio.shield(role.answer)
@@ -105,12 +97,14 @@ class StandbyTaker:
         """
         owner = None if spec.detached else self._service.process_name
         for name in await self._run(self._directory.ready_standbys):
-            await self._run(self._directory.remove_standby, name)
+            if not await self._take(name):
+                continue  # somebody else was faster
             try:
                 standby = await self._service.connect(f"{name}/{STANDBY_ENDPOINT}", StandbyGateway)
                 answer = await standby.take_over(spec.factory, codec.encode(spec), owner)
-            except StandbyTakenError:
-                continue
+            except asyncio.CancelledError:
+                await self._kill_actor(name)  # nobody else knows of it
+                raise
             except RpcError as error:
                 logger.info("%s cannot become %s: %s", name, spec.name, error)
                 await self._kill_actor(name)  # or it might become it all the same, later
@@ -120,6 +114,17 @@ class StandbyTaker:
                 raise outcome
             return str(outcome)
         return None
+
+    async def _take(self, name: str) -> bool:
+        """Whether that standby process is now ours; if so, nobody else knows of it."""
+        taking = asyncio.ensure_future(self._run(self._directory.remove_standby, name))
+        try:
+            return bool(await asyncio.shield(taking))
+        except asyncio.CancelledError:
+            await asyncio.wait({taking})  # it comes about all the same
+            if taking.exception() is None and taking.result():
+                await self._kill_actor(name)
+            raise
 
 
 class StandbyKeeper:
@@ -159,9 +164,13 @@ class StandbyKeeper:
         for name, since in self._starting.items():
             if now - since > _START_TIMEOUT:
                 await self._end(name)
-        for name in ready:
-            if not await self._is_there(name):
-                await self._end(name)
+        missing = [name for name in ready if not await self._is_there(name)]
+        if missing:
+            # who has become another process meanwhile was taken out of the book before
+            still_ready = await self._run(self._directory.ready_standbys)
+            for name in missing:
+                if name in still_ready:
+                    await self._end(name)
         for _ in range(number - len({*ready, *starting})):
             name = f"Standby-{uuid.uuid4().hex[:8]}"
             await self._run(self._directory.standby_begun, name)

@@ -280,6 +280,7 @@ def test_no_answer_that_makes_no_sense_breaks_the_caller(frames: list[bytes]) ->
         service = LocalRpcService("caller")
         sent = Sent()
         connection = ClientConnection("liar", "1", sent, service.deadlines)
+        connection.followed.add(NUMBER)
         future = connection.ask("what", NUMBER, "m", None, b"", 10.0, MethodRecorder()).future
         refused = 0
         for frame in frames:

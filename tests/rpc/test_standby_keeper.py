@@ -1,4 +1,4 @@
-"""Keeping standby processes ready while Ray's head comes and goes."""
+"""Keeping standby processes ready while Ray's head comes and goes, and taking them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+import pytest
 import ray
 
-from flinkray.rpc import LocalRpcService
+from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.rpc.ray_directory import RayDirectory
-from flinkray.rpc.ray_standby import StandbyKeeper
+from flinkray.rpc.ray_standby import Standby, StandbyKeeper, StandbyTaker
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.endpoints import echo_spec
 
 T = TypeVar("T")
 
@@ -22,6 +24,7 @@ class Book(RayDirectory):
     def __init__(self) -> None:
         super().__init__("test")
         self.begun: list[str] = []
+        self.ready: list[str] = []
         self.is_away = False
 
     def starting_standbys(self) -> list[str]:
@@ -30,7 +33,12 @@ class Book(RayDirectory):
         return self.begun
 
     def ready_standbys(self) -> list[str]:
-        return []
+        return list(self.ready)
+
+    def remove_standby(self, name: str) -> bool:
+        was_ready = name in self.ready
+        self.ready = [known for known in self.ready if known != name]
+        return was_ready
 
     def standby_begun(self, name: str) -> None:
         self.begun.append(name)
@@ -48,7 +56,7 @@ async def test_standby_processes_are_kept_ready_again_after_rays_head_was_away()
         """Ray would start or end the actor."""
 
     keeper = StandbyKeeper(service, book, run, do_nothing, do_nothing)
-    keeping = service.create_task(keeper.keep(2))
+    keeping = service.create_task(keeper.keep(2), "keep")
     await asyncio.sleep(0.5)
     assert len(book.begun) == 2
     book.is_away = True
@@ -59,3 +67,132 @@ async def test_standby_processes_are_kept_ready_again_after_rays_head_was_away()
     assert len(book.begun) == 2
     assert not keeping.done()
     await service.close()
+
+
+class Cluster:
+    """A driver, a standby process that is ready, and who was killed."""
+
+    def __init__(self) -> None:
+        network = LocalNetwork()
+        self.driver = LocalRpcService("driver", network)
+        self.host = LocalRpcService("Standby-1", network)
+        self.standby = Standby(self.host)
+        self.standby.start()
+        self.book = Book()
+        self.book.ready.append("Standby-1")
+        self.killed: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def run(self, fn: Callable[..., T], *args: object) -> T:
+        """As a thread does: it is done whoever waits, and its answer takes a while."""
+        result = fn(*args)
+        await self.may_answer.wait()
+        return result
+
+    async def kill(self, name: str) -> None:
+        self.killed.append(name)
+
+    def taker(self) -> StandbyTaker:
+        return StandbyTaker(self.driver, self.book, self.run, self.kill)
+
+    async def close(self) -> None:
+        await self.driver.close()
+        await self.host.close()
+
+
+async def cancelled(spawning: asyncio.Future[str | None]) -> None:
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+
+
+@on_virtual_time
+async def test_a_spawn_that_is_cancelled_while_the_standby_takes_over_ends_it() -> None:
+    cluster = Cluster()
+    spawning = asyncio.ensure_future(cluster.taker().spawn(echo_spec("worker")))
+    await cluster.standby.role
+    await cancelled(spawning)
+    assert cluster.killed == ["Standby-1"]
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_a_spawn_that_is_cancelled_while_it_takes_a_standby_out_of_the_book_ends_it() -> None:
+    cluster = Cluster()
+    cluster.may_answer.clear()
+    spawning = asyncio.ensure_future(cluster.taker()._take("Standby-1"))
+    await asyncio.sleep(1)
+    assert cluster.book.ready == []
+    spawning.cancel()
+    await asyncio.sleep(1)
+    cluster.may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert cluster.killed == ["Standby-1"]
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_a_spawn_that_is_cancelled_leaves_alone_what_somebody_else_has_taken() -> None:
+    cluster = Cluster()
+    assert cluster.book.remove_standby("Standby-1")
+    cluster.may_answer.clear()
+    taking = asyncio.ensure_future(cluster.taker()._take("Standby-1"))
+    await asyncio.sleep(1)
+    taking.cancel()
+    await asyncio.sleep(1)
+    cluster.may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert cluster.killed == []
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_of_two_who_want_the_same_standby_one_gets_it_and_the_other_none() -> None:
+    cluster = Cluster()
+    first = asyncio.ensure_future(cluster.taker().spawn(echo_spec("one")))
+    second = asyncio.ensure_future(cluster.taker().spawn(echo_spec("two")))
+    role = await cluster.standby.role
+    done, _ = await asyncio.wait({first, second}, timeout=1)
+    assert [task.result() for task in done] == [None]
+    assert not role.answer.done()
+    assert cluster.killed == []
+    for task in (first, second):
+        task.cancel()
+    await asyncio.wait({first, second})
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_what_has_become_another_process_is_not_killed_as_a_missing_standby() -> None:
+    """It was in the book when the keeper looked there, and gone when it was asked."""
+    cluster = Cluster()
+    created: list[str] = []
+
+    async def create(name: str) -> None:
+        created.append(name)
+
+    async def run(fn: Callable[..., T], *args: object) -> T:
+        result = fn(*args)
+        if fn == cluster.book.ready_standbys and cluster.host.is_up:
+            cluster.book.remove_standby("Standby-1")
+            await cluster.host.close()
+        return result
+
+    keeper = StandbyKeeper(cluster.driver, cluster.book, run, create, cluster.kill)
+    await keeper._fill_up(1)
+    assert cluster.killed == []
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_a_standby_that_is_in_the_book_and_dead_is_ended() -> None:
+    cluster = Cluster()
+    await cluster.host.close()
+    keeper = StandbyKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    await keeper._fill_up(0)
+    assert cluster.killed == ["Standby-1"]
+    assert cluster.book.ready == []
+    await cluster.close()

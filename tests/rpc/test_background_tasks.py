@@ -1,0 +1,128 @@
+"""Errors of what a service does by itself, which nobody awaits, come to light."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.rpc.connection import ClientConnection
+from flinkray.testing.simulation import Simulation
+from flinkray.testing.simulation.errors import UnhandledError
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+
+
+class DiskFullError(OSError):
+    """What no piece of the framework expects."""
+
+
+async def fail() -> None:
+    raise DiskFullError("no room")
+
+
+async def until_done(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait({task})
+    await asyncio.sleep(0)  # its callbacks
+
+
+async def test_an_error_of_a_task_that_nobody_awaits_is_logged_with_name_and_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = LocalRpcService("host")
+    await until_done(service.create_task(fail(), "count the days"))
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "host: count the days" in record.getMessage()
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], DiskFullError)
+    assert "in fail" in caplog.text
+    await service.close()
+
+
+async def test_the_end_of_a_service_is_no_error_of_its_tasks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = LocalRpcService("host")
+    task = service.create_task(asyncio.sleep(1000), "sleep")
+    await service.close()
+    assert task.cancelled()
+    assert caplog.records == []
+
+
+def test_an_error_of_a_task_that_nobody_awaits_ends_a_simulation() -> None:
+    simulation = Simulation(1)
+
+    async def scenario() -> None:
+        simulation.service("host").create_task(fail(), "count the days")
+        await asyncio.sleep(1)
+
+    with pytest.raises(UnhandledError, match="host: count the days"):
+        simulation.run(scenario())
+
+
+async def test_an_error_of_who_is_told_of_an_end_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    network = LocalNetwork()
+    host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
+    endpoint = EchoEndpoint(host)
+    endpoint.start()
+    told = asyncio.Event()
+
+    def hear(reason: str) -> None:
+        told.set()
+        raise DiskFullError(reason)
+
+    caller.watch(await caller.connect(endpoint.address, EchoGateway), hear)
+    await asyncio.sleep(0)
+    await endpoint.close()
+    await told.wait()
+    await asyncio.sleep(0)
+    (record,) = caplog.records
+    assert "caller: watch host/echo" in record.getMessage()
+    await caller.close()
+    await host.close()
+
+
+async def test_a_watch_that_cannot_go_on_says_so_rather_than_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for the end of a leader would wait for ever."""
+    service = LocalRpcService("host")
+    endpoint = EchoEndpoint(service)
+    endpoint.start()
+
+    async def until_end_of(connection: ClientConnection, target: int) -> str:
+        raise DiskFullError("no room")
+
+    monkeypatch.setattr(ClientConnection, "until_end_of", until_end_of)
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(endpoint.address, told.set_result)
+    assert "DiskFullError" in await asyncio.wait_for(told, 10)
+    assert "host: watch host/echo" in caplog.text
+    await service.close()
+
+
+async def test_a_connection_that_cannot_be_opened_is_its_callers_error_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = LocalRpcService("host")
+    with pytest.raises(Exception, match="no process nobody is running"):
+        await service.connect("nobody/echo", EchoGateway)
+    assert caplog.records == []
+    await service.close()
+
+
+async def test_what_a_periodic_task_raises_is_logged_should_nobody_look_at_its_future(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = LocalRpcService("host")
+    task = service.schedule_periodically(fail, 0.001, initial_delay=0.0)
+    await asyncio.wait({task.future})
+    (record,) = caplog.records
+    assert "host: fail, each 0.001 s" in record.getMessage()
+    assert isinstance(task.future.exception(), DiskFullError)
+    await service.close()
