@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import ConfigurationError, ProcessExistsError, RpcConnectionError
@@ -68,6 +69,8 @@ class LocalNetwork:
     """Seconds from a crash until a process that is to be restarted is there again."""
     services: dict[str, LocalRpcService] = field(default_factory=dict)
     """The processes that are up, by name."""
+    belongings: dict[type, Any] = field(default_factory=dict)
+    """What belongs to the network as a whole, by type, for code in its processes to find."""
     _processes: dict[str, _Process] = field(default_factory=dict)
     _incarnations: int = 0
     _ends: set[asyncio.Task[None]] = field(default_factory=set)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 from flinkray.actors.messages import ClusterArguments
 from flinkray.actors.resource_manager import ResourceManager, lead_resource_manager
@@ -21,8 +19,6 @@ LOCAL_TASK_EXECUTOR = "flinkray.actors.task_executor:create_task_executor"
 class LocalWorkers(WorkerNodes):
     """Those of a LocalNetwork."""
 
-    _of_network: ClassVar[WeakKeyDictionary[LocalNetwork, LocalWorkers]] = WeakKeyDictionary()
-
     def __init__(self, network: LocalNetwork, *nodes: ResourceProfile) -> None:
         super().__init__(*nodes)
         self.network = network
@@ -30,12 +26,13 @@ class LocalWorkers(WorkerNodes):
         """Seconds that a TaskExecutor takes to start."""
         self.factory = LOCAL_TASK_EXECUTOR
         """Of the TaskExecutors' processes."""
-        self._of_network[network] = self
+        network.belongings[LocalWorkers] = self
 
     @classmethod
     def of(cls, network: LocalNetwork) -> LocalWorkers:
         """The workers of a network.  Raises KeyError when there are none."""
-        return cls._of_network[network]
+        workers: LocalWorkers = network.belongings[LocalWorkers]
+        return workers
 
     async def removed(self, group_id: WorkerGroupId) -> None:
         """Return when a group that exists is removed."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.gateways import DispatcherGateway
@@ -48,8 +47,6 @@ class SimulatedCluster(ClusterUnderTest):
     }
     """Their factories."""
 
-    _of_simulation: ClassVar[WeakKeyDictionary[Simulation, SimulatedCluster]] = WeakKeyDictionary()
-
     def __init__(
         self,
         simulation: Simulation,
@@ -64,12 +61,13 @@ class SimulatedCluster(ClusterUnderTest):
         self.workers = SimulatedWorkers(simulation, *(nodes or [_NODE] * len(simulation.nodes)))
         self.task_executor_factory = f"{__name__}:create_simulated_task_executor"
         self.arguments = ClusterArguments("simulated", dict(configuration or {}), storage_dir)
-        self._of_simulation[simulation] = self
+        simulation.belongings[SimulatedCluster] = self
 
     @classmethod
     def current(cls) -> SimulatedCluster:
         """That of the process that runs.  Raises KeyError when its simulation has none."""
-        return cls._of_simulation[Simulation.current()]
+        cluster: SimulatedCluster = Simulation.current().belongings[SimulatedCluster]
+        return cluster
 
     async def start(self, within: float = 60.0) -> None:
         """Start the masters; tried again, at most for *within* virtual seconds, when faults hinder
@@ -142,7 +140,7 @@ class SimulatedWorkers(WorkerNodes):
         if node.is_up:
             self.node_back(node.name)
         else:  # which is found out after a while
-            delay = self._simulation.draw("node_death_noticed")
+            delay = self._simulation.durations.draw("node_death_noticed")
             self._simulation.scheduler.at(
                 self._simulation.now + delay, lambda: self._node_is_missed(node)
             )
@@ -164,11 +162,11 @@ class SimulatedResourceManagerDriver(WorkerNodesDriver):
         self._process = rpc_service.process
 
     async def _take_time(self) -> None:
-        await asyncio.sleep(self._simulation.draw("provider"))
+        await asyncio.sleep(self._simulation.durations.draw("provider"))
 
     def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:
         wake = super()._waker(changed)
-        return lambda: self._process.post(self._simulation.draw("provider"), wake)
+        return lambda: self._process.post(self._simulation.durations.draw("provider"), wake)
 
 
 async def create_simulated_resource_manager(
@@ -189,7 +187,7 @@ class SimulatedTask(TaskRunner):
         await asyncio.get_running_loop().create_future()
 
     async def clean_up(self, job_id: JobID) -> None:
-        await asyncio.sleep(self._simulation.draw("provider"))
+        await asyncio.sleep(self._simulation.durations.draw("provider"))
 
 
 async def create_simulated_task_executor(

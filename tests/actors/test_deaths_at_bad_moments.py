@@ -96,7 +96,7 @@ def starts_of(cluster: ChaosCluster, kind: str) -> int:
 def start_slowly(cluster: ChaosCluster, kind: str, delay: float) -> None:
     """From now on processes of a kind take so long, and others no time."""
     cluster.set_conditions(start=(0.0, 0.0))
-    cluster.simulation.start_times[kind] = delay, delay
+    cluster.simulation.durations.start_times[kind] = delay, delay
 
 
 async def until_up(cluster: ChaosCluster, kind: str) -> None:

@@ -16,7 +16,7 @@ import ray
 from ray._private.state import actors as ray_actors
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from flinkray.core.errors import HandshakeError, RpcConnectionError
+from flinkray.core.errors import HandshakeError, RecipientUnreachableError, RpcConnectionError
 from flinkray.core.ids import WorkerGroupId
 from flinkray.rpc import (
     EndpointSpec,
@@ -217,3 +217,26 @@ async def test_a_stranger_that_says_nothing_is_sent_away(
     assert service.refused_frames == 1
     writer.close()
     await writer.wait_closed()
+
+
+async def test_a_process_that_ray_reports_dead_is_not_reached_again_though_it_answers(
+    service: RayRpcService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one on a node that Ray has given up: its successor starts elsewhere."""
+    reported = asyncio.Event()
+
+    async def death_of(*_: object) -> str:
+        await reported.wait()
+        return "Ray has given up its node"
+
+    monkeypatch.setattr(ray_service, "death_of", death_of)
+    address = await service.spawn(echo_spec("worker"))
+    echo = await service.connect(address, EchoGateway)
+    gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(echo, gone.set_result)
+    assert await echo.echo(1) == 1
+    reported.set()
+    assert "Ray has given up its node" in await asyncio.wait_for(gone, 10)
+    for call in (echo.echo(2), echo.note(3)):
+        with pytest.raises(RecipientUnreachableError, match="Ray has given up its node"):
+            await call

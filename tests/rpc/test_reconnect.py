@@ -261,3 +261,24 @@ async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_two_
     # at once, and after 0.05, 0.1, 0.2, 0.4, 0.8, 1.6 and 2 seconds, each after the one before
     assert 6 <= await attempts_within(3.5) <= 8
     assert 4 <= await attempts_within(10.5) <= 6
+
+
+@on_every_service
+async def test_a_process_that_is_reported_dead_is_not_reached_again_though_it_answers(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RPC-23: as one on a node that was given up, whose successor starts elsewhere."""
+    endpoint, echo = await connected(services)
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    services.caller.watch(echo, reasons.put_nowait)
+    await echo.echo(1)
+    attempts = Attempts(services.caller, monkeypatch)
+    connection = connection_to(services.caller, "host")
+    connection.peer_died = True
+    connection.break_off("its node was given up")
+    for call in (echo.echo(2), echo.note(3)):
+        with pytest.raises(RecipientUnreachableError, match="its node was given up"):
+            await call
+    assert "its node was given up" in await reasons.get()
+    assert attempts.count == 0
+    assert endpoint.seen == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import ssl
 import subprocess
 import sys
 import uuid
@@ -16,8 +17,11 @@ import ray
 
 from flinkray.core.errors import ConfigurationError, HandshakeError, RpcConnectionError
 from flinkray.rpc import RayRpcService
+from flinkray.rpc.background_tasks import BackgroundTasks
+from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.listener import Listener
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
-from flinkray.rpc.tls import AUTHORITY, CERTIFICATE, KEY, tls_of
+from flinkray.rpc.tls import AUTHORITY, CERTIFICATE, KEY, Tls, tls_of
 from tests.rpc.certificates import ray_tls_environment
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 
@@ -48,6 +52,89 @@ def test_a_missing_variable_or_file_is_named(
     damaged.write_text("-----BEGIN NOTHING-----")
     with pytest.raises(ConfigurationError, match=f"{variable}: .*damaged.pem"):
         tls_of(tls_environment | {variable: str(damaged)})
+
+
+async def _answer_of_host(host: Tls, client: Tls) -> bytes:
+    """What a client that comes by TCP is answered; each side has its own certificate."""
+    loop = asyncio.get_running_loop()
+    welcomed: list[FrameStream] = []
+    refused: list[str] = []
+
+    async def welcome(stream: FrameStream) -> None:
+        welcomed.append(stream)
+        stream.send(await stream.receive() + b", welcome")
+
+    tasks = BackgroundTasks(loop, "host")
+    listener = Listener(FrameStream, welcome, refused.append, tasks.create, host.server)
+    port = listener.listen_tcp("127.0.0.1")
+    stream: FrameStream | None = None
+    try:
+        _, stream = await loop.create_connection(
+            FrameStream, "127.0.0.1", port, ssl=client.client, ssl_handshake_timeout=10
+        )
+        stream.send(b"hello")
+        answer = await stream.receive()
+    except (OSError, RpcConnectionError):
+        assert welcomed == []
+        raise
+    else:
+        assert refused == []
+        return answer
+    finally:
+        for open_stream in (stream, *welcomed):
+            if open_stream is not None:
+                open_stream.abort("the test is over")
+        await listener.close()
+        under_way = tasks.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+
+
+@pytest.fixture(scope="module")
+def ours(tls_environment: dict[str, str]) -> Tls:
+    tls = tls_of(tls_environment)
+    assert tls is not None
+    return tls
+
+
+@pytest.fixture(scope="module")
+def foreign_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of another authority."""
+    return ray_tls_environment(tmp_path_factory.mktemp("foreign"), "127.0.0.1")
+
+
+async def test_two_sides_with_certificates_of_one_authority_talk(ours: Tls) -> None:
+    assert await _answer_of_host(ours, ours) == b"hello, welcome"
+
+
+async def test_a_client_does_not_talk_to_a_host_whose_certificate_another_authority_has_signed(
+    ours: Tls, tls_environment: dict[str, str], foreign_environment: dict[str, str]
+) -> None:
+    """The host would take the client."""
+    false_host = tls_of(foreign_environment | {AUTHORITY: tls_environment[AUTHORITY]})
+    assert false_host is not None
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await _answer_of_host(false_host, ours)
+
+
+async def test_a_host_does_not_talk_to_a_client_whose_certificate_another_authority_has_signed(
+    ours: Tls, tls_environment: dict[str, str], foreign_environment: dict[str, str]
+) -> None:
+    """The client would take the host."""
+    false_client = tls_of(foreign_environment | {AUTHORITY: tls_environment[AUTHORITY]})
+    assert false_client is not None
+    with pytest.raises((OSError, RpcConnectionError)):
+        await _answer_of_host(ours, false_client)
+
+
+async def test_a_host_does_not_talk_to_a_client_without_a_certificate(
+    ours: Tls, tls_environment: dict[str, str]
+) -> None:
+    """The client would take the host."""
+    bare = ssl.create_default_context(cafile=tls_environment[AUTHORITY])
+    bare.check_hostname = False
+    with pytest.raises((OSError, RpcConnectionError)):
+        await _answer_of_host(ours, Tls(ours.server, bare))
 
 
 async def opened(

@@ -158,13 +158,10 @@ class World:
                 self.violate(f"{process.name} has hung for {now - begin:g} s and is registered")
 
 
-_worlds: dict[Simulation, World] = {}
-"""Of the simulations that run."""
-
-
 def world() -> World:
     """That of the simulated process which runs now."""
-    return _worlds[Simulation.current()]
+    facts: World = Simulation.current().belongings[World]
+    return facts
 
 
 # --- who leads --------------------------------------------------------------------------------
@@ -471,14 +468,7 @@ def create_worker(rpc_service: RpcService, _: None) -> RpcEndpoint:
 
 async def registration_and_fencing(simulation: Simulation) -> None:
     """The scenario."""
-    facts = _worlds[simulation] = World(simulation)
-    try:
-        await _course(simulation, facts)
-    finally:
-        del _worlds[simulation]
-
-
-async def _course(simulation: Simulation, facts: World) -> None:
+    facts = simulation.belongings[World] = World(simulation)
     simulation.always(facts.check)
     simulation.always(facts.check_for_the_deaf, every=50)
     service = simulation.service("client")

@@ -13,7 +13,6 @@ import asyncio
 from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from weakref import WeakKeyDictionary
 
 from flinkray.core.errors import RecipientUnreachableError, RpcError, RpcTimeoutError
 from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, ask_timeout, oneway
@@ -73,9 +72,6 @@ class World:
         assert not self.violations, self.violations
 
 
-worlds: WeakKeyDictionary[Simulation, World] = WeakKeyDictionary()
-
-
 class EarGateway(RpcGateway):
     """Is called."""
 
@@ -100,7 +96,7 @@ class Ear(RpcEndpoint, EarGateway):
         assert isinstance(rpc_service, SimulatedRpcService)
         self.service = rpc_service
         self.incarnation = rpc_service.incarnation
-        self.world = worlds[Simulation.current()]
+        self.world: World = Simulation.current().belongings[World]
         self.most_pending = 0
 
     async def ask(
@@ -133,7 +129,7 @@ class Sender:
     def __init__(self, simulation: Simulation, name: str) -> None:
         self.simulation = simulation
         self.name = name
-        self.world = worlds[simulation]
+        self.world: World = simulation.belongings[World]
         self.random = simulation.random
         self.service = simulation.service(name)
         self.proxies: list[EarGateway] = []
@@ -203,7 +199,7 @@ class Sender:
 
 async def play(simulation: Simulation) -> None:
     """The scenario."""
-    world = worlds[simulation] = World()
+    world = simulation.belongings[World] = World()
     simulation.always(world.check)
     owner = simulation.service("sender-owner")
     spec = EndpointSpec("Ears", "ears", f"{__name__}:create_ears", max_restarts=-1, detached=True)

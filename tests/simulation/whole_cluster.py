@@ -21,8 +21,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from flinkray.actors.task_executor import TaskExecutor
 from flinkray.actors.task_process.context import TaskContext
@@ -130,10 +129,8 @@ class Job:
 class World:
     """What has happened, as nobody inside can know it."""
 
-    _of_simulation: ClassVar[WeakKeyDictionary[Simulation, World]] = WeakKeyDictionary()
-
     def __init__(self, simulation: Simulation, cluster: SimulatedCluster) -> None:
-        self._of_simulation[simulation] = self
+        simulation.belongings[World] = self
         self.simulation = simulation
         self.cluster = cluster
         self.accepted: set[JobID] = set()
@@ -147,7 +144,8 @@ class World:
     @classmethod
     def current(cls) -> World:
         """Of the process that runs."""
-        return cls._of_simulation[Simulation.current()]
+        world: World = Simulation.current().belongings[World]
+        return world
 
     # --- at every step ----------------------------------------------------------------------------
 

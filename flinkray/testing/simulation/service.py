@@ -59,7 +59,7 @@ class SimulatedRpcService(BaseRpcService):
             ask_timeout=ask_timeout,
             max_frame_size=max_frame_size,
         )
-        self._simulated_executor = SimulatedExecutor(simulation.blocking_time)
+        self._simulated_executor = SimulatedExecutor(simulation.durations.blocking_time)
         self.network.services[process_name] = self
 
     @property

@@ -17,8 +17,10 @@ from flinkray.rpc.spec import EndpointSpec
 from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.directory import SCHEME, open_simulated_directory
 from flinkray.testing.simulation.disk import SimulatedDisk
+from flinkray.testing.simulation.durations import Durations
 from flinkray.testing.simulation.errors import SimulationError
 from flinkray.testing.simulation.faults import Faults, Nemesis
+from flinkray.testing.simulation.ids import IdSource
 from flinkray.testing.simulation.machines import NODE_CRASHED, Machines, Node
 from flinkray.testing.simulation.network import Partition, SimulatedNetwork
 from flinkray.testing.simulation.process import SimulatedProcess
@@ -73,14 +75,18 @@ class Simulation:
         self.supervisor = Supervisor(self)
         self.listeners: list[Callable[[SimulatedProcess], None]] = []
         """Called with each process that comes or goes, outside of any process."""
-        self.start_times: dict[str, tuple[float, float]] = {}
-        """By kind of process: bounds that count in place of :attr:`Conditions.start`."""
+        self.durations = Durations(stream(seed, "durations"), self.network, self.machines)
+        self.belongings: dict[type, Any] = {}
+        """What a scenario has made, by type, for code in its processes to find; goes with the run.
+
+        (Not a book by simulation: its values know the simulation, and would keep it for ever, be
+        its keys ever so weak.)
+        """
         self._clocks = stream(seed, "clocks")
-        self._durations = stream(seed, "durations")
         self.faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
         """What this seed makes of those that the scenario allows."""
         self._nemesis = Nemesis(self, self.faults, stream(seed, "faults"))
-        self._ids: dict[SimulatedProcess | None, Callable[[int], bytes]] = {}
+        self._ids = IdSource(seed, self.scheduler)
         self._incarnations = 0
         self._log = StoryLog(self.tell, log_level)
 
@@ -116,7 +122,7 @@ class Simulation:
         self._adopt(self.main_process)
         self._nemesis.begin()
         try:
-            with random_bytes_from(self._random_bytes), self._log:
+            with random_bytes_from(self._ids), self._log:
                 return self.main_process.run_until_complete(main)
         finally:
             main.close()
@@ -348,7 +354,7 @@ class Simulation:
         conditions = self.network.conditions
         if process.exit_code == NODE_CRASHED:
             names = self.network.process_died(process, conditions.silence_timeout)
-            self.supervisor.process_died(process, names, self.draw("node_death_noticed"))
+            self.supervisor.process_died(process, names, self.durations.draw("node_death_noticed"))
         else:
             names = self.network.process_died(process)
             # not before what it sent in its last moment
@@ -384,33 +390,8 @@ class Simulation:
         self._incarnations += 1
         return self._incarnations
 
-    def start_time(self, process: SimulatedProcess) -> float:
-        """Seconds that a new process takes until it makes its endpoint."""
-        bounds = self.start_times.get(process.kind)
-        return self.draw("start") if bounds is None else self._durations.uniform(*bounds)
-
-    def draw(self, what: str) -> float:
-        """A duration between the bounds that the network's conditions give for *what*."""
-        low, high = getattr(self.network.conditions, what)
-        return self._durations.uniform(low, high)
-
-    def blocking_time(self) -> tuple[float, float]:
-        """Seconds before and after the step of a blocking call."""
-        before, after = self.draw("blocking"), self.draw("blocking")
-        # which disk the call is about to use nobody knows: a slow one may delay any of them
-        slowness = max((disk.slowness for disk in self.disks()), default=0.0)
-        return before + self._durations.uniform(0, slowness), after
-
     def _find(self, process: str | SimulatedProcess) -> SimulatedProcess:
         found = self.process(process) if isinstance(process, str) else process
         if not found.node:
             raise SimulationError(f"nothing may befall the process {found.name}")
         return found
-
-    def _random_bytes(self, size: int) -> bytes:
-        process = self.scheduler.current
-        source = self._ids.get(process)
-        if source is None:
-            name = f"{process.name}.{process.number}" if process else ""
-            source = self._ids[process] = stream(self.seed, "ids", name).randbytes
-        return source(size)

@@ -193,7 +193,7 @@ class Supervisor:
             self._process.post(_PLACEMENT_POLL, self._start, record)
             return
         process = record.process = self._simulation.new_process(spec.name, node)
-        process.post(self._simulation.start_time(process), self._boot, record, process)
+        process.post(self._simulation.durations.start_time(process), self._boot, record, process)
 
     def _boot(self, record: _Record, process: SimulatedProcess) -> None:
         """In the new process."""
@@ -257,7 +257,7 @@ class Supervisor:
             _fail(record.answer, RpcConnectionError(f"the process {name} died at its start"))
         else:
             record.restarts_left -= 1 if record.restarts_left > 0 else 0
-            self._process.post(self._simulation.draw("restart"), self._start, record)
+            self._process.post(self._simulation.durations.draw("restart"), self._start, record)
 
     def _kill(self, name: str) -> None:
         """For good; fine when there is none."""
@@ -274,7 +274,7 @@ class Supervisor:
     def _orphan(self, owner: str, is_sudden: bool) -> None:
         for name, record in tuple(self._records.items()):
             if record.owner == owner and not record.spec.detached:
-                delay = self._simulation.draw("orphans_live") if is_sudden else 0.0
+                delay = self._simulation.durations.draw("orphans_live") if is_sudden else 0.0
                 self._process.post(delay, self._kill_orphan, name, record)
 
     def _kill_orphan(self, name: str, record: _Record) -> None:
