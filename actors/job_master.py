@@ -178,11 +178,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self.create_task(self._start_scheduling(), name="start scheduling")
 
     async def on_stop(self) -> None:
-        self._task_executors.stop()
+        """What runs is cancelled, and the job SUSPENDED here: another JobMaster may run it."""
+        self._apply(self._scheduler.suspend("its JobMaster stops", self._now))
         manager = await self._leaders.stop()
         await self._coordinators.kill_all()
         await self._leaders.say_goodbye(manager)
         await self._slots.pool.close("the JobMaster stops")
+        self._task_executors.stop()
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +34,10 @@ from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     ExecutionVertexID,
-    FencingToken,
     InstanceID,
     JobID,
     JobMasterId,
     JobVertexID,
-    LeaderSessionID,
     ResourceID,
     ResourceManagerId,
     SlotID,
@@ -48,10 +45,6 @@ from flinkray.core.ids import (
 )
 from flinkray.ha import (
     HighAvailabilityServices,
-    LeaderRetrievalListener,
-    LeaderRetrievalService,
-    MemoryDirectory,
-    StandaloneHaServices,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection
 from flinkray.scheduler.slots import SlotOffer, SlotOfferAnswer, SlotReport
@@ -59,6 +52,7 @@ from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskDeploymentDescriptor
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.leaders import ManualLeaders
 from tests.actors.resource_cluster import ONE_CPU, RM_ADDRESS, RM_TOKEN, number
 
 NAME = ResourceID("TaskExecutor-1")
@@ -316,39 +310,6 @@ async def test_it_ends_itself_when_the_resource_manager_rejects_it(tmp_path: Pat
     )
     await bench.start_task_executor()
     await bench.endpoint.terminated
-
-
-class ManualRetrieval(LeaderRetrievalService):
-    """Tells what the test tells it."""
-
-    async def start(self, listener: LeaderRetrievalListener) -> None:
-        self.listener = listener
-
-    async def stop(self) -> None:
-        pass
-
-    def tell(self, address: str | None, token: FencingToken | None) -> None:
-        session = None if token is None else token.leader_session()
-        self.listener.notify_leader_address(address, session)
-
-
-class ManualLeaders(StandaloneHaServices):
-    """One retrieval for all ResourceManagers, one for all JobMasters."""
-
-    def __init__(self, executor: Executor) -> None:
-        super().__init__(MemoryDirectory(), executor)
-        self.manager, self.master = ManualRetrieval(), ManualRetrieval()
-
-    def get_resource_manager_leader_retriever(self) -> LeaderRetrievalService:
-        return self.manager
-
-    def get_job_master_leader_retriever(
-        self,
-        job_id: JobID,
-        default_address: str | None = None,
-        default_session_id: LeaderSessionID | None = None,
-    ) -> LeaderRetrievalService:
-        return self.master
 
 
 @on_virtual_time

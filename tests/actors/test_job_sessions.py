@@ -1,0 +1,286 @@
+"""One job, one JobMaster after the other: starting, leading, suspended, replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.cluster_services import ClusterServices
+from flinkray.actors.gateways import (
+    ResourceManagerGateway,
+)
+from flinkray.actors.job_master import JobMaster
+from flinkray.actors.messages import (
+    ArchivedJob,
+    ClusterArguments,
+    JobMasterArguments,
+    JobMasterRegistrationSuccess,
+    StoredJob,
+)
+from flinkray.client.python_job import python_job
+from flinkray.core.errors import DuplicateJobSubmissionError, JobStateError
+from flinkray.core.ids import JobMasterId, ResourceID, ResourceManagerId
+from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection, RpcEndpoint
+from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing import TestingGateway
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.simulation import SimulatedProcess
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.chaos_cluster import ChaosCluster
+from tests.actors.conftest import QUICK
+from tests.actors.leaders import ManualLeaders
+from tests.actors.resource_cluster import number
+from tests.actors.test_deaths_at_bad_moments import (
+    NODE,
+    RUNS,
+    on_cluster,
+    start_slowly,
+    starts_of,
+    until_executing,
+    until_up,
+)
+from tests.actors.test_python_jobs import executions, finishing, until_running, waiting
+
+ENDS = ["register", "finish"]
+
+
+# --- the JobMaster and its leaders ----------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_new_resource_manager_ends_attempts_to_register_at_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """JM-06: which has not answered yet, and whose answer counts for nothing when it comes."""
+    network = LocalNetwork()
+    service = LocalRpcService("JobMaster", network)
+    leaders = ManualLeaders(service.executor)
+    arguments = ClusterArguments("test", {}, str(tmp_path))
+    services = ClusterServices(
+        service, arguments, ClusterServices.create(service, arguments).configuration, leaders
+    )
+    silent = asyncio.get_running_loop().create_future()
+    managers = []
+    for index in (1, 2):
+        token = number(ResourceManagerId, index)
+        manager = TestingGateway(ResourceManagerGateway, token).lenient()
+        manager.start(LocalRpcService(f"ResourceManager-{index}", network), "resourcemanager")
+        managers.append(manager)
+    first, second = managers
+    success = JobMasterRegistrationSuccess(number(ResourceManagerId, 1), ResourceID("first"))
+
+    async def answers_late(*_: object) -> JobMasterRegistrationSuccess:
+        await silent
+        return success
+
+    first.on(ResourceManagerGateway.register_job_master).calling(answers_late)
+    second.on(ResourceManagerGateway.register_job_master).returning(
+        JobMasterRegistrationSuccess(number(ResourceManagerId, 2), ResourceID("second"))
+    )
+    job = JobMasterArguments(arguments, python_job(waiting()), number(JobMasterId, 1))
+    master = JobMaster(service, services, job)
+    master.start()
+    await asyncio.sleep(0.01)
+    leaders.manager.tell(first.address, number(ResourceManagerId, 1))
+    await first.wait_for(ResourceManagerGateway.register_job_master)
+
+    leaders.manager.tell(second.address, number(ResourceManagerId, 2))
+    await second.wait_for(ResourceManagerGateway.register_job_master)
+    attempts = len(first.calls_of(ResourceManagerGateway.register_job_master))
+    silent.set_result(None)
+    await asyncio.sleep(40)
+
+    assert len(first.calls_of(ResourceManagerGateway.register_job_master)) == attempts
+    assert len(second.calls_of(ResourceManagerGateway.register_job_master)) == 1
+    assert first.calls_of(ResourceManagerGateway.heartbeat_from_job_master) == []
+    await network.close()
+
+
+# --- one after the other --------------------------------------------------------------------------
+
+
+@on_cluster(NODE, configuration={"jobmaster.max-failovers": "10"})
+async def test_of_one_job_no_job_master_is_started_before_the_last_one_is_gone(
+    cluster: ChaosCluster,
+) -> None:
+    """JM-17, DI-04: also when they die while they start."""
+    alive: dict[str, int] = {}
+    most = 0
+
+    def changed(process: SimulatedProcess) -> None:
+        nonlocal most
+        if process.kind == "JobMaster":
+            alive[process.name] = alive.get(process.name, 0) + (1 if process.is_alive else -1)
+            most = max(most, *alive.values())
+
+    start_slowly(cluster, "JobMaster", 1.0)
+    cluster.simulation.listeners.append(changed)
+    job_id = await cluster.submit(scripted_job(RUNS))
+    for _ in range(3):
+        await until_up(cluster, "JobMaster")
+        cluster.crash("JobMaster")
+        await eventually(lambda: not cluster.processes("JobMaster"), 10, "its end")
+    await until_executing(cluster, job_id)
+
+    assert most == 1
+    assert starts_of(cluster, "JobMaster") == 4, "one for each that died, and none besides"
+
+
+@on_virtual_time
+async def test_what_a_job_master_of_the_past_says_is_ignored(tmp_path: Path) -> None:
+    """JM-18: its registration is rejected, and its result refused."""
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        job_id = await cluster.submit(python_job(waiting()))
+        await until_running(cluster, job_id)
+        dispatcher = await cluster.dispatcher()
+        past = number(JobMasterId, 9)
+        details = await cluster.details(job_id)
+        result = JobResult(job_id, "past", JobStatus.FINISHED, 1.0)
+
+        answer = await dispatcher.register_job_master(job_id, past, "nowhere/jobmaster")
+        with pytest.raises(JobStateError, match="it is led by"):
+            await dispatcher.job_reached_terminal_state(job_id, past, result, details)
+
+        assert isinstance(answer, RegistrationRejection)
+        assert await cluster.status(job_id) is JobStatus.RUNNING
+
+
+def endpoint_of(cluster: MiniCluster, kind: str) -> RpcEndpoint:
+    (name,) = cluster.processes(kind)
+    (endpoint,) = cluster.network.services[name].endpoints()
+    return endpoint
+
+
+@on_virtual_time
+async def test_a_job_master_that_stops_before_its_job_is_done_suspends_it(tmp_path: Path) -> None:
+    """JM-18, EX-08, DI-09: its tasks are cancelled; another one runs the job, which is listed once
+    and as it is."""
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        job_id = await cluster.submit(python_job(waiting()))
+        await until_running(cluster, job_id)
+        master = endpoint_of(cluster, "JobMaster")
+        assert isinstance(master, JobMaster)
+
+        master.close()
+        await master.terminated
+
+        assert await master.request_job_status() is JobStatus.SUSPENDED
+        (execution,) = [
+            e for v in (await master.request_job_details()).vertices for e in v.executions
+        ]
+        assert execution.state is ExecutionState.CANCELED
+        await until_running(cluster, job_id)
+        (line,) = await (await cluster.dispatcher()).list_jobs()
+        assert (line.job_id, line.status) == (job_id, JobStatus.RUNNING)
+        await (await cluster.dispatcher()).cancel_job(job_id)
+        assert (await cluster.result(job_id)).status is JobStatus.CANCELED
+        (line,) = await (await cluster.dispatcher()).list_jobs()
+        assert line.status is JobStatus.CANCELED
+
+
+# --- while it starts ------------------------------------------------------------------------------
+
+
+@on_cluster(NODE)
+async def test_a_job_whose_job_master_starts_is_initializing_and_holds_up_nobody(
+    cluster: ChaosCluster,
+) -> None:
+    """JM-19, DI-05."""
+    start_slowly(cluster, "JobMaster", 40.0)
+    slow = await cluster.submit(scripted_job(RUNS))
+    await asyncio.sleep(20)
+    dispatcher = await cluster.dispatcher()
+    before = asyncio.get_running_loop().time()
+
+    (line,) = await dispatcher.list_jobs()
+    details = await dispatcher.request_job_details(slow)
+
+    assert asyncio.get_running_loop().time() - before < 1
+    assert line.status is details.status is JobStatus.INITIALIZING
+    start_slowly(cluster, "JobMaster", 0.0)
+    quick = await cluster.submit(scripted_job(ENDS))
+    assert (await cluster.result(quick)).status is JobStatus.FINISHED
+    assert await dispatcher.request_job_status(slow) is JobStatus.INITIALIZING
+    await until_executing(cluster, slow)
+    assert await dispatcher.request_job_status(slow) is JobStatus.RUNNING
+
+
+@on_cluster(NODE)
+async def test_a_job_cancelled_while_it_is_initializing_is_cancelling_until_it_is_done(
+    cluster: ChaosCluster,
+) -> None:
+    """JM-19, DI-06: and stays so when its JobMaster dies."""
+    start_slowly(cluster, "JobMaster", 30.0)
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_up(cluster, "JobMaster")
+    dispatcher = await cluster.dispatcher()
+
+    await dispatcher.cancel_job(job_id)
+
+    assert await dispatcher.request_job_status(job_id) is JobStatus.CANCELLING
+    cluster.crash("JobMaster")
+    await asyncio.sleep(20)
+    assert await dispatcher.request_job_status(job_id) is JobStatus.CANCELLING
+    assert (await cluster.result(job_id)).status is JobStatus.CANCELED
+    assert starts_of(cluster, "SparkDriver") == 0
+
+
+# --- when it is done ------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_job_that_is_done_is_not_run_again_by_the_next_dispatcher(tmp_path: Path) -> None:
+    """JM-20: its graph is there yet, because the last Dispatcher died before it was cleaned up."""
+    graph = python_job(waiting())
+    done = ArchivedJob(
+        JobResult(graph.job_id, graph.name, JobStatus.FINISHED, 1.0),
+        JobDetails(graph.job_id, graph.name, JobStatus.FINISHED, 1.0, 2.0, {}, 0),
+    )
+    arguments = ClusterArguments("local", {}, str(tmp_path))
+    service = LocalRpcService("before", LocalNetwork())
+    stores = ClusterServices.create(service, arguments).high_availability
+    await stores.get_job_graph_store(StoredJob).put_job_graph(StoredJob(graph, 1.0))
+    await stores.get_job_result_store(ArchivedJob).create_dirty_result(done)
+
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        assert await cluster.result(graph.job_id) == done.result
+        await asyncio.sleep(60)
+
+        assert cluster.processes("JobMaster") == []
+        assert cluster.workers.created_groups == []
+        with pytest.raises(DuplicateJobSubmissionError):
+            await cluster.submit(graph)
+        left = await stores.get_job_graph_store(StoredJob).recover_job_graphs()
+        assert list(left.records) == []
+
+
+@on_virtual_time
+async def test_an_id_can_be_used_again_when_its_job_is_forgotten_and_all_of_it_gone(
+    tmp_path: Path,
+) -> None:
+    """DI-04: until then it is refused, so no two runs of one id meet."""
+    configuration = {**QUICK, "jobstore.max-capacity": "1"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        graph = python_job(waiting())
+        await cluster.submit(graph)
+        await until_running(cluster, graph.job_id)
+        with pytest.raises(DuplicateJobSubmissionError):
+            await cluster.submit(graph)
+        dispatcher = await cluster.dispatcher()
+        await dispatcher.cancel_job(graph.job_id)
+        await cluster.result(graph.job_id)
+        with pytest.raises(DuplicateJobSubmissionError):
+            await cluster.submit(graph)
+        await cluster.result(await cluster.submit(python_job(finishing())))
+        await asyncio.sleep(1)
+        assert not [name for name in cluster.processes() if graph.job_id.hex() in name]
+
+        await cluster.submit(graph)
+
+        await until_running(cluster, graph.job_id)
+        assert [e.attempt_number for e in await executions(cluster, graph.job_id)] == [0]
