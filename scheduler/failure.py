@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flinkray.scheduler.tasks import ResultPartitionID
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -19,8 +17,6 @@ class Failure:
     """The task that failed; None: the job as a whole."""
     location: str | None = None
     """Where that task was."""
-    missing_partition: ResultPartitionID | None = None
-    """What the task could not read, when that was the cause: its producer must run again."""
     cause: Failure | None = None
 
     @property

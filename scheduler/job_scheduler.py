@@ -244,7 +244,8 @@ class JobScheduler(SparkDriverEvents):
         self._outbox.bulk.forget(resource_id)
 
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
-        """The SlotPool is gone with all slots; requests are made again, to the next one."""
+        """The SlotPool is gone with all slots, and so are the results that were kept with them;
+        requests are made again, to the next one."""
         if self.status.is_terminal:
             return []
         self._at(now)
@@ -256,7 +257,13 @@ class JobScheduler(SparkDriverEvents):
             else:
                 self._job.add_failure(failure, now)
         elif self._shared is not None:
-            self._shared.pool_lost(failure.text)
+            shared = self._shared
+            self._execution.task_executor_lost(
+                self._execution.tracker.all_lost(),
+                cause,
+                now,
+                lambda: shared.pool_lost(failure.text),
+            )
         return self._outbox.take()
 
     def resources_short(

@@ -75,6 +75,10 @@ class PartitionTracker:
                 needed.append(vertex)
         return needed
 
+    def all_lost(self) -> list[ExecutionVertex]:
+        """All TaskExecutors forget the job: see :meth:`task_executor_lost`."""
+        return [vertex for one in tuple(self._tracked) for vertex in self.task_executor_lost(one)]
+
     def release_all(self) -> None:
         """The job has ended."""
         for tracked in tuple(self._tracked.values()):

@@ -33,15 +33,16 @@ class TaskReports:
                 self._job.execution_ended(execution, now)
                 self._job.finished((execution,), now)
             else:
-                self._partition_missing(state.missing_partition)
+                for missing in state.missing_partitions:
+                    self._partition_missing(missing)
                 ends.append((execution, _failure_of(execution, state)))
         if ends:
             self._job.failed(ends, now)
 
-    def _partition_missing(self, missing: ResultPartitionID | None) -> None:
+    def _partition_missing(self, missing: ResultPartitionID) -> None:
         """A task could not read it: if that is how its producer left it, it is gone (FO-04)."""
-        result = None if missing is None else self._job.graph.result(missing.data_set_id)
-        if missing is None or result is None or result.is_pipelined:
+        result = self._job.graph.result(missing.data_set_id)
+        if result is None or result.is_pipelined:
             return
         if 0 <= missing.partition < result.producer.parallelism:
             producer = result.producer.subtasks[missing.partition]
@@ -103,5 +104,4 @@ def _failure_of(execution: Execution, state: TaskExecutionState) -> Failure:
         state.suppress_restarts,
         execution.task_name,
         execution.location,
-        state.missing_partition,
     )

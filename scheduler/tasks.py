@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from sys import byteorder
 
 from flinkray.core.ids import (
@@ -58,8 +59,9 @@ class TaskExecutionState:
     traceback: str | None = None
     suppress_restarts: bool = False
     """The failure would happen again."""
-    missing_partition: ResultPartitionID | None = None
-    """The task failed because it could not read this."""
+    missing_partitions: tuple[ResultPartitionID, ...] = ()
+    """The task failed because it could not read the first; the others were found missing with
+    it."""
 
 
 # --- deployments in bulk --------------------------------------------------------------------------
@@ -143,6 +145,14 @@ class PartitionLocations:
         """Of the partition with that index in its data set."""
         attempt = unpack_numbers(self.attempts)[partition - self.first_partition]
         return ResultPartitionID(self.data_set_id, partition, attempt)
+
+    def partitions_at(self, location: WorkerLocation) -> Iterator[ResultPartitionID]:
+        """Those whose producers are there, in their order."""
+        place = self.task_executors.index(location)
+        numbers = zip(unpack_numbers(self.places), unpack_numbers(self.attempts), strict=True)
+        for number, (where, attempt) in enumerate(numbers):
+            if where == place:
+                yield ResultPartitionID(self.data_set_id, self.first_partition + number, attempt)
 
 
 @message

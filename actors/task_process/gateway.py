@@ -23,13 +23,23 @@ class PartitionNotFoundError(FlinkRayError):
 
     retryable = True
 
-    def __init__(self, partition: ResultPartitionID, where: str) -> None:
-        super().__init__(partition, where)
+    def __init__(
+        self, partition: ResultPartitionID, where: str, others: tuple[ResultPartitionID, ...] = ()
+    ) -> None:
+        """*others*: of the same data set, that are not there either."""
+        super().__init__(partition, where, others)
         self.partition = partition
         self.where = where
+        self.others = others
 
     def __str__(self) -> str:
-        return f"partition {self.partition} is not found at {self.where}"
+        more = f" (nor {len(self.others)} more of them)" if self.others else ""
+        return f"partition {self.partition} is not found at {self.where}{more}"
+
+    @property
+    def missing(self) -> tuple[ResultPartitionID, ...]:
+        """All that is known not to be there."""
+        return (self.partition, *self.others)
 
 
 @message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from itertools import islice
 from typing import Any
 
 from flinkray.actors.task_process.gateway import (
@@ -22,6 +23,8 @@ from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID
 
 MAX_BYTES = 2**20
 """Asked for at once."""
+MOST_MISSING = 100
+"""Partitions that one error names: every reader's report has them."""
 
 _BEFORE_IT_RUNS = (
     ExecutionState.CREATED,
@@ -74,7 +77,9 @@ class PartitionReader:
         location = locations.location_of(partition)
         position = 0
         while True:
-            data = await self._read(job_id, partition_id, location, subpartition, position)
+            data = await self._read(
+                job_id, locations, partition_id, location, subpartition, position
+            )
             for buffer in data.buffers:
                 yield buffer
             position += len(data.buffers)
@@ -86,11 +91,13 @@ class PartitionReader:
     async def _read(
         self,
         job_id: JobID,
+        locations: PartitionLocations,
         partition_id: ResultPartitionID,
         location: WorkerLocation,
         subpartition: int,
         position: int,
     ) -> PartitionData:
+        key = (job_id, partition_id.data_set_id, location.address)
         backoff = self._initial_backoff
         wanted = JobPartition(job_id, partition_id)
         while True:
@@ -99,11 +106,14 @@ class PartitionReader:
                 return await process.read_partition(wanted, subpartition, position, MAX_BYTES)
             except (PartitionNotFoundError, RpcError) as error:
                 cause = error
-                key = (job_id, partition_id.data_set_id, location.address)
-                self._places.get(key, {}).pop(partition_id, None)
+                self._not_found(key, partition_id, error)
             if backoff > self._max_backoff:
                 if not await self._is_to_come(job_id, partition_id):
-                    raise PartitionNotFoundError(partition_id, location.resource_id) from cause
+                    raise PartitionNotFoundError(
+                        partition_id,
+                        location.resource_id,
+                        self._others_missing(key, locations, partition_id, location),
+                    ) from cause
                 backoff = self._max_backoff
             await asyncio.sleep(backoff)
             backoff *= 2
@@ -124,6 +134,32 @@ class PartitionReader:
         except (FlinkRayError, ValueError):  # it was replaced, or there is nobody to ask
             return False
         return state in _BEFORE_IT_RUNS
+
+    def _not_found(
+        self,
+        key: tuple[JobID, IntermediateDataSetID, str],
+        partition_id: ResultPartitionID,
+        error: FlinkRayError,
+    ) -> None:
+        """A process that cannot be reached has the other partitions, too, that it is said to
+        have."""
+        places = self._places.get(key, {})
+        address = places.pop(partition_id, None)
+        if address is not None and isinstance(error, RpcError):
+            for unreachable in [p for p, where in places.items() if where == address]:
+                del places[unreachable]
+
+    def _others_missing(
+        self,
+        key: tuple[JobID, IntermediateDataSetID, str],
+        locations: PartitionLocations,
+        partition_id: ResultPartitionID,
+        location: WorkerLocation,
+    ) -> tuple[ResultPartitionID, ...]:
+        """What else should be there and is not: to be produced again together."""
+        there = self._places.get(key, {})
+        missing = (p for p in locations.partitions_at(location) if p not in there)
+        return tuple(islice((p for p in missing if p != partition_id), MOST_MISSING))
 
     async def _say_that_all_is_read(
         self,
@@ -175,6 +211,7 @@ class PartitionReader:
             done.exception()  # it is told to those who wait; perhaps nobody does any more
 
     async def _ask(self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str) -> None:
+        self._places.pop((job_id, data_set_id, address), None)  # if there is no answer, none
         executor = await self._rpc_service.connect(address, TaskProcessListenerGateway)
         places = await executor.find_partitions(job_id, data_set_id)
         self._places[job_id, data_set_id, address] = {

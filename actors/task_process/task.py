@@ -148,7 +148,7 @@ class Task:
             text[:_LONGEST_TEXT],
             "".join(lines)[-_LONGEST_TEXT:],
             isinstance(error, (SuppressRestartsError, UserCodeError)),
-            error.partition if isinstance(error, PartitionNotFoundError) else None,
+            error.missing if isinstance(error, PartitionNotFoundError) else (),
         )
 
 

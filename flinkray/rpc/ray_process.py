@@ -7,7 +7,6 @@ actor's methods only for peers that cannot connect directly.
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
 import os
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from flinkray.rpc import codec
+from flinkray.rpc.garbage_collection import spare_what_is_there
 from flinkray.rpc.local_service import create_endpoint
 from flinkray.rpc.spec import WILDCARD, load_factory
 
@@ -58,6 +58,7 @@ class RayProcess:
         """Be the process that the spec describes; ``self._answer`` says whether that went well."""
         try:
             load_factory(factory)  # its module registers the messages that the spec may hold
+            spare_what_is_there()  # before a job is built
             spec: EndpointSpec = codec.decode(spec_bytes)
             endpoint = await create_endpoint(self._service, spec)
         except Exception as error:
@@ -70,7 +71,7 @@ class RayProcess:
             return
         # What was imported stays: with Ray's and our modules in it, each full collection takes tens
         # of milliseconds, in which no call is answered, and 1,000 calls under way bring them about.
-        gc.freeze()
+        spare_what_is_there()
         self._answer = codec.encode((True, endpoint.address))
         restarts = spec.max_restarts != 0
         endpoint.terminated.add_done_callback(lambda _: self._main_ended(endpoint, restarts))

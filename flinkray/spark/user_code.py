@@ -120,13 +120,13 @@ def _user_modules_by_value() -> Iterator[None]:
 
 def _is_users_own(module: ModuleType) -> bool:
     """Neither built in nor below an installation's folders, and not this framework."""
-    name = getattr(module, "__name__", "")
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or sys.modules.get(name) is not module or name == "__main__":
+    if not isinstance(file, str) or _is_installed(file):  # most are: asked first
         return False
-    if name.partition(".")[0] == __name__.partition(".")[0]:
+    name = getattr(module, "__name__", "")
+    if sys.modules.get(name) is not module or name == "__main__":
         return False
-    return not _is_installed(file)
+    return name.partition(".")[0] != __name__.partition(".")[0]
 
 
 @lru_cache(maxsize=100_000)

@@ -250,6 +250,39 @@ async def test_a_lost_blocking_result_is_produced_again(tmp_path: Path) -> None:
 
 
 @on_virtual_time
+async def test_all_results_that_died_with_their_task_process_are_produced_again_by_one_restart(
+    tmp_path: Path,
+) -> None:
+    """TM-26: who cannot read one of them says which others are not there either."""
+
+    async def reads_late(context: Any) -> None:
+        await asyncio.sleep(5)
+        assert len(await context.inputs[0].read_all()) == 4
+
+    configuration = {**ONE_PROCESS, "taskmanager.network.request-backoff.max": "200 ms"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        builder = PythonJobBuilder(
+            "two", job_type=JobType.BATCH, restart_strategy=FixedDelayRestart(9, 0.01)
+        )
+        sender = builder.add(sending(1), parallelism=4)
+        receiver = builder.add(reads_late)
+        builder.connect(sender, receiver, result_type=BLOCKING)
+        job_id = await cluster.submit(builder.build())
+
+        async def receiver_runs() -> bool:
+            found = await executions(cluster, job_id)
+            return len(found) == 5 and found[4].state is ExecutionState.RUNNING
+
+        await until(receiver_runs, "the receiver RUNNING")
+        (process,) = cluster.processes("TaskProcess")
+        cluster.network.crash(process)
+        assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+        found = await executions(cluster, job_id)
+        assert [one.attempt_number for one in found] == [1, 1, 1, 1, 2]
+        assert (await cluster.details(job_id)).restarts == 2
+
+
+@on_virtual_time
 async def test_only_the_region_of_a_dead_task_process_restarts_and_its_task_executor_stays(
     tmp_path: Path,
 ) -> None:

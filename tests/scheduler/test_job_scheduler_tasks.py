@@ -141,7 +141,7 @@ def test_new_locations_replace_those_of_an_earlier_attempt() -> None:
     ).run()
     tasks.finish("a1")
     tasks.give()
-    tasks.fail("b1", missing_partition=ResultPartitionID(data_set_id(1), 0, 0))
+    tasks.fail("b1", missing_partitions=(ResultPartitionID(data_set_id(1), 0, 0),))
     tasks.restart()
     tasks.finish("a1")
     (part,) = one(tasks.give(), DeployTasks).deployments.parts
@@ -376,7 +376,7 @@ def test_unreadable_partition_restarts_its_producer() -> None:
     tasks.finish("a1 a2")
     tasks.give()
     missing = ResultPartitionID(data_set_id(1), 0, 0)
-    actions = tasks.fail("b1", "not found", missing_partition=missing)
+    actions = tasks.fail("b1", "not found", missing_partitions=(missing,))
     assert tasks.cancelled(actions) == "b2#0"
     assert tasks.deployed(tasks.restart()) == "a1#1"
     assert tasks.states() == "a1:DEPLOYING#1 a2:FINISHED#0 b1:CREATED#1 b2:CREATED#1"
@@ -389,7 +389,7 @@ def test_unreadable_partition_of_an_older_attempt_restarts_its_reader_alone() ->
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
     tasks.give()
-    tasks.fail("b1", missing_partition=ResultPartitionID(data_set_id(1), 0, 7))
+    tasks.fail("b1", missing_partitions=(ResultPartitionID(data_set_id(1), 0, 7),))
     assert tasks.deployed(tasks.restart()) == "b1#1"
 
 
@@ -420,6 +420,28 @@ def test_task_executor_with_tasks_and_results_is_lost_as_one_failure() -> None:
     details = tasks.scheduler.details()
     assert (details.restarts, len(details.exceptions)) == (1, 1)
     assert sorted(tasks.deployed(tasks.restart()).split()) == ["a1#1", "a2#1"]
+
+
+def test_results_are_lost_with_the_slot_pool_as_their_task_executors_forget_the_job() -> None:
+    """FO-05."""
+    tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()
+    tasks.finish("a1 a2")
+    tasks.reserved.clear()
+    tasks.tasks.clear()
+    tasks.tell("slot_pool_lost", "killed")
+    details = tasks.scheduler.details()
+    assert (details.restarts, len(details.exceptions)) == (1, 1)
+    assert tasks.deployed(tasks.restart()) == "a1#1 a2#1 a3#1"
+
+
+def test_partitions_that_are_found_missing_together_are_produced_again_together() -> None:
+    """FO-04."""
+    tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()
+    tasks.finish("a1 a2 a3")
+    tasks.give()
+    missing = tuple(ResultPartitionID(data_set_id(1), index, 0) for index in (0, 2))
+    tasks.fail("b1", "not found", missing_partitions=missing)
+    assert tasks.deployed(tasks.restart()) == "a1#1 a3#1"
 
 
 def test_results_that_nobody_needs_any_more_may_be_lost() -> None:
@@ -610,7 +632,7 @@ def test_released_result_is_produced_again_when_it_is_needed_again() -> None:
     tasks.give()
     tasks.finish("b1")
     tasks.give()
-    tasks.fail("c1", missing_partition=ResultPartitionID(data_set_id(2), 0, 0))
+    tasks.fail("c1", missing_partitions=(ResultPartitionID(data_set_id(2), 0, 0),))
     assert tasks.deployed(tasks.restart()) == "a1#1"
 
 

@@ -210,7 +210,7 @@ class TasksMachine(RuleBasedStateMachine):
             missing = ResultPartitionID(edge.result.data_set_id, partition, attempt_number)
             chosen = data.draw(st.sampled_from(readers))
             actions = self.tasks.report(
-                [chosen], ExecutionState.FAILED, "gone", missing_partition=missing
+                [chosen], ExecutionState.FAILED, "gone", missing_partitions=(missing,)
             )
             self.timers += [a.generation for a in actions if isinstance(a, ScheduleRestart)]
             self.cancelled |= {x for a in actions if isinstance(a, CancelTasks) for x in a.attempts}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flinkray.testing.simulation import Simulation, simulate
-from tests.simulation.whole_cluster import FAULTS, WholeCluster
+from tests.simulation.whole_cluster import FAULTS, LARGE, LARGE_FAULTS, WholeCluster
 
 
 @simulate(seeds=20, nodes=3, faults=FAULTS)
@@ -11,8 +11,8 @@ async def test_every_job_ends_whatever_goes_wrong(simulation: Simulation) -> Non
     await WholeCluster(simulation).run()
 
 
-@simulate(seeds=3, nodes=6, faults=FAULTS)
-async def test_every_job_of_dozens_of_task_executors_ends_whatever_goes_wrong(
+@simulate(seeds=5, nodes=6, faults=LARGE_FAULTS)
+async def test_every_job_of_fifty_task_executors_ends_whatever_goes_wrong(
     simulation: Simulation,
 ) -> None:
-    await WholeCluster(simulation).run(parallelism=16)
+    await WholeCluster(simulation, LARGE).run()

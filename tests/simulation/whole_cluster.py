@@ -2,7 +2,7 @@
 
 What must hold is asked at every step, of the process that ran:
 
-- a fencing token is one process's for ever, and one endpoint has it at a time;
+- a JobMaster has a fencing token that no other one has had;
 - a slot is given to one job under one allocation, and an allocation is of one slot for ever;
 - a job whose submission was acknowledged is stored, as a graph or as a result;
 - a job that has ended has one result, which stays as it is;
@@ -11,7 +11,7 @@ and in the end:
 
 - every job ends, as it should, within :data:`BOUND` seconds of the last fault;
 - a job that was acknowledged to be cancelled does not run on;
-- of a finished job every subtask has run to its end;
+- of a finished job of Python tasks each record has come once through each vertex;
 - nothing is left of ended jobs: no process, no worker group, no slot in use.
 """
 
@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
-from flinkray.actors.task_executor import TaskExecutor
 from flinkray.actors.task_process.context import TaskContext
 from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import (
@@ -33,7 +33,7 @@ from flinkray.core.errors import (
     JobSubmissionError,
     RpcError,
 )
-from flinkray.core.ids import AllocationID, FencingToken, JobID, JobVertexID, SlotID
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.job_graph import (
     SPARK,
@@ -48,11 +48,11 @@ from flinkray.scheduler.job_info import JobResult
 from flinkray.scheduler.states import JobStatus
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulated_cluster import SimulatedCluster
-from flinkray.testing.simulation import Faults, SimulatedProcess, Simulation
+from flinkray.testing.simulation import Faults, Simulation
+from tests.simulation.world import StoredJob, World
 
 BOUND = 150.0
 """Virtual seconds after the last fault within which every job must have ended."""
-FAULTS_UNTIL = 20.0
 CONFIGURATION = {
     "rpc.ask-timeout": "3 s",
     "heartbeat.interval": "1 s",
@@ -93,11 +93,58 @@ FAULTS = Faults(
     clock_error=100.0,
     longest=10.0,
     since=0.3,
-    until=FAULTS_UNTIL,
+    until=20.0,
 )
 
-Subtask = tuple[JobID, str, int]
-"""A job, the name of a vertex and the index of a subtask."""
+LARGE_FAULTS = replace(
+    FAULTS,
+    reset_every=1.0,
+    crash_every=1.0,
+    hang_every=2.0,
+    slow_every=2.0,
+    partition_every=2.0,
+    node_crash_every=5.0,
+    storage_every=4.0,
+    longest=5.0,
+    until=7.0,
+)
+"""More in less time: with so many processes each virtual second is long."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything there is."""
+
+    parallelism: tuple[int, int]
+    """Bounds, of a job's widest vertex."""
+    others: int
+    """The largest of its other vertices."""
+    longest_pause: float
+    """Seconds that a task works."""
+    latest_start: float
+    """Of a job."""
+    end_of_faults: float
+    node: ResourceProfile
+    configuration: dict[str, str]
+
+
+SMALL = Scale((1, 2), 2, 8.0, 10.0, 20.0, NODE, CONFIGURATION)
+LARGE = Scale(
+    (16, 17),
+    4,
+    4.0,
+    0.5,
+    7.0,
+    ResourceProfile(11, 2**40),
+    {
+        **CONFIGURATION,
+        "heartbeat.interval": "2 s",
+        "heartbeat.timeout": "7 s",
+        "taskmanager.numberOfTaskSlots": "1",
+        "resourcemanager.taskmanager-timeout": "3 s",
+    },
+)
+"""Three jobs need 48 to 51 TaskExecutors at the same time; six nodes have room for 66."""
 
 
 @dataclass
@@ -126,112 +173,43 @@ class Job:
         return {JobStatus.FINISHED}
 
 
-class World:
-    """What has happened, as nobody inside can know it."""
-
-    def __init__(self, simulation: Simulation, cluster: SimulatedCluster) -> None:
-        simulation.belongings[World] = self
-        self.simulation = simulation
-        self.cluster = cluster
-        self.accepted: set[JobID] = set()
-        self.finished: set[Subtask] = set()
-        self._results: dict[JobID, bytes] = {}
-        """Of the jobs whose end was stored."""
-        self._tokens: dict[tuple[str, FencingToken], SimulatedProcess] = {}
-        self._slots: dict[AllocationID, tuple[SlotID, JobID]] = {}
-        self._task_executors: dict[SimulatedProcess, TaskExecutor | None] = {}
-
-    @classmethod
-    def current(cls) -> World:
-        """Of the process that runs."""
-        world: World = Simulation.current().belongings[World]
-        return world
-
-    # --- at every step ----------------------------------------------------------------------------
-
-    def check(self) -> None:
-        process = self.simulation.scheduler.current
-        if process is None or not process.is_alive:
-            return
-        kind = process.kind
-        if kind == "TaskExecutor":
-            self._check_slots(process)
-        elif kind == "Dispatcher":
-            self._check_jobs()
-
-    def _endpoint(self, process: SimulatedProcess) -> TaskExecutor | None:
-        known = self._task_executors.get(process)
-        if known is None:
-            service = self.cluster.network.services.get(process.name)
-            if service is not None and service.process is process:
-                for endpoint in service.endpoints():
-                    if isinstance(endpoint, TaskExecutor):
-                        known = self._task_executors[process] = endpoint
-        return known
-
-    def _check_slots(self, process: SimulatedProcess) -> None:
-        endpoint = self._endpoint(process)
-        if endpoint is None:
-            return
-        for status in endpoint._table.report().slots:
-            if status.allocation_id is None:
-                continue
-            assert status.job_id is not None
-            here = status.slot_id, status.job_id
-            before = self._slots.setdefault(status.allocation_id, here)
-            assert before == here, f"{status.allocation_id} is {before} and {here}"
-
-    def _check_jobs(self) -> None:
-        disk = self.simulation.disk()
-        for job_id in self.accepted:
-            stored = self.stored_result(job_id)
-            known = self._results.get(job_id)
-            if stored is None:
-                assert known is None, f"the result of job {job_id} is gone"
-                graph = f"cluster/job-graphs/{job_id}.graph"
-                assert disk.holds(graph), f"job {job_id} was accepted and is lost"
-            elif known is None:
-                self._results[job_id] = stored
-            else:
-                assert known == stored, f"job {job_id} has another result now"
-
-    def stored_result(self, job_id: JobID) -> bytes | None:
-        """How it is stored that the job has ended."""
-        disk = self.simulation.disk()
-        for state in ("clean", "dirty"):
-            data = disk.content(f"cluster/job-results/{job_id}.{state}")
-            if data is not None:
-                return data
-        return None
-
-    def new_process(self, process: SimulatedProcess) -> None:
-        """One has come or gone."""
-        if process.is_alive and process.kind in ("JobMaster", "SparkDriver"):
-            job_id = JobID(bytes.fromhex(process.name.split("-")[1]))
-            if self.stored_result(job_id) is not None:
-                text = f"{process.name} is started though the job has a result"
-                self.simulation.scheduler.fail(AssertionError(text))
+RECORDS = 3
+"""Of each subtask of a job's first vertex."""
 
 
 def step(pause: float, failures: int = 0) -> Callable[[TaskContext], Coroutine[Any, Any, None]]:
-    """The function of a vertex: reads its inputs, takes its time, and writes on; fails in its first
-    so many attempts."""
+    """The function of a vertex: has records or reads them, takes its time, and hands each on to one
+    subtask of the next vertex; fails in its first so many attempts."""
 
     async def run(context: TaskContext) -> None:
-        from tests.simulation.whole_cluster import World
+        from tests.simulation.whole_cluster import records_of
+        from tests.simulation.world import World
 
+        records = [] if context.inputs else records_of(context.subtask_index)
         for gate in context.inputs:
             buffers = await gate.read_all()
             assert len(buffers) == len(gate.partitions), buffers
+            for partition, buffer in zip(gate.partitions, buffers, strict=True):
+                sender, *read = buffer.decode().split()
+                assert int(sender) == partition, f"{buffer!r} of {partition}"
+                records += read
         await asyncio.sleep(pause)
         if context.attempt_number < failures:
             raise ValueError("as the test wants it")
         for output in context.outputs:
-            for index in range(output.number_of_subpartitions):
-                await output.write(index, b"x" * 10)
-        World.current().finished.add((context.job_id, context.vertex_name, context.subtask_index))
+            readers = output.number_of_subpartitions
+            for index in range(readers):
+                chosen = [record for record in records if crc32(record.encode()) % readers == index]
+                await output.write(index, " ".join([str(context.subtask_index), *chosen]).encode())
+        subtask = context.job_id, context.vertex_name, context.subtask_index
+        World.current().finished[subtask] = records
 
     return run
+
+
+def records_of(source: int) -> list[str]:
+    """What one subtask of a first vertex has."""
+    return [f"{source}.{number}" for number in range(RECORDS)]
 
 
 @dataclass
@@ -239,18 +217,20 @@ class WholeCluster:
     """One run."""
 
     simulation: Simulation
+    scale: Scale = SMALL
     jobs: list[Job] = field(default_factory=list)
 
-    async def run(self, jobs: int = 3, parallelism: int = 2) -> None:
+    async def run(self, jobs: int = 3) -> None:
         """Start a cluster, let things go wrong, and see that all ends well."""
         simulation = self.simulation
-        nodes = [NODE] * len(simulation.nodes)
-        self.cluster = SimulatedCluster(simulation, *nodes, configuration=CONFIGURATION)
+        nodes = [self.scale.node] * len(simulation.nodes)
+        configuration = self.scale.configuration
+        self.cluster = SimulatedCluster(simulation, *nodes, configuration=configuration)
         self.world = World(simulation, self.cluster)
         simulation.always(self.world.check)
         simulation.listeners.append(self.world.new_process)
         await self.cluster.start()
-        self.jobs = [self._job(number, parallelism) for number in range(jobs)]
+        self.jobs = [self._job(number) for number in range(jobs)]
         players = [asyncio.ensure_future(self._play(job)) for job in self.jobs]
         await simulation.quiet()
         done, late = await asyncio.wait(players, timeout=BOUND)
@@ -264,22 +244,24 @@ class WholeCluster:
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def _job(self, number: int, parallelism: int) -> Job:
-        random = self.simulation.random
+    def _job(self, number: int) -> Job:
+        random, scale = self.simulation.random, self.scale
         is_endless = random.random() < 0.2
         is_python = random.random() < 0.7
         make = self._python_job if is_python else self._spark_job
         name = f"job {number}" + (" without end" if is_endless else "")
-        graph = make(name, random.randint(1, parallelism), is_endless)
+        graph = make(name, random.randint(*scale.parallelism), is_endless)
         cancel_at = None
         if is_endless or random.random() < 0.2:
-            cancel_at = random.uniform(0, FAULTS_UNTIL)
-        start = random.choice((0.0, random.uniform(0, FAULTS_UNTIL / 2)))
+            cancel_at = random.uniform(0, scale.end_of_faults)
+        start = random.choice((0.0, random.uniform(0, scale.latest_start)))
         return Job(graph, start, cancel_at, is_endless)
 
     def _pause(self, is_endless: bool) -> float:
         random = self.simulation.random
-        return 1e9 if is_endless else random.choice((0.0, 1.0, 8.0)) * random.random()
+        if is_endless:
+            return 1e9
+        return random.choice((0.0, 1.0, self.scale.longest_pause)) * random.random()
 
     def _spark_job(self, name: str, parallelism: int, is_endless: bool) -> JobGraph:
         random = self.simulation.random
@@ -307,13 +289,15 @@ class WholeCluster:
         job_type = JobType.BATCH if is_batch else JobType.STREAMING
         builder = PythonJobBuilder(name, job_type=job_type, restart_strategy=FOR_EVER)
         failures = random.choice((0, 0, 1))
+        widths = [random.randint(1, self.scale.others) for _ in range(random.randint(1, 3))]
+        widths[random.randrange(len(widths))] = parallelism
         vertices = [
             builder.add(
                 step(self._pause(is_endless), failures if i == 0 else 0),
                 name=f"vertex {i}",
-                parallelism=random.randint(1, parallelism),
+                parallelism=width,
             )
-            for i in range(random.randint(1, 3))
+            for i, width in enumerate(widths)
         ]
         kinds = (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING)
         for producer, consumer in pairwise(vertices):
@@ -337,14 +321,17 @@ class WholeCluster:
             self._has_run(job)
 
     def _has_run(self, job: Job) -> None:
-        missing = [
-            f"{vertex.name} {index}"
-            for vertex in job.graph.vertices
-            for index in range(vertex.parallelism)
-            if vertex.invokable.kind != SPARK
-            and (job.job_id, vertex.name, index) not in self.world.finished
-        ]
-        assert not missing, f"{job.graph.name} is FINISHED without {missing}"
+        """Each record has come once through each vertex, whatever had to be done again."""
+        vertices = [v for v in job.graph.vertices if v.invokable.kind != SPARK]
+        for vertex in vertices:
+            had: list[str] = []
+            for index in range(vertex.parallelism):
+                subtask = job.job_id, vertex.name, index
+                assert subtask in self.world.finished, f"FINISHED without {subtask}"
+                had += self.world.finished[subtask]
+            sources = range(vertices[0].parallelism)
+            expected = [record for source in sources for record in records_of(source)]
+            assert sorted(had) == sorted(expected), f"{job.graph.name}, {vertex.name} had {had}"
 
     async def _submit(self, job: Job) -> None:
         while True:
@@ -357,7 +344,7 @@ class WholeCluster:
                 self.simulation.tell("%s is not submitted: %s", job.graph.name, error)
             await asyncio.sleep(0.5)
         job.is_accepted = True
-        self.world.accepted.add(job.job_id)
+        self.world.accepted[job.job_id] = StoredJob.of(job.job_id)
 
     async def _result(self, job: Job) -> JobResult:
         while True:

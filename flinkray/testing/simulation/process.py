@@ -99,6 +99,8 @@ class SimulatedProcess(UnrealLoop):
         self.scheduler = scheduler
         self.name = name
         """As the network knows it; several processes may have it one after the other."""
+        self.kind = name.partition("-")[0]
+        """What the name begins with: ``TaskExecutor`` of ``TaskExecutor-7``."""
         self.number = number
         """Never used twice in a run."""
         self.node = node
@@ -134,11 +136,6 @@ class SimulatedProcess(UnrealLoop):
 
     def __repr__(self) -> str:
         return f"<SimulatedProcess {self.name}.{self.number} {self.state.value}>"
-
-    @property
-    def kind(self) -> str:
-        """What the name begins with: ``TaskExecutor`` of ``TaskExecutor-7``."""
-        return self.name.partition("-")[0]
 
     @property
     def is_alive(self) -> bool:
