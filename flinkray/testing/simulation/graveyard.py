@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import warnings
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 
@@ -45,7 +47,20 @@ class Graveyard:
 def _close(task: asyncio.Task[Any]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()
+    unbegun = list(_unbegun(coroutine))
     try:
         coroutine.close()
     except (Exception, asyncio.CancelledError):  # noqa: BLE001 - of a program that is over
         return
+    finally:
+        for inner in unbegun:
+            inner.close()
+
+
+def _unbegun(coroutine: object) -> Iterator[Coroutine[Any, Any, Any]]:
+    """What it was given to await and has not come to: Python warns when such a one is collected,
+    which may be in the middle of another run."""
+    frame = getattr(coroutine, "cr_frame", None)
+    for value in () if frame is None else frame.f_locals.values():
+        if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+            yield value
