@@ -222,6 +222,24 @@ def murmur_array(codes: npt.NDArray[Any]) -> Int32s:
     return result
 
 
+def is_plain_integer(keys: pa.Array) -> bool:
+    """Whether the keys are integers that fit into a ``long``, without nulls."""
+    kind = keys.type
+    return pa.types.is_integer(kind) and keys.null_count == 0 and not pa.types.is_uint64(kind)  # type: ignore[no-any-return]
+
+
+def _hash_integers(keys: npt.NDArray[Any]) -> Int32s:
+    longs = keys.astype(np.int64, copy=False).view(np.uint64)
+    folded: Int32s = (longs ^ (longs >> np.uint64(32))).astype(np.uint32).view(np.int32)
+    return folded
+
+
+def key_groups_of_integers(keys: npt.NDArray[Any], max_parallelism: int) -> Int32s:
+    """The key group of each integer; see :func:`is_plain_integer`."""
+    groups: Int32s = murmur_array(_hash_integers(keys)) % np.int32(max_parallelism)
+    return groups
+
+
 def hash_array(keys: pa.Array) -> Int32s:
     """:func:`stable_hash` of every value of a column, nulls included."""
     kind = keys.type
@@ -230,10 +248,8 @@ def hash_array(keys: pa.Array) -> Int32s:
         indices = keys.indices.fill_null(len(keys.dictionary))
         spread: Int32s = hashes[indices.to_numpy(zero_copy_only=False)]
         return spread
-    if pa.types.is_integer(kind) and keys.null_count == 0 and not pa.types.is_uint64(kind):
-        longs = keys.to_numpy(zero_copy_only=False).astype(np.int64, copy=False).view(np.uint64)
-        folded: Int32s = (longs ^ (longs >> np.uint64(32))).astype(np.uint32).view(np.int32)
-        return folded
+    if is_plain_integer(keys):
+        return _hash_integers(keys.to_numpy(zero_copy_only=False))
     encoded = pc.dictionary_encode(keys, null_encoding="encode")
     unique: Int32s = np.fromiter(
         map(stable_hash, encoded.dictionary.to_pylist()), np.int32, len(encoded.dictionary)

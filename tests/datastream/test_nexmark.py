@@ -7,10 +7,11 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from benchmarks._nexmark.events import Nexmark, NexmarkSource
-from benchmarks._nexmark.queries import QUERIES
+from benchmarks._nexmark.queries import QUERIES, highest_bids
 from benchmarks._nexmark.sql import SQL, tables
 
 # 25 seconds of event time in batches that end within windows.
@@ -35,6 +36,34 @@ def test_query_gives_what_a_database_gives(
     expected = Counter(database.execute(SQL[query]).fetchall())
     assert len(expected) >= 3
     assert Counter(tuple(row) for row in results) == expected
+
+
+def test_bid_at_the_end_of_a_window_counts_for_it_as_in_the_published_join(env: Any) -> None:
+    """Query 7 says ``BETWEEN`` start and end, both of them included."""
+    times_and_prices = [
+        (1_000, 50), (2_000, 90), (9_999, 90),
+        (10_000, 90),  # at the end of the first window, and alone highest in no other
+        (10_000, 70), (12_000, 95),
+        (20_000, 10),  # the end of the second window, below its price, and highest in the third
+        (40_000, 5),  # the end of a window without bids
+    ]  # fmt: skip
+    times, prices = zip(*times_and_prices, strict=True)
+    numbers = range(len(times))
+    bids = pa.table(
+        {
+            "auction": list(numbers),
+            "bidder": [100 + n for n in numbers],
+            "price": list(prices),
+            "dateTime": pa.array(times, pa.timestamp("ms")),
+            "extra": [f"bid {n}" for n in numbers],
+        }
+    )
+    connection = duckdb.connect(config={"threads": 1})
+    connection.register("bid", bids)
+    expected = connection.execute(SQL["q7"]).fetchall()
+    assert sorted(row[0] for row in expected) == [1, 2, 3, 5, 6, 7]
+    results = [tuple(row) for row in highest_bids(env.from_arrow(bids)).execute_and_collect()]
+    assert sorted(results) == sorted(expected)
 
 
 def test_kinds_come_in_their_proportions_and_ids_in_order() -> None:

@@ -93,6 +93,32 @@ def test_columns_go_where_their_rows_would() -> None:
         assert block.timestamps == by_rows[channel].timestamps
 
 
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [
+            pa.array([5, 900, -3, 5]),
+            pa.array([40_000, -9000]),
+            pa.array([7, 1 << 40]),
+            pa.array([6]),
+        ],
+        [pa.array([-(1 << 63), (1 << 63) - 1, 0])],
+        [pa.array([3, None, 4]), pa.array([3, 4])],
+        [pa.array([1, 2], pa.uint64()), pa.array([250], pa.uint8()), pa.array([], pa.int64())],
+        [pa.array(["a", None, "b"]), pa.array(["c", "a"]).dictionary_encode()],
+        [pa.array([1.5, 2.0, None, 1.5])],
+    ],
+    ids=["near and far", "extremes", "nulls", "unsigned", "texts", "floats"],
+)
+def test_columns_of_keys_go_to_the_owners_of_their_key_groups(batches: list[pa.Array]) -> None:
+    """ST-22: batch after batch, by the same partitioner."""
+    partitioner = ready(KeyGroupPartitioner(Keys("k")), 3)
+    for keys in batches:
+        chosen = partitioner.choose_columns(Columns(pa.record_batch({"k": keys})))
+        expected = [owner_of(key_group_of(key, 128), 128, 3) for key in keys.to_pylist()]
+        assert chosen.tolist() == expected
+
+
 def test_timestamps_and_keys_stay_with_their_records() -> None:
     partitioner = ready(KeyGroupPartitioner(Keys(lambda v: v % 5)), 2)
     for _, part in partitioner.split_block(Block(list(range(20)), [100 + n for n in range(20)])):
