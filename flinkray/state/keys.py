@@ -225,7 +225,7 @@ def murmur_array(codes: npt.NDArray[Any]) -> Int32s:
 def is_plain_integer(keys: pa.Array) -> bool:
     """Whether the keys are integers that fit into a ``long``, without nulls."""
     kind = keys.type
-    return pa.types.is_integer(kind) and keys.null_count == 0 and not pa.types.is_uint64(kind)  # type: ignore[no-any-return]
+    return pa.types.is_integer(kind) and keys.null_count == 0 and not pa.types.is_uint64(kind)
 
 
 def _hash_integers(keys: npt.NDArray[Any]) -> Int32s:

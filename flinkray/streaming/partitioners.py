@@ -251,7 +251,8 @@ class KeyGroupPartitioner(_ByChannel):
         encoded = pc.dictionary_encode(keys, null_encoding="encode")
         distinct = encoded.dictionary.to_pylist()  # their key groups are remembered
         channels = np.fromiter(map(self.channel_of, distinct), np.int32, len(distinct))
-        return channels[encoded.indices.to_numpy(zero_copy_only=False)]
+        places: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
+        return channels[places]
 
 
 class ShufflePartitioner(_ByChannel):
