@@ -28,7 +28,6 @@ from flinkray.streaming.elements import Block, Columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.keying import Keys
 
-
 TABLE_LIMIT = 1 << 16
 """Integer keys that are further apart are hashed each time."""
 
