@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -27,10 +28,14 @@ class Batches(Generic[T]):
         self._most = most
         self._waiting: list[T] = []
         self._is_sending = False
+        self._added = self._sent = 0
+        self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def add(self, things: Iterable[T]) -> None:
         """To be told after all that was added before."""
+        before = len(self._waiting)
         self._waiting += things
+        self._added += len(self._waiting) - before
         if self._waiting and not self._is_sending:
             self._is_sending = True
             self._endpoint.create_task(self._keep_sending(), "send a batch")
@@ -40,4 +45,14 @@ class Batches(Generic[T]):
             batch = tuple(self._waiting[: self._most])
             del self._waiting[: self._most]
             await self._send(batch)
+            self._sent += len(batch)
+            while self._callbacks and self._callbacks[0][0] <= self._sent:
+                self._callbacks.popleft()[1]()
         self._is_sending = False
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call it when all that was added before has been sent."""
+        if self._added == self._sent:
+            callback()
+        else:
+            self._callbacks.append((self._added, callback))

@@ -24,6 +24,7 @@ from flinkray.actors.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.settings import default_restart_strategy, heartbeat_settings
+from flinkray.actors.stream_coordinator.runner import StreamCoordinatorRunner
 from flinkray.actors.task_deployer import TaskDeployer
 from flinkray.actors.user_code_process import UserCodeProcessConnection
 from flinkray.core import options
@@ -142,6 +143,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 self._scheduler.master_failed(vertex_id, cause, self._now, generation)
             ),
         )
+        self._streams = StreamCoordinatorRunner(
+            self,
+            self._graph,
+            on_failed=lambda cause: self._apply(self._scheduler.global_failure(cause, self._now)),
+        )
         self._coordinators = Coordinators(
             self,
             on_started=lambda key: self._apply(
@@ -188,6 +194,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
+        self._streams.start()
         await self._slots.pool.start()
         self._apply(self._scheduler.start(self._now))
 

@@ -11,7 +11,7 @@ from flinkray.actors.task_process.produced import ProducedPartition, produced_pa
 from flinkray.actors.task_processes import TaskProcesses, TaskProcessPlace
 from flinkray.actors.task_results import TaskResults
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import (
@@ -77,6 +77,7 @@ class PythonTasks:
         self,
         deployments: TaskDeployments,
         tasks: Iterable[tuple[TaskDeployment, int]],
+        job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
         """Run tasks of a message, each with the index of its slot: one message per process."""
@@ -86,7 +87,7 @@ class PythonTasks:
             by_place.setdefault(place.number, (place, []))[1].append(task)
             self._add(deployments.job_id, task, place)
         for place, of_place in by_place.values():
-            self._send(place, deployments, tuple(of_place), blob_server)
+            self._send(place, deployments, tuple(of_place), job_master_id, blob_server)
 
     def _add(self, job_id: JobID, task: TaskDeployment, place: TaskProcessPlace) -> None:
         attempt_id, vertex = self.attempt_of(job_id, task)
@@ -100,6 +101,7 @@ class PythonTasks:
         place: TaskProcessPlace,
         deployments: TaskDeployments,
         tasks: tuple[TaskDeployment, ...],
+        job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
         job_id = deployments.job_id
@@ -111,6 +113,7 @@ class PythonTasks:
         self.processes.run_tasks(
             place,
             TaskDeployments(job_id, deployments.job, parts, tasks),
+            job_master_id,
             blob_server,
             lambda cause: self._failed(attempts, cause),
         )

@@ -23,7 +23,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
-from flinkray.scheduler.job_graph import PYTHON
+from flinkray.scheduler.job_graph import TASK_PROCESS_KINDS
 from flinkray.scheduler.task_slot_table import SlotTableAction, TaskSlotTable
 from flinkray.scheduler.tasks import (
     ResultPartitionID,
@@ -98,7 +98,7 @@ class TaskExecution:
         accepted: list[tuple[TaskDeployment, int]] = []
         for task in deployments.tasks:
             attempt_id, vertex = self._python.attempt_of(job_id, task)
-            if vertex.invokable.kind != PYTHON:
+            if vertex.invokable.kind not in TASK_PROCESS_KINDS:
                 kind = vertex.invokable.kind
                 cause = f"it is of kind {kind!r}, which task processes do not run"
                 refused.append(RefusedTask(attempt_id, cause))
@@ -114,7 +114,7 @@ class TaskExecution:
                 continue
             accepted.append((task, self._table.slot_index(task.allocation_id)))
         self._carry_out([])
-        self._python.start(deployments, accepted, blob_server)
+        self._python.start(deployments, accepted, job_master_id, blob_server)
         return tuple(refused)
 
     def _is_of_past_leader(self, attempt_id: ExecutionAttemptID, present: JobMasterId) -> bool:

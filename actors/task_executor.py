@@ -27,7 +27,7 @@ from flinkray.actors.task_errors import TaskError
 from flinkray.actors.task_execution import TaskExecution
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.task_executor_host import TaskExecutorHost
-from flinkray.actors.task_process.gateway import PartitionPlaces
+from flinkray.actors.task_process.gateway import ChannelPlaces, PartitionPlaces
 from flinkray.actors.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
 from flinkray.actors.task_runners import TaskRunner, task_runners
 from flinkray.actors.tell import tell
@@ -349,6 +349,11 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> PartitionPlaces:
         return self._python.results.find(job_id, data_set_id)
+
+    async def find_channels(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> ChannelPlaces:
+        return await self._python.results.find_channels(job_id, data_set_id)
 
     # what tasks ask of their JobMaster
 

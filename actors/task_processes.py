@@ -15,9 +15,10 @@ from flinkray.actors.task_process.gateway import (
     TaskProcessGateway,
 )
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.core.ids import ExecutionAttemptID, JobID
+from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
 from flinkray.scheduler.tasks import TaskDeployments
+from flinkray.streaming.network.sockets import DataAddress
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class TaskProcessPlace:
         self.process_name: str | None = None
         self.gateway: TaskProcessGateway | None = None
         """None: not there (yet)."""
+        self.data_address: DataAddress | None = None
+        """Of the present process; None: nobody has asked for it."""
         self.sent_parts = SentParts()
         """To the present process."""
         self.waiting: list[Call] = []
@@ -103,6 +106,7 @@ class TaskProcesses:
         self,
         place: TaskProcessPlace,
         deployments: TaskDeployments,
+        job_master_id: JobMasterId,
         blob_server: str | None,
         on_failed: Callable[[str], None],
     ) -> None:
@@ -113,7 +117,7 @@ class TaskProcesses:
 
         async def run(process: TaskProcessGateway) -> None:
             try:
-                await process.run_tasks(message, blob_server)
+                await process.run_tasks(message, job_master_id, blob_server)
             except FlinkRayError as error:
                 if place.gateway is process:
                     place.sent_parts.forget(job_id)
@@ -130,6 +134,20 @@ class TaskProcesses:
         self, place: TaskProcessPlace, partitions: tuple[JobPartition, ...]
     ) -> None:
         self.tell(place, lambda process: process.release_partitions(partitions))
+
+    async def data_address_of(self, place: TaskProcessPlace) -> DataAddress | None:
+        """Where the channels of the place's process are reached; None: it is not there (yet).
+
+        Raises:
+            FlinkRayError: the process did not answer.
+        """
+        process = place.gateway
+        if process is None or place.data_address is not None:
+            return place.data_address
+        address = await process.data_address()
+        if place.gateway is process:
+            place.data_address = address
+        return place.data_address
 
     def forget_job(self, job_id: JobID) -> None:
         """Its next deployments are another JobMaster's."""
@@ -203,7 +221,7 @@ class TaskProcesses:
         log.warning("%s: %s", self._resource_id, cause)
         if place.watch is not None:
             place.watch.cancel()
-        place.gateway = place.watch = None
+        place.gateway = place.watch = place.data_address = None
         place.waiting = []
         self._start(place, pause)
         self._on_died(place, cause)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flinkray.actors.task_process.gateway import JobPartition, PartitionPlaces
+from flinkray.actors.task_process.gateway import ChannelPlaces, JobPartition, PartitionPlaces
 from flinkray.actors.task_process.produced import ProducedPartition
 from flinkray.actors.task_processes import TaskProcesses, TaskProcessPlace
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.scheduler.cluster_partitions import ClusterPartitionReport, TaskExecutorPartitions
 from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.streaming.network.sockets import DataAddress
 
 
 class TaskResults:
@@ -48,6 +49,23 @@ class TaskResults:
             if is_wanted and place.gateway is not None:
                 found.setdefault(place.gateway.address, []).append(one.partition)
         return PartitionPlaces(tuple(found), tuple(map(tuple, found.values())))
+
+    async def find_channels(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> ChannelPlaces:
+        """The same, by where their channels are reached."""
+        by_place: dict[int, tuple[TaskProcessPlace, list[ResultPartitionID]]] = {}
+        for one, place in self._places.items():
+            if one.job_id == job_id and one.partition.data_set_id == data_set_id:
+                by_place.setdefault(place.number, (place, []))[1].append(one.partition)
+        addresses: list[DataAddress] = []
+        partitions: list[tuple[ResultPartitionID, ...]] = []
+        for place, here in by_place.values():
+            address = await self._processes.data_address_of(place)
+            if address is not None:
+                addresses.append(address)
+                partitions.append(tuple(here))
+        return ChannelPlaces(tuple(addresses), tuple(partitions))
 
     def has_results_of(self, job_id: JobID) -> bool:
         """Whether something is kept for the job."""

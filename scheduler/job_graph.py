@@ -90,7 +90,13 @@ SPARK = "spark"
 """``Invokable.kind`` of a Spark stage."""
 
 PYTHON = "python"
-"""``Invokable.kind`` of tasks that run Python code in their slot's task process."""
+"""``Invokable.kind`` of tasks that run a Python function in their slot's task process."""
+
+STREAM = "stream"
+"""``Invokable.kind`` of tasks that run a chain of stream operators there."""
+
+TASK_PROCESS_KINDS = frozenset({PYTHON, STREAM})
+"""Kinds that task processes run."""
 
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
@@ -169,14 +175,6 @@ class MasterFormat:
 
 
 @message
-class OperatorCoordinatorSpec:
-    """A coordinator of an operator of the vertex, to run beside the JobMaster; code is pickled."""
-
-    operator: str
-    code: bytes
-
-
-@message
 class JobVertex:
     """Chained operators: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
 
@@ -195,7 +193,6 @@ class JobVertex:
     """Subtask i of each vertex of the group runs in one and the same slot."""
     results: tuple[IntermediateDataSet, ...] = ()
     inputs: tuple[JobEdge, ...] = ()
-    operator_coordinators: tuple[OperatorCoordinatorSpec, ...] = ()
     master_format: MasterFormat | None = None
 
 

@@ -10,6 +10,8 @@ from flinkray.core.ids import IntermediateDataSetID, JobVertexID
 from flinkray.scheduler.job_graph import (
     PYTHON,
     SPARK,
+    STREAM,
+    TASK_PROCESS_KINDS,
     JobGraph,
     JobType,
     JobVertex,
@@ -129,16 +131,16 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
             f"vertex {vertex.name!r} has min parallelism {vertex.min_parallelism}: it must be from "
             f"1 to the parallelism, {vertex.parallelism}"
         )
-    takes_any_slot = vertex.slot_profile.is_zero() and vertex.invokable.kind == PYTHON
+    takes_any_slot = vertex.slot_profile.is_zero() and vertex.invokable.kind in TASK_PROCESS_KINDS
     if vertex.slot_profile.cpu <= 0 and not takes_any_slot:
         return (
             f"vertex {vertex.name!r} asks for {vertex.slot_profile.cpu:g} CPU per slot: "
             "it must be more than 0"
         )
-    if vertex.invokable.kind not in (SPARK, PYTHON):
+    if vertex.invokable.kind not in (SPARK, *TASK_PROCESS_KINDS):
         return (
             f"vertex {vertex.name!r} is of kind {vertex.invokable.kind!r}, which this version "
-            f"cannot run: the kinds it knows are {SPARK!r} and {PYTHON!r}"
+            f"cannot run: the kinds it knows are {SPARK!r}, {PYTHON!r} and {STREAM!r}"
         )
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -168,6 +168,7 @@ class Cancellation:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._requested = threading.Event()
+        self._listeners: list[Callable[[], None]] = []
         self._waiting: dict[asyncio.Task[Any], None] = {}
 
     @property
@@ -177,8 +178,21 @@ class Cancellation:
     def request(self) -> None:
         """On the loop."""
         self._requested.set()
+        for listener in self._listeners:
+            listener()
         for task in tuple(self._waiting):
             task.cancel()
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """On the loop, be called on the loop when it is requested."""
+        self._listeners.append(callback)
+        if self.is_requested:
+            callback()
+
+    def check(self) -> None:
+        """From any thread.  Raises TaskCancelledError when it is requested."""
+        if self.is_requested:
+            raise TaskCancelledError
 
     def wait(self, timeout: float | None) -> bool:
         """From a thread."""

@@ -8,13 +8,9 @@ from functools import partial
 
 from flinkray.actors.batches import MOST_STATES, Batches
 from flinkray.actors.settings import apply_rpc_settings
-from flinkray.actors.task_process.context import (
-    Cancellation,
-    InputGate,
-    OutputPartition,
-    TaskContext,
-)
+from flinkray.actors.task_process.deployed import Deployed, TaskResources
 from flinkray.actors.task_process.deployed_parts import DeployedParts
+from flinkray.actors.task_process.function_tasks import FunctionTasks
 from flinkray.actors.task_process.gateway import (
     TASK_PROCESS_ENDPOINT,
     JobPartition,
@@ -23,27 +19,19 @@ from flinkray.actors.task_process.gateway import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
-from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
-from flinkray.actors.task_process.partitions import ResultPartition, ResultPartitions
-from flinkray.actors.task_process.produced import produced_partitions
+from flinkray.actors.task_process.partitions import ResultPartitions
+from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.user_code import CodeOrigin, UserCode
 from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint, RpcService
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import (
-    JobInformation,
-    PartitionLocations,
-    TaskDeployment,
-    TaskDeployments,
-    TaskExecutionState,
-    VertexInformation,
-    attempt_of,
-)
+from flinkray.scheduler.job_graph import STREAM
+from flinkray.scheduler.tasks import TaskDeployments, TaskExecutionState, attempt_of
+from flinkray.streaming.network import DataAddress
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +72,13 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             configuration.get(options.REQUEST_BACKOFF_MAX),
             producer_state=task_executor.request_partition_state,
         )
+        self._functions = FunctionTasks(self._reader, self._partitions, task_executor)
+        self._streams = StreamTasks(self, configuration, self._partitions)
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: Batches[TaskExecutionState] = Batches(self, self._tell, MOST_STATES)
 
     async def on_stop(self) -> None:
+        await self._streams.close()
         await self._user_code.close()
 
     async def _tell(self, states: tuple[TaskExecutionState, ...]) -> None:
@@ -105,77 +96,39 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    async def run_tasks(self, deployments: TaskDeployments, blob_server: str | None) -> None:
+    async def run_tasks(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> None:
         self._parts.add(deployments)
         job = self._parts.job(deployments)
-        for deployment in deployments.tasks:
-            vertex = self._parts.vertex(job.job_id, deployment)
-            inputs = self._parts.inputs(job.job_id, deployment)
-            self._start(job, vertex, deployment, inputs, blob_server)
+        for task in deployments.tasks:
+            vertex = self._parts.vertex(job.job_id, task)
+            inputs = self._parts.inputs(job.job_id, task)
+            deployed = Deployed(job, vertex, task, inputs, job_master_id, blob_server)
+            if vertex.invokable.kind == STREAM:
+                self._start(deployed, self._streams.prepare(deployed))
+            else:
+                self._start(deployed, self._functions.prepare(deployed))
 
-    def _start(
-        self,
-        job: JobInformation,
-        vertex: VertexInformation,
-        deployment: TaskDeployment,
-        inputs: tuple[PartitionLocations, ...],
-        blob_server: str | None,
-    ) -> None:
-        attempt_id = attempt_of(vertex, deployment)
-        origin = CodeOrigin(job.job_id, vertex.invokable.code, blob_server)
-        produced = produced_partitions(job.job_id, vertex, deployment)
-        partitions = tuple(
-            ResultPartition(p.subpartitions, is_pipelined=p.is_pipelined) for p in produced
-        )
-        for one, partition in zip(produced, partitions, strict=True):
-            self._partitions.add(one.partition_id, partition)
-
-        def open_context(cancellation: Cancellation) -> TaskContext:
-            return TaskContext(
-                job.job_id,
-                job.job_name,
-                vertex.name,
-                attempt_id,
-                vertex.parallelism,
-                vertex.max_parallelism,
-                tuple(
-                    InputGate(
-                        job.job_id,
-                        self._reader,
-                        information,
-                        locations,
-                        deployment.subtask_index,
-                        vertex.parallelism,
-                    )
-                    for information, locations in zip(vertex.inputs, inputs, strict=True)
-                ),
-                tuple(map(OutputPartition, partitions)),
-                deployment.restored_state,
-                cancellation,
-                JobServices(attempt_id, self._task_executor),
-            )
-
-        async def finish() -> None:
-            for partition in partitions:
-                partition.finish()
-            for partition in partitions:
-                await partition.wait_until_read()
+    def _start(self, deployed: Deployed, resources: TaskResources) -> None:
+        job_id = deployed.job.job_id
+        attempt_id = attempt_of(deployed.vertex, deployed.task)
+        origin = CodeOrigin(job_id, deployed.vertex.invokable.code, deployed.blob_server)
 
         def report(state: TaskExecutionState) -> None:
+            self._reports.add((state,))
             if state.state.is_terminal:
                 del self._tasks[attempt_id]
-                for one in produced:
-                    if one.is_pipelined or state.state is not ExecutionState.FINISHED:
-                        self._partitions.remove(one.partition_id)
-            self._reports.add((state,))
+                # tasks that fail because this one did are to be heard of later
+                self._reports.when_sent(lambda: resources.ended(state))
 
         task = self._tasks[attempt_id] = Task(
             self,
-            job.job_id,
+            job_id,
             attempt_id,
-            load=partial(self._user_code.load, deployment.allocation_id, origin),
-            open_context=open_context,
-            finish=finish,
+            load=partial(self._user_code.load, deployed.task.allocation_id, origin),
+            open_context=resources.open,
+            finish=resources.finish,
             report=report,
             interrupt_interval=self._interrupt_interval,
         )
@@ -200,10 +153,14 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     async def release_partitions(self, partitions: tuple[JobPartition, ...]) -> None:
         for partition in partitions:
             self._partitions.remove(partition)
+            self._streams.release(partition)
 
     async def forget_job(self, job_id: JobID) -> None:
         self._parts.forget(job_id)
         self._reader.forget_job(job_id)
+
+    async def data_address(self) -> DataAddress:
+        return self._streams.data_address()
 
     async def read_partition(
         self, partition: JobPartition, subpartition: int, position: int, max_bytes: int

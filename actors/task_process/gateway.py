@@ -5,12 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, IntermediateDataSetID, JobID
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    IntermediateDataSetID,
+    JobID,
+    JobMasterId,
+)
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
 from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import ResultPartitionID, TaskDeployments, TaskExecutionState
+from flinkray.streaming.network.sockets import DataAddress
 
 TASK_PROCESS_ENDPOINT = "taskprocess"
 
@@ -78,13 +85,24 @@ class PartitionPlaces:
     """Of each."""
 
 
+@message
+class ChannelPlaces:
+    """Where the partitions of a data set are that a TaskExecutor has."""
+
+    addresses: tuple[DataAddress, ...]
+    partitions: tuple[tuple[ResultPartitionID, ...], ...]
+    """At each."""
+
+
 class TaskProcessGateway(RpcGateway):
     """Runs the tasks of some slots of one TaskExecutor, which alone calls it, but for reads."""
 
     @abstractmethod
     @ask_timeout(None)
     @runs_to_completion
-    async def run_tasks(self, deployments: TaskDeployments, blob_server: str | None) -> None:
+    async def run_tasks(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> None:
         """Begin these; what becomes of each is told to the TaskExecutor.
 
         The parts are those that this process was not sent yet.
@@ -115,7 +133,15 @@ class TaskProcessGateway(RpcGateway):
     async def forget_job(self, job_id: JobID) -> None:
         """No deployments of this JobMaster follow: forget what earlier ones have sent."""
 
-    # from tasks that read
+    @abstractmethod
+    async def data_address(self) -> DataAddress:
+        """Where the channels of this process are reached.
+
+        Raises:
+            TaskError: it has no sockets.
+        """
+
+    # from tasks, and clients, that read
 
     @abstractmethod
     @ask_timeout(3 * READ_WAIT)
@@ -144,7 +170,13 @@ class TaskProcessListenerGateway(RpcGateway):
     async def find_partitions(
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> PartitionPlaces:
-        """Those of the data set that this TaskExecutor has."""
+        """Those of the data set that this TaskExecutor has, for calls of ``read_partition``."""
+
+    @abstractmethod
+    async def find_channels(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> ChannelPlaces:
+        """The same, for channels."""
 
     # handed on to the JobMaster; see there
 

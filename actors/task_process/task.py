@@ -7,9 +7,10 @@ import inspect
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from flinkray.actors.task_process.code_thread import CodeThread
-from flinkray.actors.task_process.context import Cancellation, TaskCancelledError, TaskContext
+from flinkray.actors.task_process.context import Cancellation, TaskCancelledError
 from flinkray.actors.task_process.gateway import PartitionNotFoundError
 from flinkray.actors.task_process.user_code import UserFunction
 from flinkray.core.errors import SuppressRestartsError
@@ -18,6 +19,7 @@ from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskExecutionState
 from flinkray.spark.user_code import UserCodeError
+from flinkray.streaming.errors import OperatorError
 
 _LONGEST_TEXT = 16 * 2**10
 """Characters of a failure's text and traceback: states travel many in one message."""
@@ -44,13 +46,14 @@ class Task:
         attempt_id: ExecutionAttemptID,
         *,
         load: Callable[[], Awaitable[UserFunction]],
-        open_context: Callable[[Cancellation], TaskContext],
+        open_context: Callable[[Cancellation], Awaitable[Any]],
         finish: Callable[[], Awaitable[None]],
         report: Callable[[TaskExecutionState], None],
         interrupt_interval: float,
     ) -> None:
-        """*finish* is called when the function has returned; when that is done, it is FINISHED.
-        *report* is called with RUNNING and then with the final state, or with that alone."""
+        """*open_context* makes what the function is called with; *finish* is called when it has
+        returned: when that is done, the task is FINISHED.  *report* is called with RUNNING and then
+        with the final state, or with that alone."""
         self._endpoint = endpoint
         self._job_id = job_id
         self._attempt_id = attempt_id
@@ -107,7 +110,7 @@ class Task:
 
     async def _call(self) -> None:
         function = await self._load()
-        context = self._open_context(self._cancellation)
+        context = await self._open_context(self._cancellation)
         self._report(self._state(ExecutionState.RUNNING))
         if _is_async(function):
             await function(context)
@@ -116,7 +119,7 @@ class Task:
         self._thread = None
         await self._finish()
 
-    async def _call_in_thread(self, function: UserFunction, context: TaskContext) -> None:
+    async def _call_in_thread(self, function: UserFunction, context: Any) -> None:
         self._thread = CodeThread(lambda: function(context), f"task {self._attempt_id}")
         error = await self._thread.returned
         if error is not None:
@@ -140,6 +143,8 @@ class Task:
 
     def _failed(self, error: BaseException) -> TaskExecutionState:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, OperatorError):
+            text = str(error)  # which begins with the user's traceback
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         return TaskExecutionState(
             self._job_id,

@@ -14,8 +14,9 @@ from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopThread
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
+from flinkray.rpc import RpcService
 from flinkray.scheduler.job_graph import JobGraph
-from flinkray.scheduler.job_info import ClusterOverview, JobOverview
+from flinkray.scheduler.job_info import ClusterOverview, JobOverview, JobResult
 
 T = TypeVar("T")
 
@@ -134,6 +135,33 @@ class ClusterClient:
     def __repr__(self) -> str:
         state = "closed, " if self._closed else ""
         return f"<ClusterClient {state}cluster {self.cluster_id!r}>"
+
+    # --- for the API of streams
+
+    @property
+    def rpc_service(self) -> RpcService:
+        """To be used on the client's event loop."""
+        return self._connection.rpc_service
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Its result, from the client's event loop."""
+        return self._run(coroutine)
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run it on the client's event loop."""
+        return self._start(coroutine)
+
+    async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
+        """The Dispatcher's answer; on the client's event loop."""
+        return await self._connection.ask(question, call, _ANSWER_TIMEOUT)
+
+    async def job_result(self, job_id: JobID) -> JobResult:
+        """When the job has ended; on the client's event loop."""
+        return await self._connection.ask(
+            f"get the result of job {job_id}",
+            lambda gateway: gateway.request_job_result(job_id),
+            None,
+        )
 
     # --- for JobHandle
 

@@ -68,6 +68,11 @@ class DispatcherConnection(LeaderRetrievalListener):
         self._gateway: DispatcherGateway | None = None
         self._error: Exception | None = None
 
+    @property
+    def rpc_service(self) -> RpcService:
+        """By which it is connected."""
+        return self._rpc_service
+
     async def open(self) -> None:
         """Begin to follow; returns before a leader is known."""
         await self._retriever.start(self)

@@ -328,18 +328,18 @@ class DataStream(OperatorSettings):
     def add_sink(self, sink_func: Any) -> DataStreamSink:
         """Hand every value to a SinkFunction, or to a plain function."""
         expect_function(sink_func, "invoke", "a SinkFunction")
-        return self._end("Sink: Unnamed", SinkFunctionOperator(sink_func))
+        return self.end_with("Sink: Unnamed", SinkFunctionOperator(sink_func))
 
     def sink_to(self, sink: Sink[Any]) -> DataStreamSink:
         """Write into a Sink."""
         if not isinstance(sink, Sink):
             raise TypeError(f"sink_to takes a Sink, got {sink!r}; functions go to add_sink")
-        return self._end("Sink: Writer", SinkOperator(sink))
+        return self.end_with("Sink: Writer", SinkOperator(sink))
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Write every value on a line of standard output."""
         operator = PrintOperator(sink_identifier, self._stream.type_info)
-        return self._end("Sink: Print to Std. Out", operator)
+        return self.end_with("Sink: Print to Std. Out", operator)
 
     def execute_and_collect(
         self, job_execution_name: str | int | None = None, limit: int | None = None
@@ -371,7 +371,8 @@ class DataStream(OperatorSettings):
         )
         return self._env.add(transformation)
 
-    def _end(self, name: str, operator: StreamOperator) -> DataStreamSink:
+    def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
+        """For sinks: an operator that nothing follows."""
         transformation = OperatorTransformation(
             name, operator=operator, inputs=[self._stream], kind="Data Sink"
         )

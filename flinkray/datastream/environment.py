@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -11,7 +11,13 @@ from flinkray.core.ids import JobID
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.data_stream import DataStream
 from flinkray.datastream.flink_settings import FLINK_SETTINGS
-from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
+from flinkray.datastream.job_client import (
+    CloseableIterator,
+    JobClient,
+    JobExecutionResult,
+    LocalJobClient,
+    LocalResults,
+)
 from flinkray.datastream.settings import (
     CheckpointConfig,
     CheckpointingMode,
@@ -25,6 +31,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.graph import StreamGraph
 from flinkray.streaming.local_job import LocalJob, WaitingClock
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sources.collection import (
     ArrowSource,
@@ -44,11 +51,14 @@ from flinkray.streaming.type_inference import type_of_schema
 from flinkray.streaming.typeinfo import TypeInformation
 from flinkray.streaming.watermarks import WatermarkStrategy
 
+if TYPE_CHECKING:
+    from flinkray.client import ClusterClient, JobHandle
+
 _default_local_parallelism = 1
 
 
 class StreamExecutionEnvironment:
-    """Builds programs and runs them in this process.
+    """Builds programs and runs them, in this process or on a cluster.
 
     >>> env = StreamExecutionEnvironment.get_execution_environment()
     >>> _ = env.from_collection(["a", "b"]).map(str.upper).print()
@@ -58,12 +68,16 @@ class StreamExecutionEnvironment:
     """
 
     def __init__(
-        self, configuration: Configuration | None = None, clock: WaitingClock | None = None
+        self,
+        configuration: Configuration | None = None,
+        clock: WaitingClock | None = None,
+        cluster: ClusterClient | None = None,
     ) -> None:
         self._config = ExecutionConfig()
         self._checkpoint_config = CheckpointConfig()
         self._configuration = Configuration()
         self._clock = clock
+        self._cluster = cluster
         self._parallelism = _default_local_parallelism
         self._buffer_timeout = 100
         self._chaining = True
@@ -82,10 +96,11 @@ class StreamExecutionEnvironment:
 
     @staticmethod
     def get_execution_environment(
-        configuration: Configuration | None = None,
+        configuration: Configuration | None = None, cluster: ClusterClient | None = None
     ) -> StreamExecutionEnvironment:
-        """A new environment."""
-        return StreamExecutionEnvironment(configuration)
+        """A new environment, for programs that run in the slots of *cluster* (see
+        :func:`flinkray.connect`); in this process when None."""
+        return StreamExecutionEnvironment(configuration, cluster=cluster)
 
     # --- settings -------------------------------------------------------------------------------
 
@@ -369,30 +384,54 @@ class StreamExecutionEnvironment:
 
         Raises:
             OperatorError: a function failed; its traceback, the record and the operator are told.
+            JobExecutionError: the same on a cluster, in the error's text.
+            StreamError, JobSubmissionError: it cannot run on the cluster.
         """
-        job = LocalJob(self._checked_graph(job_name, True), self._clock)
+        graph = self._checked_graph(job_name, True)
+        if self._cluster is not None:
+            from flinkray.datastream import cluster_execution
+
+            return cluster_execution.run(self._submit(self._cluster, graph))
+        job = LocalJob(graph, self._clock)
         begun = job.clock.monotonic()
         job.run()
         return JobExecutionResult(JobID.generate(), job.clock.monotonic() - begun)
 
     def execute_async(self, job_name: str = "Flink Streaming Job") -> JobClient:
-        """Run the program in a thread."""
-        return JobClient(
-            JobID.generate(), LocalJob(self._checked_graph(job_name, True), self._clock)
-        )
+        """Begin to run the program: on the cluster, or in a thread."""
+        graph = self._checked_graph(job_name, True)
+        if self._cluster is not None:
+            from flinkray.datastream.cluster_execution import ClusterJobClient
+
+            return ClusterJobClient(self._cluster, self._submit(self._cluster, graph))
+        return LocalJobClient(JobID.generate(), LocalJob(graph, self._clock))
 
     def collect_results(
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> CloseableIterator | list[Any]:
         """See ``DataStream.execute_and_collect``."""
-        results = CollectSink()
-        stream.sink_to(results).name("Data stream collect sink").set_parallelism(1)
-        job = LocalJob(self._checked_graph(job_name, True), self._clock)
-        iterator = CloseableIterator(job, results)
+        iterator = self._collect(stream, job_name)
         if limit is None:
             return iterator
         with iterator:
             return [value for value, _ in zip(iterator, range(limit), strict=False)]
+
+    def _collect(self, stream: DataStream, job_name: str | None) -> CloseableIterator:
+        name = "Data stream collect sink"
+        if self._cluster is not None:
+            from flinkray.datastream.cluster_execution import ClusterResults
+
+            stream.end_with(name, CollectOperator()).set_parallelism(1)
+            graph = self._checked_graph(job_name, True)
+            return ClusterResults(self._cluster, self._submit(self._cluster, graph))
+        results = CollectSink()
+        stream.sink_to(results).name(name).set_parallelism(1)
+        return LocalResults(LocalJob(self._checked_graph(job_name, True), self._clock), results)
+
+    def _submit(self, cluster: ClusterClient, graph: StreamGraph) -> JobHandle:
+        from flinkray.datastream.cluster_execution import submit
+
+        return submit(cluster, graph, self._slot_sharing_groups)
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -36,8 +37,28 @@ class JobExecutionResult:
         return f"job {self._job_id} finished in {self.get_net_runtime()} ms"
 
 
-class JobClient:
-    """A program that runs in a thread of its own."""
+class JobClient(ABC):
+    """A program that runs."""
+
+    @abstractmethod
+    def get_job_id(self) -> JobID:
+        """The job that runs."""
+
+    @abstractmethod
+    def get_job_status(self) -> Future[str]:
+        """RUNNING, FINISHED, FAILED, CANCELED; on a cluster also CREATED, RESTARTING and others."""
+
+    @abstractmethod
+    def cancel(self) -> Future[None]:
+        """Ask the program to end; the future is done once it has."""
+
+    @abstractmethod
+    def get_job_execution_result(self) -> Future[JobExecutionResult]:
+        """Done when the program has ended; raises what it failed with."""
+
+
+class LocalJobClient(JobClient):
+    """A program that runs in a thread of this process."""
 
     def __init__(self, job_id: JobID, job: LocalJob) -> None:
         self._job_id = job_id
@@ -62,24 +83,20 @@ class JobClient:
         self._future.set_result(JobExecutionResult(self._job_id, runtime))
 
     def get_job_id(self) -> JobID:
-        """The job that runs."""
         return self._job_id
 
     def get_job_status(self) -> Future[str]:
-        """RUNNING, FINISHED, FAILED or CANCELED."""
         status: Future[str] = Future()
         status.set_result(self._status)
         return status
 
     def cancel(self) -> Future[None]:
-        """Ask the program to end; the future is done once it has."""
         self._job.cancel()
         ended: Future[None] = Future()
         self._future.add_done_callback(lambda _: ended.set_result(None))
         return ended
 
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
-        """Done when the program has ended; raises what it failed with."""
         return self._future
 
 
@@ -92,6 +109,20 @@ class CloseableIterator(Iterator[Any]):
     ...     next(results)
     1
     """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the program; results that were not taken are dropped."""
+
+    def __enter__(self) -> CloseableIterator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LocalResults(CloseableIterator):
+    """Whoever takes results drives the program."""
 
     def __init__(self, job: LocalJob, results: CollectSink) -> None:
         self._job = job
@@ -106,12 +137,5 @@ class CloseableIterator(Iterator[Any]):
         return self._results.pop()
 
     def close(self) -> None:
-        """End the program; results that were not taken are dropped."""
         self._job.cancel()
         self._job.close()
-
-    def __enter__(self) -> CloseableIterator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from flinkray.rpc.connection_pool import Opened
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.service import RpcService
+from flinkray.rpc.socket_access import SocketAccess
 from flinkray.rpc.spec import EndpointSpec, load_factory
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ class LocalNetwork:
     """The processes that are up, by name."""
     belongings: dict[type, Any] = field(default_factory=dict)
     """What belongs to the network as a whole, by type, for code in its processes to find."""
+    secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
+    """By which processes know each other at sockets of their own."""
     _processes: dict[str, _Process] = field(default_factory=dict)
     _incarnations: int = 0
     _ends: set[asyncio.Task[None]] = field(default_factory=set)
@@ -237,6 +241,10 @@ class LocalRpcService(BaseRpcService):
             max_frame_size=max_frame_size,
         )
         self.network.services[process_name] = self
+
+    @property
+    def socket_access(self) -> SocketAccess:
+        return SocketAccess("127.0.0.1", f"process {os.getpid()}", self.network.secret, None)
 
     async def spawn(self, spec: EndpointSpec) -> str:
         return await self.network.spawn(spec, self)

@@ -36,6 +36,7 @@ from flinkray.rpc.ray_metrics import MetricsExporter
 from flinkray.rpc.ray_standby import StandbyKeeper, StandbyTaker
 from flinkray.rpc.ray_watch import death_of
 from flinkray.rpc.service import RpcService
+from flinkray.rpc.socket_access import SocketAccess
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.tls import tls_of
@@ -77,7 +78,7 @@ class RayRpcService(BaseRpcService):
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
         self._actors = RayActors(namespace, self._ray)
-        tls = tls_of(os.environ)
+        self._tls = tls = tls_of(os.environ)
         self._listener = Listener(
             lambda: FrameStream(self.max_frame_size),
             self._welcome,
@@ -170,6 +171,14 @@ class RayRpcService(BaseRpcService):
     @transport.setter
     def transport(self, choice: TransportChoice) -> None:
         self._dialler.choice = choice
+
+    @property
+    def socket_access(self) -> SocketAccess | None:
+        node_id = self._dialler.node_id
+        if node_id is None:
+            return None
+        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return SocketAccess(host, node_id, self._secret, self._tls)
 
     async def _export_metrics(self) -> None:
         exporter = MetricsExporter(self.process_name)

@@ -13,6 +13,7 @@ from flinkray.core.ids import FencingToken
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.metrics import RpcMetrics
 from flinkray.rpc.periodic import PeriodicTask
+from flinkray.rpc.socket_access import SocketAccess
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.watch import TerminationWatch
 
@@ -57,6 +58,12 @@ class RpcService(ABC):
     @abstractmethod
     def metrics(self) -> RpcMetrics:
         """Calls, failures and latencies by gateway method, of both sides, until now."""
+
+    @property
+    @abstractmethod
+    def socket_access(self) -> SocketAccess | None:
+        """For sockets of the process's own; None: it has no sockets, or is not on the cluster's
+        nodes."""
 
     @property
     @abstractmethod

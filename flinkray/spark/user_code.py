@@ -49,7 +49,7 @@ def dump_function(function: SparkFunction) -> bytes:
             f"{function!r}"
         )
     try:
-        with _user_modules_by_value():
+        with user_modules_by_value(cloudpickle):
             payload: bytes = cloudpickle.dumps(function)
     except (TypeError, AttributeError, pickle.PicklingError, RecursionError) as error:
         raise UserCodeError(_unpicklable(function, error)) from error
@@ -72,8 +72,18 @@ def load_function(code: bytes) -> SparkFunction:
             f"the function was sent by Python {version}, the cluster runs {_python_version()}: "
             "functions only travel between equal versions; use the same Python for the client"
         )
+    function: SparkFunction = rebuild(payload)
+    return function
+
+
+def rebuild(payload: bytes) -> Any:
+    """Unpickle what the client has pickled of the user's code.
+
+    Raises:
+        UserCodeError: a module that it imports is not installed here; the text says what to do.
+    """
     try:
-        function: SparkFunction = cloudpickle.loads(payload)
+        return cloudpickle.loads(payload)
     except ModuleNotFoundError as error:
         raise UserCodeError(
             f"the function needs the module {error.name!r}, which is not installed on the "
@@ -85,7 +95,6 @@ def load_function(code: bytes) -> SparkFunction:
             f"the function could not be rebuilt on the cluster ({type(error).__name__}: {error}): "
             "the client and the cluster probably have different versions of a package"
         ) from error
-    return function
 
 
 async def fetch_code(rpc_service: RpcService, stage: SparkStageDescriptor) -> bytes:
@@ -103,19 +112,20 @@ async def fetch_code(rpc_service: RpcService, stage: SparkStageDescriptor) -> by
 
 
 @contextmanager
-def _user_modules_by_value() -> Iterator[None]:
-    """While active, cloudpickle takes the user's own modules by value."""
-    already = cloudpickle.list_registry_pickle_by_value()
+def user_modules_by_value(pickler: Any) -> Iterator[None]:
+    """While active, *pickler* (the module cloudpickle, or Ray's copy of it) takes the user's own
+    modules by value."""
+    already = pickler.list_registry_pickle_by_value()
     registered = []
     for module in tuple(sys.modules.values()):
         if _is_users_own(module) and module.__name__ not in already:
-            cloudpickle.register_pickle_by_value(module)
+            pickler.register_pickle_by_value(module)
             registered.append(module)
     try:
         yield
     finally:
         for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
+            pickler.unregister_pickle_by_value(module)
 
 
 def _is_users_own(module: ModuleType) -> bool:

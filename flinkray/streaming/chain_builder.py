@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
 
 from flinkray.core.clock import Clock
+from flinkray.streaming.chain_plan import ChainPlan, PlannedOperator, PlannedResult
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.elements import Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.graph import StreamEdge, StreamGraph, StreamNode
+from flinkray.streaming.graph import StreamEdge
 from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.operator import OperatorContext, Output, Receiver, StreamOperator
+from flinkray.streaming.partitioners import StreamPartitioner
 from flinkray.streaming.time_service import ProcessingTimeService
 from flinkray.streaming.watermark_alignment import TaskAlignment
 
-MakeWriter = Callable[[StreamEdge], RecordWriter]
+MakeWriter = Callable[[int], RecordWriter]
 
 
 class ConvertingReceiver:
@@ -43,39 +46,49 @@ class OperatorCopies:
     cluster; operators that belong to the client's process are shared."""
 
     def __init__(self) -> None:
-        self._pickled: dict[int, bytes] = {}
+        self._pickled: dict[str, bytes] = {}
 
-    def copy_of(self, node: StreamNode) -> StreamOperator:
-        operator = node.operator
+    def copy_of(self, planned: PlannedOperator) -> StreamOperator:
+        operator = planned.operator
         if getattr(operator, "shared", False):
             return copy.copy(operator)
-        payload = self._pickled.get(node.id)
+        payload = self._pickled.get(planned.operator_id)
         if payload is None:
-            payload = _pickle(node)
-            self._pickled[node.id] = payload
+            payload = _pickle(planned)
+            self._pickled[planned.operator_id] = payload
         return cloudpickle.loads(payload)  # type: ignore[no-any-return]
 
 
-def _pickle(node: StreamNode) -> bytes:
+def _pickle(planned: PlannedOperator) -> bytes:
     try:
-        return cloudpickle.dumps(node.operator)  # type: ignore[no-any-return]
-    except (TypeError, AttributeError, RecursionError) as error:
-        raise StreamError(
-            f"the function of {node.name!r} cannot be sent to its tasks: {error}; make what it "
-            "refers to in open(), or give it only what can be pickled"
-        ) from error
+        return cloudpickle.dumps(planned.operator)  # type: ignore[no-any-return]
+    except (TypeError, AttributeError, RecursionError, pickle.PicklingError) as error:
+        raise unpicklable_operator(planned.name, error) from error
+
+
+def unpicklable_operator(name: str, error: BaseException) -> StreamError:
+    """What to say of an operator that cannot be sent to its tasks."""
+    return StreamError(
+        f"the function of {name!r} cannot be sent to its tasks: {error}; make what it "
+        "refers to in open(), or give it only what can be pickled"
+    )
 
 
 class ChainBuilder:
-    """Makes the operators of one subtask."""
+    """Makes the operators of one subtask.
+
+    Args:
+        copy_of: this subtask's copy of an operator.
+        make_writer: the writer of a result, by the result's place in the plan.
+    """
 
     def __init__(
         self,
-        graph: StreamGraph,
-        copies: OperatorCopies,
-        operator_ids: dict[int, str],
+        plan: ChainPlan,
+        copy_of: Callable[[PlannedOperator], StreamOperator],
         make_writer: MakeWriter,
         subtask: int,
+        parallelism: int,
         attempt: int,
         clock: Clock,
         time_service: ProcessingTimeService,
@@ -83,11 +96,11 @@ class ChainBuilder:
         metrics: MetricGroup,
         alignment: TaskAlignment | None = None,
     ) -> None:
-        self._graph = graph
-        self._copies = copies
-        self._ids = operator_ids
+        self._plan = plan
+        self._copy_of = copy_of
         self._make_writer = make_writer
         self._subtask = subtask
+        self._parallelism = parallelism
         self._attempt = attempt
         self._clock = clock
         self._time_service = time_service
@@ -95,51 +108,63 @@ class ChainBuilder:
         self._metrics = metrics
         self._alignment = alignment
         self.operators: list[tuple[str, StreamOperator]] = []
+        """Id and operator, each before those that it feeds."""
         self.writers: list[RecordWriter] = []
 
-    def build(self, node: StreamNode) -> StreamOperator:
-        """The operator of *node* with all that are chained behind it."""
-        operator = self._copies.copy_of(node)
-        place = len(self.operators)
+    def build(self, place: int = 0) -> StreamOperator:
+        """The operator at that place with all that are chained behind it."""
+        planned = self._plan.operators[place]
+        operator = self._copy_of(planned)
+        first = len(self.operators)
         main: list[Receiver] = []
         side: dict[str, list[Receiver]] = {}
-        following: list[tuple[str, StreamOperator]] = []
-        for edge in node.outputs:
+        for output in planned.outputs:
             receiver: Receiver
-            if self._graph.is_chained(edge):
-                receiver = self.build(edge.target).inputs()[0]
+            if output.operator is not None:
+                receiver = self.build(output.operator).inputs()[0]
             else:
-                writer = self._make_writer(edge)
+                assert output.result is not None
+                writer = self._make_writer(output.result)
                 self.writers.append(writer)
                 receiver = writer
-            if edge.output_tag is not None:
-                side.setdefault(edge.output_tag, []).append(receiver)
-            elif node.convert is not None:
-                main.append(ConvertingReceiver(node.convert, receiver))
+            if output.tag_id is not None:
+                side.setdefault(output.tag_id, []).append(receiver)
+            elif planned.convert is not None:
+                main.append(ConvertingReceiver(planned.convert, receiver))
             else:
                 main.append(receiver)
-        following = self.operators[place:]
-        del self.operators[place:]
-        operator.setup(self._context(node), Output(main, side))
-        self.operators += [(self._ids[node.id], operator), *following]
+        following = self.operators[first:]
+        del self.operators[first:]
+        operator.setup(self._context(planned), Output(main, side))
+        self.operators += [(planned.operator_id, operator), *following]
         return operator
 
-    def _context(self, node: StreamNode) -> OperatorContext:
+    def _context(self, planned: PlannedOperator) -> OperatorContext:
         return OperatorContext(
-            name=node.name,
+            name=planned.name,
             time_service=self._time_service,
             clock=self._clock,
             subtask_index=self._subtask,
-            parallelism=node.parallelism,
-            max_parallelism=node.max_parallelism,
+            parallelism=self._parallelism,
+            max_parallelism=planned.max_parallelism,
             attempt_number=self._attempt,
-            auto_watermark_interval=self._graph.auto_watermark_interval,
-            keyed=node.keyed,
+            auto_watermark_interval=self._plan.auto_watermark_interval,
+            keyed=planned.keyed,
             seed=self._seed,
-            job_parameters=self._graph.job_parameters,
-            metrics=self._metrics.add_group(f"{node.name}.{self._subtask}"),
+            job_parameters=self._plan.job_parameters,
+            metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
             alignment=self._alignment,
         )
+
+
+def prepared_partitioner(
+    result: PlannedResult, channels: int, seed: int, producer: int
+) -> StreamPartitioner:
+    """The partitioner of one subtask."""
+    partitioner = copy.copy(result.partitioner)
+    own_seed = (seed * 1_000_003 + result.edge) * 1_000_003 + producer
+    partitioner.setup(channels, result.max_parallelism, own_seed)
+    return partitioner
 
 
 def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:

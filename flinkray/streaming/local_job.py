@@ -6,7 +6,7 @@ deterministic: the same program and seed do the same steps in the same order.
 
 from __future__ import annotations
 
-import copy
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,11 +19,13 @@ from flinkray.streaming.chain_builder import (
     ChainBuilder,
     OperatorCopies,
     channel_targets,
+    prepared_partitioner,
 )
+from flinkray.streaming.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.elements import Barrier
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error
-from flinkray.streaming.graph import Chain, StreamEdge, StreamGraph
+from flinkray.streaming.graph import Chain, StreamGraph
 from flinkray.streaming.mailbox import Mailbox
 from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.operator import OperatorState
@@ -85,6 +87,8 @@ class LocalJob:
         self._alignment_groups = AlignmentGroups()
         self._alignments: list[TaskAlignment] = []
         self._operator_ids = graph.operator_ids()
+        self._edges = edges_of(graph)
+        self._numbers = {id(edge): number for number, edge in enumerate(self._edges)}
         self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
         self._acknowledged: dict[int, dict[tuple[str, int], OperatorState]] = {}
         self._enumerators: dict[int, dict[str, Any]] = {}
@@ -95,10 +99,6 @@ class LocalJob:
         self._woken = threading.Event()
         self._closed = False
         chains = graph.chains()
-        self._edges = {
-            id(edge): number
-            for number, edge in enumerate(edge for node in graph.nodes for edge in node.outputs)
-        }
         for chain in chains:
             self._make_channels(chain)
         for chain in chains:
@@ -111,10 +111,11 @@ class LocalJob:
         for edge in chain.head.inputs:
             for producer in range(edge.source.parallelism):
                 for consumer in channel_targets(edge, producer):
-                    self._channels[self._edges[id(edge)], producer, consumer] = MemoryChannel()
+                    self._channels[self._numbers[id(edge)], producer, consumer] = MemoryChannel()
 
     def _make_tasks(self, chain: Chain) -> None:
-        tasks = [self._make_task(chain, subtask) for subtask in range(chain.parallelism)]
+        plan = plan_chain(self.graph, chain)
+        tasks = [self._make_task(chain, plan, subtask) for subtask in range(chain.parallelism)]
         self.tasks += tasks
         if isinstance(chain.head.operator, SourceOperator):
             operator_id = self._operator_ids[chain.head.id]
@@ -122,15 +123,15 @@ class LocalJob:
                 SourceCoordinator(operator_id, chain.head.operator.source, tasks, self.clock)
             )
 
-    def _make_task(self, chain: Chain, subtask: int) -> StreamTask:
+    def _make_task(self, chain: Chain, plan: ChainPlan, subtask: int) -> StreamTask:
         time_service = ProcessingTimeService(self.clock)
         name = f"{chain.name} ({subtask + 1}/{chain.parallelism})"
         builder = ChainBuilder(
-            self.graph,
-            self._copies,
-            self._operator_ids,
-            lambda edge: self._make_writer(edge, subtask, time_service),
+            plan,
+            self._copies.copy_of,
+            lambda result: self._make_writer(plan.results[result], subtask, time_service),
             subtask,
+            chain.parallelism,
             self.attempt,
             self.clock,
             time_service,
@@ -138,13 +139,13 @@ class LocalJob:
             self.metrics,
             self._join_alignment(chain, subtask),
         )
-        head = builder.build(chain.head)
+        head = builder.build()
         channels: list[MemoryChannel] = []
         channel_inputs: list[tuple[int, int]] = []
         counts = [0] * max(1, len(head.inputs()))
         for edge in chain.head.inputs:
             for producer in range(edge.source.parallelism):
-                channel = self._channels.get((self._edges[id(edge)], producer, subtask))
+                channel = self._channels.get((self._numbers[id(edge)], producer, subtask))
                 if channel is not None:
                     channels.append(channel)
                     channel_inputs.append((edge.input_index, counts[edge.input_index]))
@@ -178,17 +179,14 @@ class LocalJob:
             alignment.announce(group, least)
 
     def _make_writer(
-        self, edge: StreamEdge, producer: int, time_service: ProcessingTimeService
+        self, result: PlannedResult, producer: int, time_service: ProcessingTimeService
     ) -> RecordWriter:
-        number = self._edges[id(edge)]
         channels = [
-            self._channels[number, producer, consumer]
-            for consumer in channel_targets(edge, producer)
+            self._channels[result.edge, producer, consumer]
+            for consumer in channel_targets(self._edges[result.edge], producer)
         ]
-        partitioner = copy.copy(edge.partitioner)
-        seed = (self.seed * 1_000_003 + number) * 1_000_003 + producer
-        partitioner.setup(len(channels), edge.target.max_parallelism, seed)
-        return RecordWriter(channels, partitioner, edge.source.buffer_timeout, time_service)
+        partitioner = prepared_partitioner(result, len(channels), self.seed, producer)
+        return RecordWriter(channels, partitioner, result.buffer_timeout, time_service)
 
     def _open(self, restore: Checkpoint | None) -> None:
         enumerators = {} if restore is None else restore.coordinators
@@ -284,6 +282,7 @@ class LocalJob:
             POLL_INTERVAL if at is None else at - now
             for coordinator in self._coordinators
             for at in coordinator.wake_up_times()
+            if at != math.inf
         ]
         self.clock.wait(max(min(waits, default=POLL_INTERVAL), 0.0), self._woken)
         self._woken.clear()

@@ -33,6 +33,11 @@ class Mailbox:
         self._mail: deque[Mail] = deque()
         self._changed = threading.Condition()
         self._state = _State.OPEN
+        self._on_mail: Callable[[], None] | None = None
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Be called, by whoever puts it, for each mail; it must not block."""
+        self._on_mail = callback
 
     def put(self, mail: Mail) -> None:
         """Have *mail* called by the task.
@@ -55,6 +60,8 @@ class Mailbox:
             else:
                 self._mail.append(mail)
             self._changed.notify()
+        if self._on_mail is not None:
+            self._on_mail()
 
     def has_mail(self) -> bool:
         return bool(self._mail)

@@ -8,9 +8,9 @@ batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from flinkray.streaming.channels import InputGate, RecordWriter
+from flinkray.streaming.channels import InputGate
 from flinkray.streaming.elements import (
     Barrier,
     Block,
@@ -29,6 +29,19 @@ from flinkray.streaming.watermark_valve import WatermarkValve
 
 Acknowledge = Callable[[Barrier, Mapping[str, OperatorState]], None]
 """Told of a checkpoint: operator id -> state."""
+
+
+class TaskOutput(Protocol):
+    """A way out of the task."""
+
+    def has_room(self) -> bool:
+        """Whether whoever reads keeps up."""
+
+    def flush_when_idle(self) -> None:
+        """Nothing more comes at the moment."""
+
+    def barrier(self, barrier: Barrier) -> None: ...
+    def end_of_input(self) -> None: ...
 
 
 class TaskInput:
@@ -55,7 +68,7 @@ class StreamTask:
         gate: InputGate,
         inputs: Sequence[TaskInput],
         channel_inputs: Sequence[tuple[int, int]],
-        writers: Sequence[RecordWriter],
+        writers: Sequence[TaskOutput],
         time_service: ProcessingTimeService,
         acknowledge: Acknowledge | None = None,
     ) -> None:
@@ -99,10 +112,13 @@ class StreamTask:
         progressed = self.mailbox.run_pending()
         if self.time_service.fire_due():
             progressed = True
-        for writer in self._writers:
-            if not writer.has_room():
-                return progressed
+        if not self.has_room():
+            return progressed
         return self._default_action() or progressed
+
+    def has_room(self) -> bool:
+        """Whether all that read the task's results keep up."""
+        return all(writer.has_room() for writer in self._writers)
 
     def _default_action(self) -> bool:
         head = self.head

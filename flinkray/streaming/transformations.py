@@ -123,6 +123,7 @@ def build_graph(transformations: Iterable[Transformation], settings: GraphSettin
         chaining_enabled=settings.chaining_enabled,
         auto_watermark_interval=settings.auto_watermark_interval,
         job_parameters=dict(settings.job_parameters),
+        batch=settings.batch,
     )
     builder = _Builder(graph, settings)
     for transformation in transformations:

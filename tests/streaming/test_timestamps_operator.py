@@ -54,6 +54,16 @@ def test_watermarks_come_at_the_interval_only_and_never_regress() -> None:
     assert h.output() == [Watermark(8)]
 
 
+def test_nothing_follows_the_last_watermark() -> None:
+    """ST-18: also not the one that is due when the input ends."""
+    h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
+    h.process(3)
+    h.watermark(MAX_TIMESTAMP)
+    assert h.output() == [Record(3, 3), Watermark(MAX_TIMESTAMP)]
+    h.finish()
+    assert h.output() == []
+
+
 def test_first_watermark_of_an_empty_stream_does_not_underflow() -> None:
     """ST-18: it would be the smallest number, which is no progress."""
     h = harness(

@@ -160,7 +160,8 @@ class Subpartition:
     def _add(self, element: Element, size: int) -> None:
         opened = self._open
         if opened and type(element) is Watermark and type(opened[-1]) is Watermark:
-            opened[-1] = element  # says all that the one before has said
+            if element.timestamp > opened[-1].timestamp:
+                opened[-1] = element  # says all that the one before has said
         else:
             opened.append(element)
             self._open_size += size

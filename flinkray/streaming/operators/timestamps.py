@@ -31,6 +31,11 @@ class _Emitter(WatermarkOutput):
             self.mark_active()
             self._operator.put_out_watermark(timestamp)
 
+    def end(self) -> None:
+        """The last watermark is put out otherwise, and none follows."""
+        self._last = MAX_TIMESTAMP
+        self.mark_active()
+
     def mark_idle(self) -> None:
         if not self._idle:
             self._idle = True
@@ -186,7 +191,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
-            self._emitter.mark_active()
+            self._emitter.end()
             self.output.emit_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:

@@ -89,8 +89,9 @@ class _GeneratorReader(SequentialReader[Slice]):
         return Block([generate(number) for number in numbers])
 
     def next_poll_time(self) -> float | None:
-        if self._rate is None:
-            return None
+        at = super().next_poll_time()
+        if self._rate is None or at is not None:
+            return at
         clock = self.context.clock
         due = self._begun + (self._emitted + 1) / self._rate
         return clock.time() + max(due - clock.monotonic(), 0.0)

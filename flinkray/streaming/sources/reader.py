@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -51,6 +52,9 @@ class SequentialReader(SourceReader[SplitT]):
             if not self._waiting and not self._no_more:
                 self.context.send_split_request()
                 return NOTHING_NOW
+
+    def next_poll_time(self) -> float | None:
+        return math.inf if self._current is None and not self._waiting else None
 
     @abstractmethod
     def open_split(self, split: SplitT) -> None:

@@ -77,7 +77,7 @@ class SourceReader(ABC, Generic[SplitT]):
 
     def next_poll_time(self) -> float | None:
         """After NOTHING_NOW: at what time of the clock (seconds) to ask again; None: as soon as
-        anything happens, and at least every few milliseconds."""
+        anything happens, and at least every few milliseconds; infinity: when splits have come."""
         return None
 
     @abstractmethod

@@ -81,6 +81,10 @@ class SimulatedRpcService(BaseRpcService):
             await self.kill(process_name)
 
     @property
+    def socket_access(self) -> None:
+        return None
+
+    @property
     def executor(self) -> SimulatedExecutor:
         return self._simulated_executor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.elements import Block, Columns, Watermark
+from flinkray.streaming.elements import END_OF_INPUT, MAX_TIMESTAMP, Block, Columns, Watermark
 from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.network import (
     ChannelSource,
@@ -39,6 +39,18 @@ def test_batches_are_divided_among_consumers_and_signs_go_to_all() -> None:
             assert len(columns) == 5
             values += block.values
         assert sorted(values) == list(range(100))
+
+
+def test_watermarks_that_wait_together_leave_the_greatest() -> None:
+    with network() as make:
+        producer, consumer = make("producer"), make("consumer")
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=None)
+        (subpartition,) = partition.subpartitions
+        for timestamp in (3, MAX_TIMESTAMP, 5):
+            subpartition.put(Watermark(timestamp))
+        subpartition.put(END_OF_INPUT)
+        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
+        assert Reading(gate).rest() == [Watermark(MAX_TIMESTAMP)]
 
 
 def test_writer_waits_when_any_of_its_channels_is_full() -> None:

@@ -1,0 +1,100 @@
+"""The coordinator of a stream job."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flinkray.actors.stream_coordinator.gateway import (
+    STREAM_COORDINATOR_ENDPOINT,
+    CollectorPlace,
+    CoordinatorReplacedError,
+    ReaderProgress,
+    StreamCoordinatorArguments,
+    StreamCoordinatorGateway,
+    VertexCode,
+)
+from flinkray.actors.stream_coordinator.source_host import SourceHost
+from flinkray.actors.task_process.chain_code import ChainCode
+from flinkray.blob import BlobClient, BlobOwner
+from flinkray.core.blobs import BlobKey
+from flinkray.core.errors import RpcConnectionError
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.spark.user_code import load_function
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.sources.source import Source
+
+
+def create_stream_coordinator(
+    rpc_service: RpcService, arguments: StreamCoordinatorArguments
+) -> StreamCoordinator:
+    """Factory of the process."""
+    return StreamCoordinator(rpc_service, arguments)
+
+
+class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
+    """See the package."""
+
+    def __init__(self, rpc_service: RpcService, arguments: StreamCoordinatorArguments) -> None:
+        super().__init__(rpc_service, STREAM_COORDINATOR_ENDPOINT)
+        self._job_id = arguments.job_id
+        self._job_master_id = arguments.job_master_id
+        self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
+        self._hosts = {vertex.vertex_id: self._new_host(vertex) for vertex in arguments.vertices}
+        self._failure: asyncio.Future[None] = rpc_service.loop.create_future()
+        self._failure.add_done_callback(lambda failure: failure.exception())  # it may be not asked
+        self._place: CollectorPlace | None = None
+        self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
+
+    async def on_stop(self) -> None:
+        self._failure.cancel()
+        for host in self._hosts.values():
+            await host.close()
+
+    def _new_host(self, vertex: VertexCode) -> SourceHost:
+        async def load(blob_server: str | None) -> Source[object]:
+            code = vertex.code
+            if isinstance(code, BlobKey):
+                if blob_server is None:
+                    raise RpcConnectionError(f"no blob server is known to have {vertex.name}")
+                client = BlobClient(self.rpc_service, blob_server)
+                code = await client.get(BlobOwner.of_job(self._job_id), code)
+            return await self.rpc_service.run_blocking(_load_source, code)
+
+        return SourceHost(self, vertex.name, load, self._failed)
+
+    def _failed(self, error: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
+        self._refuse_others(reader.job_master_id)
+        return await self._hosts[reader.vertex_id].exchange(reader)
+
+    async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
+        self._refuse_others(job_master_id)
+        self._place = place
+        self._place_changed.set_result(None)
+        self._place_changed = self.rpc_service.loop.create_future()
+
+    async def until_failed(self) -> None:
+        await asyncio.shield(self._failure)
+
+    async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
+        while self._place is None or self._place == known:
+            await asyncio.shield(self._place_changed)
+        return self._place
+
+    def _refuse_others(self, job_master_id: JobMasterId) -> None:
+        if job_master_id != self._job_master_id:
+            raise CoordinatorReplacedError(
+                f"the coordinator of job {self._job_id} is not that of JobMaster {job_master_id}"
+            )
+
+
+def _load_source(code: bytes) -> Source[object]:
+    chain = load_function(code)
+    assert isinstance(chain, ChainCode)
+    head = chain.load().operators[0].operator
+    assert isinstance(head, SourceOperator)
+    return head.source

@@ -1,0 +1,96 @@
+"""Finding the task processes that have what a task reads through channels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from flinkray.actors.task_process.gateway import (
+    ChannelPlaces,
+    PartitionNotFoundError,
+    TaskProcessListenerGateway,
+)
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.rpc import RpcService
+from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID
+from flinkray.streaming.network import DataAddress
+
+_Question = tuple[JobID, IntermediateDataSetID, str]
+
+
+class ChannelFinder:
+    """For all tasks of a process: what several want to know at the same time is asked once.
+
+    A partition whose producer has not been deployed yet is looked for again after *initial_backoff*
+    seconds, then after twice as long, and so on up to *max_backoff*, after which it is given up.
+    """
+
+    def __init__(self, rpc_service: RpcService, initial_backoff: float, max_backoff: float) -> None:
+        self._rpc_service = rpc_service
+        self._initial_backoff = initial_backoff
+        self._max_backoff = max_backoff
+        self._questions: dict[_Question, asyncio.Task[ChannelPlaces]] = {}
+
+    async def find(
+        self, job_id: JobID, locations: PartitionLocations, partitions: Iterable[int]
+    ) -> dict[int, DataAddress]:
+        """Partition -> where its process is reached.
+
+        Raises:
+            PartitionNotFoundError: one is not there, not even after all that waiting.
+        """
+        wanted = {locations.partition_id(p): p for p in partitions}
+        found: dict[int, DataAddress] = {}
+        backoff = self._initial_backoff
+        while True:
+            cause = await self._look(job_id, locations, wanted, found)
+            if not wanted:
+                return found
+            if backoff > self._max_backoff:
+                missing, partition = next(iter(wanted.items()))
+                where = locations.location_of(partition).resource_id
+                raise PartitionNotFoundError(missing, where) from cause
+            await asyncio.sleep(backoff)
+            backoff *= 2
+
+    async def _look(
+        self,
+        job_id: JobID,
+        locations: PartitionLocations,
+        wanted: dict[ResultPartitionID, int],
+        found: dict[int, DataAddress],
+    ) -> FlinkRayError | None:
+        """Move what is found from *wanted* to *found*; why not all was, if that is known."""
+        cause: FlinkRayError | None = None
+        hosts = dict.fromkeys(locations.location_of(p).address for p in wanted.values())
+        for address in hosts:
+            try:
+                places = await self._ask((job_id, locations.data_set_id, address))
+            except FlinkRayError as error:
+                cause = error
+                continue
+            for process, partitions in zip(places.addresses, places.partitions, strict=True):
+                for partition_id in partitions:
+                    if partition_id in wanted:
+                        found[wanted.pop(partition_id)] = process
+        return cause
+
+    async def _ask(self, question: _Question) -> ChannelPlaces:
+        asking = self._questions.get(question)
+        if asking is None:
+            asking = asyncio.ensure_future(self._ask_now(*question))
+            self._questions[question] = asking
+            asking.add_done_callback(lambda done: self._answered(question, done))
+        return await asyncio.shield(asking)
+
+    def _answered(self, question: _Question, done: asyncio.Task[ChannelPlaces]) -> None:
+        del self._questions[question]
+        if not done.cancelled():
+            done.exception()  # it is told to those who wait; perhaps nobody does any more
+
+    async def _ask_now(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str
+    ) -> ChannelPlaces:
+        executor = await self._rpc_service.connect(address, TaskProcessListenerGateway)
+        return await executor.find_channels(job_id, data_set_id)

@@ -1,0 +1,48 @@
+"""A task as it was deployed, and what a kind of tasks provides for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flinkray.actors.task_process.context import Cancellation
+from flinkray.core.ids import JobMasterId
+from flinkray.scheduler.tasks import (
+    JobInformation,
+    PartitionLocations,
+    TaskDeployment,
+    TaskExecutionState,
+    VertexInformation,
+)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """One attempt, with the parts that it has in common with others."""
+
+    job: JobInformation
+    vertex: VertexInformation
+    task: TaskDeployment
+    inputs: tuple[PartitionLocations, ...]
+    job_master_id: JobMasterId
+    blob_server: str | None
+    """From where code comes that is not in the deployment."""
+
+    @property
+    def name(self) -> str:
+        """``Map (1/2)#0``: subtask from 1, attempt from 0."""
+        index, parallelism = self.task.subtask_index + 1, self.vertex.parallelism
+        return f"{self.vertex.name} ({index}/{parallelism})#{self.task.attempt_number}"
+
+
+class TaskResources(Protocol):
+    """Of one attempt; on the event loop."""
+
+    async def open(self, cancellation: Cancellation) -> Any:
+        """What the task's code is called with."""
+
+    async def finish(self) -> None:
+        """The code has returned: when this returns, too, the task is FINISHED."""
+
+    def ended(self, state: TaskExecutionState) -> None:
+        """With this state; called once."""

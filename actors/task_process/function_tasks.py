@@ -1,0 +1,97 @@
+"""Tasks that run a plain Python function, and exchange bytes by calls."""
+
+from __future__ import annotations
+
+from flinkray.actors.task_process.context import (
+    Cancellation,
+    InputGate,
+    OutputPartition,
+    TaskContext,
+)
+from flinkray.actors.task_process.deployed import Deployed
+from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
+from flinkray.actors.task_process.job_services import JobServices
+from flinkray.actors.task_process.partition_reader import PartitionReader
+from flinkray.actors.task_process.partitions import ResultPartition, ResultPartitions
+from flinkray.actors.task_process.produced import ProducedPartition, produced_partitions
+from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.tasks import TaskExecutionState, attempt_of
+
+
+class FunctionTasks:
+    """Of one process."""
+
+    def __init__(
+        self,
+        reader: PartitionReader,
+        partitions: ResultPartitions,
+        task_executor: TaskProcessListenerGateway,
+    ) -> None:
+        self.reader = reader
+        self.partitions = partitions
+        self.task_executor = task_executor
+
+    def prepare(self, deployed: Deployed) -> FunctionTaskResources:
+        """What a task needs; its results can be read from now on."""
+        produced = produced_partitions(deployed.job.job_id, deployed.vertex, deployed.task)
+        partitions = [
+            (one, ResultPartition(one.subpartitions, is_pipelined=one.is_pipelined))
+            for one in produced
+        ]
+        for one, partition in partitions:
+            self.partitions.add(one.partition_id, partition)
+        return FunctionTaskResources(self, deployed, partitions)
+
+
+class FunctionTaskResources:
+    """Of one attempt."""
+
+    def __init__(
+        self,
+        tasks: FunctionTasks,
+        deployed: Deployed,
+        partitions: list[tuple[ProducedPartition, ResultPartition]],
+    ) -> None:
+        self._tasks = tasks
+        self._deployed = deployed
+        self._partitions = partitions
+
+    async def open(self, cancellation: Cancellation) -> TaskContext:
+        deployed = self._deployed
+        job, vertex, task = deployed.job, deployed.vertex, deployed.task
+        attempt_id = attempt_of(vertex, task)
+        return TaskContext(
+            job.job_id,
+            job.job_name,
+            vertex.name,
+            attempt_id,
+            vertex.parallelism,
+            vertex.max_parallelism,
+            tuple(
+                InputGate(
+                    job.job_id,
+                    self._tasks.reader,
+                    information,
+                    locations,
+                    task.subtask_index,
+                    vertex.parallelism,
+                )
+                for information, locations in zip(vertex.inputs, deployed.inputs, strict=True)
+            ),
+            tuple(OutputPartition(partition) for _, partition in self._partitions),
+            task.restored_state,
+            cancellation,
+            JobServices(attempt_id, self._tasks.task_executor),
+        )
+
+    async def finish(self) -> None:
+        """Pipelined results are read to their end."""
+        for _, partition in self._partitions:
+            partition.finish()
+        for _, partition in self._partitions:
+            await partition.wait_until_read()
+
+    def ended(self, state: TaskExecutionState) -> None:
+        for one, _ in self._partitions:
+            if one.is_pipelined or state.state is not ExecutionState.FINISHED:
+                self._tasks.partitions.remove(one.partition_id)

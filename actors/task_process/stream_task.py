@@ -1,0 +1,189 @@
+"""One attempt of a stream task, in its thread: a chain of operators between its channels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flinkray.actors.task_process.collected_results import CollectedResults
+from flinkray.actors.task_process.split_client import SplitClient
+from flinkray.core.errors import RpcError
+from flinkray.streaming.chain_builder import ChainBuilder, prepared_partitioner
+from flinkray.streaming.chain_plan import ChainPlan, PlannedOperator
+from flinkray.streaming.channels import InputGate, RecordWriter
+from flinkray.streaming.errors import operator_error
+from flinkray.streaming.metrics import Counter, Gauge, Meter, MetricGroup
+from flinkray.streaming.network import (
+    ChannelError,
+    ChannelSource,
+    NetworkInputGate,
+    PartitionNotFoundError,
+    PartitionReleasedError,
+    PartitionWriter,
+    ResultPartition,
+    Signal,
+    register_input,
+    register_output,
+)
+from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.sinks.collect import CollectOperator
+from flinkray.streaming.system_clock import SystemClock
+from flinkray.streaming.task import StreamTask, TaskInput, TaskOutput
+from flinkray.streaming.task_loop import TaskLoop
+from flinkray.streaming.time_service import ProcessingTimeService
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class StreamTaskContext:
+    """What a stream task is given."""
+
+    name: str
+    """With subtask and attempt, for errors."""
+    subtask_index: int
+    parallelism: int
+    attempt_number: int
+    sources: Sequence[Sequence[ChannelSource]]
+    """For each of the vertex's inputs, what is read."""
+    partitions: Sequence[ResultPartition]
+    """For each of its results, what is written."""
+    splits: SplitClient | None
+    """Of a vertex without inputs."""
+    results: CollectedResults
+    """Where results for the client go."""
+    signal: Signal
+    check_cancelled: Callable[[], None]
+    """Raises."""
+    metrics: MetricGroup = field(default_factory=MetricGroup)
+
+
+class StreamTaskRun:
+    """Runs in the task's thread."""
+
+    def __init__(self, context: StreamTaskContext, gate: NetworkInputGate | None) -> None:
+        """*gate*: closed by whoever ends the task, when the thread has ended."""
+        self._context = context
+        self._gate = gate
+
+    def __call__(self, plan: ChainPlan) -> None:
+        """Run to the end: all input is read, and all that was written.
+
+        Raises:
+            OperatorError: user code or an operator failed.
+            ChannelError: a producer or consumer is gone.
+        """
+        context = self._context
+        clock = SystemClock()
+        time_service = ProcessingTimeService(clock)
+        builder = ChainBuilder(
+            plan,
+            _own_operator,
+            lambda result: self._writer(plan, result),
+            context.subtask_index,
+            context.parallelism,
+            context.attempt_number,
+            clock,
+            time_service,
+            seed=0,
+            metrics=context.metrics,
+        )
+        head = builder.build()
+        inputs, channel_inputs = self._inputs(plan, head)
+        outputs: list[TaskOutput] = [*builder.writers]
+        for _, operator in builder.operators:
+            if isinstance(operator, CollectOperator):
+                operator.receiver = context.results
+                context.results.begin()
+                outputs.append(context.results)
+        task = StreamTask(
+            context.name,
+            builder.operators,
+            self._gate or InputGate(()),
+            inputs,
+            channel_inputs,
+            outputs,
+            time_service,
+        )
+        loop = TaskLoop(task, context.signal, clock, context.check_cancelled, context.splits)
+        context.metrics.gauge("idleTimeMs", lambda: int(loop.idle_seconds * 1000))
+        self._run(task, loop)
+
+    def _run(self, task: StreamTask, loop: TaskLoop) -> None:
+        context = self._context
+        for partition in context.partitions:
+            partition.listen(context.signal.set)
+            register_output(context.metrics, partition.metrics)
+        if self._gate is not None:
+            register_input(context.metrics, self._gate.metrics)
+        try:
+            try:
+                task.open()
+                if context.splits is not None:
+                    context.splits.attach(loop)
+                if self._gate is not None:
+                    self._gate.listen(context.signal.set)
+                    self._gate.request()
+                loop.run()
+            finally:
+                task.close()
+        except (ChannelError, PartitionNotFoundError, PartitionReleasedError, RpcError):
+            raise  # no fault of an operator
+        except Exception as error:
+            raise operator_error(error, context.name) from error
+        self._wait_until_read(loop)
+        log.info("task %s has ended; %s", context.name, figures(context.metrics))
+
+    def _wait_until_read(self, loop: TaskLoop) -> None:
+        for partition in self._context.partitions:
+            if partition.is_blocking:
+                continue
+            partition.on_consumed(self._context.signal.set)
+
+            def is_read(partition: ResultPartition = partition) -> bool:
+                if partition.failure is not None:
+                    raise partition.failure
+                return partition.is_consumed
+
+            loop.wait_until(is_read)
+
+    def _writer(self, plan: ChainPlan, result: int) -> RecordWriter:
+        context = self._context
+        partition = context.partitions[result]
+        channels = len(partition.subpartitions)
+        partitioner = prepared_partitioner(plan.results[result], channels, 0, context.subtask_index)
+        return PartitionWriter(partition, partitioner)
+
+    def _inputs(
+        self, plan: ChainPlan, head: StreamOperator
+    ) -> tuple[list[TaskInput], list[tuple[int, int]]]:
+        """The head's inputs, and for each channel of the gate its input and its number there."""
+        if not plan.inputs:
+            return [], []
+        counts = [0] * max(1, len(head.inputs()))
+        channel_inputs: list[tuple[int, int]] = []
+        for index, sources in zip(plan.inputs, self._context.sources, strict=True):
+            for _ in sources:
+                channel_inputs.append((index, counts[index]))
+                counts[index] += 1
+        ports = head.inputs()
+        return [TaskInput(p, c) for p, c in zip(ports, counts, strict=True)], channel_inputs
+
+
+def _own_operator(planned: PlannedOperator) -> StreamOperator:
+    """The plan was unpickled for this subtask alone."""
+    return planned.operator
+
+
+def figures(metrics: MetricGroup) -> str:
+    """All metrics of a task, on one line."""
+    told = []
+    for name, metric in sorted(metrics.all().items()):
+        if isinstance(metric, Gauge):
+            told.append(f"{name}={metric.get_value()}")
+        elif isinstance(metric, Counter | Meter):
+            told.append(f"{name}={metric.get_count()}")
+        else:
+            told.append(f"{name}={metric.count}/{metric.sum}")
+    return ", ".join(told) or "no metrics"

@@ -1,0 +1,321 @@
+"""The stream tasks of a process: their channels, and their ways to coordinator and client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+from flinkray.actors.stream_coordinator.gateway import (
+    CollectorPlace,
+    ReaderProgress,
+    StreamCoordinatorGateway,
+    stream_coordinator_address,
+)
+from flinkray.actors.task_errors import TaskError
+from flinkray.actors.task_process.channel_finder import ChannelFinder
+from flinkray.actors.task_process.collected_results import CollectedResults
+from flinkray.actors.task_process.context import Cancellation
+from flinkray.actors.task_process.deployed import Deployed
+from flinkray.actors.task_process.gateway import JobPartition
+from flinkray.actors.task_process.partitions import ResultPartition as ReadPartition
+from flinkray.actors.task_process.partitions import ResultPartitions
+from flinkray.actors.task_process.produced import ProducedPartition, produced_partitions
+from flinkray.actors.task_process.split_client import SplitClient
+from flinkray.actors.task_process.stream_task import StreamTaskContext, StreamTaskRun
+from flinkray.core import options
+from flinkray.core.config import Configuration
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import IntermediateDataSetID
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler import distribution
+from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
+from flinkray.streaming.network import (
+    ChannelSource,
+    DataAddress,
+    NetworkEnvironment,
+    NetworkInputGate,
+    NetworkSettings,
+    ResultPartition,
+    Signal,
+)
+
+log = logging.getLogger(__name__)
+
+BUFFER_TIMEOUTS = "buffer-timeouts"
+"""In the configuration of a stream invokable: of each result, in milliseconds, between spaces."""
+
+_ANNOUNCE_PAUSE = 0.05
+"""Seconds until the coordinator is told again where results are."""
+
+
+class StreamTasks:
+    """Lives on the main thread of the task process.  Listener and threads of the channels are there
+    from the first stream task on, or from when somebody asks for their address."""
+
+    def __init__(
+        self, endpoint: RpcEndpoint, configuration: Configuration, read: ResultPartitions
+    ) -> None:
+        """*read*: partitions that are read by calls; collected results are among them."""
+        self._endpoint = endpoint
+        self._configuration = configuration
+        self._read = read
+        self._finder = ChannelFinder(
+            endpoint.rpc_service,
+            configuration.get(options.REQUEST_BACKOFF_INITIAL),
+            configuration.get(options.REQUEST_BACKOFF_MAX),
+        )
+        self._network: NetworkEnvironment | None = None
+        self._kept: dict[JobPartition, ResultPartition] = {}
+        """Blocking results of tasks that have finished."""
+        self._running: dict[StreamTaskResources, None] = {}
+        endpoint.terminated.add_done_callback(lambda _: self._abandon())
+
+    def network(self) -> NetworkEnvironment:
+        """Raises TaskError when the process has no sockets."""
+        if self._network is None:
+            service = self._endpoint.rpc_service
+            access = service.socket_access
+            if access is None:
+                raise TaskError(
+                    f"{service.process_name} has no sockets for the channels of streams"
+                )
+            self._network = NetworkEnvironment(
+                service.process_name,
+                access.secret,
+                host=access.host,
+                node_id=access.node_id,
+                tls=access.tls,
+                settings=NetworkSettings.of(self._configuration),
+            )
+        return self._network
+
+    def data_address(self) -> DataAddress:
+        """Raises TaskError when the process has no sockets."""
+        return self.network().address
+
+    def prepare(self, deployed: Deployed) -> StreamTaskResources:
+        """What a task needs; its results can be asked for from now on."""
+        resources = StreamTaskResources(self, self._endpoint, deployed, self._create(deployed))
+        self._running[resources] = None
+        return resources
+
+    def _create(self, deployed: Deployed) -> list[tuple[ProducedPartition, ResultPartition]]:
+        vertex, network = deployed.vertex, self.network()
+        produced = produced_partitions(deployed.job.job_id, vertex, deployed.task)
+        timeouts = vertex.invokable.configuration.get(BUFFER_TIMEOUTS, "").split()
+        return [
+            (
+                one,
+                network.create_partition(
+                    one.partition_id,
+                    deployed.name,
+                    one.subpartitions,
+                    buffer_timeout=None if timeout == "-1" else int(timeout) / 1000,
+                    is_blocking=not one.is_pipelined,
+                ),
+            )
+            for one, timeout in zip(produced, timeouts, strict=True)
+        ]
+
+    async def gate_of(
+        self, deployed: Deployed
+    ) -> tuple[list[list[ChannelSource]], NetworkInputGate]:
+        """Where the task's input comes from, found out; and the gate for it.
+
+        Raises:
+            PartitionNotFoundError: a producer is not where it should be.
+        """
+        vertex, subtask = deployed.vertex, deployed.task.subtask_index
+        job_id = deployed.job.job_id
+        sources: list[list[ChannelSource]] = []
+        for information, locations in zip(vertex.inputs, deployed.inputs, strict=True):
+            pattern, producers = information.pattern, information.producer_parallelism
+            group = distribution.group_of_consumer(pattern, producers, vertex.parallelism, subtask)
+            partitions = distribution.partitions_of_group(
+                pattern, producers, vertex.parallelism, group
+            )
+            subpartition = distribution.subpartition_of(
+                pattern, producers, vertex.parallelism, subtask
+            )
+            addresses = await self._finder.find(job_id, locations, partitions)
+            sources.append(
+                [
+                    ChannelSource(
+                        JobPartition(job_id, locations.partition_id(partition)),
+                        subpartition,
+                        addresses[partition],
+                    )
+                    for partition in partitions
+                ]
+            )
+        every = [source for of_input in sources for source in of_input]
+        return sources, self.network().create_gate(deployed.name, every)
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    def ended(
+        self,
+        resources: StreamTaskResources,
+        partitions: list[tuple[ProducedPartition, ResultPartition]],
+        reason: str | None,
+    ) -> None:
+        """*reason*: why the task has not finished; None: it has."""
+        self._running.pop(resources, None)
+        for one, partition in partitions:
+            if reason is not None:
+                self.network().fail_partition(partition, reason)
+            elif one.is_pipelined:
+                self.network().release_partition(partition)
+            else:
+                self._kept[one.partition_id] = partition
+
+    def release(self, partition_id: JobPartition) -> None:
+        """Nobody needs it any more."""
+        partition = self._kept.pop(partition_id, None)
+        if partition is not None:
+            self.network().release_partition(partition)
+
+    def collect(self, deployed: Deployed, partition: ReadPartition) -> CollectorPlace:
+        """Let the client read what a task collects."""
+        vertex_id, attempt = deployed.vertex.vertex_id, deployed.task.attempt_number
+        place = CollectorPlace(
+            self._endpoint.address,
+            JobPartition(
+                deployed.job.job_id,
+                ResultPartitionID(
+                    IntermediateDataSetID.from_hex(vertex_id.hex()),
+                    deployed.task.subtask_index,
+                    attempt,
+                ),
+            ),
+        )
+        self._read.add(place.partition, partition)
+        return place
+
+    def collected(self, place: CollectorPlace) -> None:
+        """The task has ended."""
+        self._read.remove(place.partition)
+
+    async def close(self) -> None:
+        """End all channels."""
+        network = self._network
+        if network is not None:
+            await self._endpoint.rpc_service.run_blocking(network.close)
+
+    def _abandon(self) -> None:
+        """Where processes are pretended, threads outlive those that are killed."""
+        for resources in tuple(self._running):
+            resources.abandon()
+        if self._network is not None:
+            threading.Thread(target=self._network.close, name="close channels").start()
+
+
+class StreamTaskResources:
+    """Of one attempt of a stream task."""
+
+    def __init__(
+        self,
+        tasks: StreamTasks,
+        endpoint: RpcEndpoint,
+        deployed: Deployed,
+        partitions: list[tuple[ProducedPartition, ResultPartition]],
+    ) -> None:
+        self._tasks = tasks
+        self._endpoint = endpoint
+        self._deployed = deployed
+        self._partitions = partitions
+        self._signal = Signal()
+        self._gate: NetworkInputGate | None = None
+        self._splits = self._split_client()
+        self._results: CollectedResults | None = None
+        self._place: CollectorPlace | None = None
+        self._announcing: asyncio.Task[None] | None = None
+        self._cancellation: Cancellation | None = None
+
+    def _split_client(self) -> SplitClient | None:
+        deployed = self._deployed
+        vertex, task = deployed.vertex, deployed.task
+        if vertex.inputs:
+            return None
+        reader = ReaderProgress(
+            deployed.job_master_id,
+            vertex.vertex_id,
+            task.subtask_index,
+            task.attempt_number,
+            vertex.parallelism,
+            0,
+            0,
+            deployed.blob_server,
+        )
+        address = stream_coordinator_address(deployed.job.job_id)
+        return SplitClient(self._endpoint.rpc_service, address, reader)
+
+    async def open(self, cancellation: Cancellation) -> StreamTaskRun:
+        """What the task's thread is to run."""
+        deployed = self._deployed
+        self._cancellation = cancellation
+        cancellation.listen(self._signal.set)
+        sources: list[list[ChannelSource]] = []
+        if deployed.vertex.inputs:
+            sources, self._gate = await self._tasks.gate_of(deployed)
+        read = ReadPartition(1, is_pipelined=True)
+        self._results = CollectedResults(read, self._signal.set, lambda: self._announce(read))
+        context = StreamTaskContext(
+            deployed.name,
+            deployed.task.subtask_index,
+            deployed.vertex.parallelism,
+            deployed.task.attempt_number,
+            sources,
+            [partition for _, partition in self._partitions],
+            self._splits,
+            self._results,
+            self._signal,
+            cancellation.check,
+        )
+        return StreamTaskRun(context, self._gate)
+
+    def _announce(self, read: ReadPartition) -> None:
+        self._place = self._tasks.collect(self._deployed, read)
+        self._announcing = asyncio.ensure_future(self._tell_coordinator(self._place))
+
+    async def _tell_coordinator(self, place: CollectorPlace) -> None:
+        address = stream_coordinator_address(self._deployed.job.job_id)
+        while True:
+            try:
+                coordinator = await self._endpoint.rpc_service.connect(
+                    address, StreamCoordinatorGateway
+                )
+                await coordinator.results_are_at(self._deployed.job_master_id, place)
+                return
+            except FlinkRayError as error:
+                log.info("%s cannot be told yet where results are: %s", address, error)
+                await asyncio.sleep(_ANNOUNCE_PAUSE)
+
+    async def finish(self) -> None:
+        """The thread has returned; what it has collected is waited for."""
+        if self._place is not None and self._results is not None:
+            await self._results.finish()
+
+    def ended(self, state: TaskExecutionState) -> None:
+        """With this state."""
+        reason = None
+        if state.state is not ExecutionState.FINISHED:
+            reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"
+        if self._splits is not None:
+            self._splits.close()
+        if self._announcing is not None:
+            self._announcing.cancel()
+        if self._results is not None:
+            self._results.close()
+        if self._place is not None:
+            self._tasks.collected(self._place)
+        self._tasks.ended(self, self._partitions, reason)
+        if self._gate is not None:
+            self._gate.close(reason or "the consumer ended")
+
+    def abandon(self) -> None:
+        """The process is gone."""
+        if self._cancellation is not None:
+            self._cancellation.request()

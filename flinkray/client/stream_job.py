@@ -1,0 +1,96 @@
+"""Job graphs of stream programs: one vertex for each chain of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flinkray.actors.task_process.chain_code import dump_chain
+from flinkray.actors.task_process.stream_tasks import BUFFER_TIMEOUTS
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.job_graph import (
+    STREAM,
+    DistributionPattern,
+    IntermediateDataSet,
+    Invokable,
+    JobEdge,
+    JobGraph,
+    JobType,
+    JobVertex,
+    RestartStrategy,
+    ResultPartitionType,
+)
+from flinkray.scheduler.job_graph_validation import validate
+from flinkray.streaming.chain_plan import plan_chain, ways_out
+from flinkray.streaming.graph import Chain, StreamEdge, StreamGraph
+
+_ANY_SLOT = ResourceProfile(0, 0)
+
+
+def stream_job(
+    graph: StreamGraph,
+    *,
+    slot_profiles: Mapping[str, ResourceProfile] | None = None,
+    restart_strategy: RestartStrategy | None = None,
+    job_id: JobID | None = None,
+) -> JobGraph:
+    """The job of a stream program.
+
+    Args:
+        slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
+        restart_strategy: the cluster's when None.
+        job_id: a new one when None.
+
+    Raises:
+        StreamError: an operator cannot be sent to the cluster.
+        JobSubmissionError: the job could never run; the text says why.
+    """
+    profiles = slot_profiles or {}
+    data_sets: dict[int, IntermediateDataSet] = {}
+    result_type = (
+        ResultPartitionType.BLOCKING if graph.batch else ResultPartitionType.PIPELINED_BOUNDED
+    )
+    chains = graph.chains()
+    for chain in chains:
+        for edge in ways_out(graph, chain):
+            data_sets[id(edge)] = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
+    job = JobGraph(
+        job_id or JobID.generate(),
+        graph.job_name,
+        tuple(_vertex(graph, chain, data_sets, profiles) for chain in chains),
+        restart_strategy,
+        JobType.BATCH if graph.batch else JobType.STREAMING,
+    )
+    validate(job)
+    return job
+
+
+def _vertex(
+    graph: StreamGraph,
+    chain: Chain,
+    data_sets: Mapping[int, IntermediateDataSet],
+    profiles: Mapping[str, ResourceProfile],
+) -> JobVertex:
+    plan = plan_chain(graph, chain)
+    timeouts = (-1 if r.buffer_timeout is None else r.buffer_timeout for r in plan.results)
+    group = chain.head.slot_sharing_group
+    return JobVertex(
+        JobVertexID.from_hex(chain.vertex_id),
+        chain.name,
+        chain.parallelism,
+        profiles.get(group, _ANY_SLOT),
+        Invokable(STREAM, dump_chain(plan), {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}),
+        chain.head.max_parallelism,
+        slot_sharing_group=group,
+        results=tuple(data_sets[id(edge)] for edge in ways_out(graph, chain)),
+        inputs=tuple(_input(edge, data_sets) for edge in chain.head.inputs),
+    )
+
+
+def _input(edge: StreamEdge, data_sets: Mapping[int, IntermediateDataSet]) -> JobEdge:
+    pointwise = edge.partitioner.pointwise
+    return JobEdge(
+        data_sets[id(edge)].data_set_id,
+        DistributionPattern.POINTWISE if pointwise else DistributionPattern.ALL_TO_ALL,
+        edge.partitioner.name,
+    )

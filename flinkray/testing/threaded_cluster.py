@@ -1,0 +1,63 @@
+"""A MiniCluster in a thread of its own, with the client that programs use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from flinkray.client.cluster_client import ClusterClient
+from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.loop_thread import LoopThread
+from flinkray.core.ids import LeaderSessionID
+from flinkray.core.resources import ResourceProfile
+from flinkray.ha.services import DISPATCHER_ADDRESS
+from flinkray.ha.standalone import StandaloneLeaderRetrievalService
+from flinkray.testing.mini_cluster import MiniCluster
+
+
+class ThreadedCluster:
+    """Its masters, TaskExecutors and task processes are pretended processes on one event loop; the
+    threads of its stream tasks and the sockets between them are real."""
+
+    def __init__(self, mini: MiniCluster, loop: LoopThread, client: ClusterClient) -> None:
+        self.mini = mini
+        self.client = client
+        self._loop = loop
+
+    def crash(self, kind: str) -> str:
+        """End the first process of a kind as by SIGKILL; returns its name."""
+
+        async def crash() -> str:
+            return self.mini.crash(kind)
+
+        return self._loop.run(crash())
+
+
+@contextmanager
+def threaded_cluster(
+    storage_dir: str, *nodes: ResourceProfile, configuration: Mapping[str, str] | None = None
+) -> Iterator[ThreadedCluster]:
+    """See :class:`MiniCluster` for the arguments."""
+    loop = LoopThread("mini cluster")
+    try:
+        mini, client = loop.run(_start(loop, storage_dir, nodes, configuration))
+        try:
+            yield ThreadedCluster(mini, loop, client)
+        finally:
+            loop.run(mini.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+async def _start(
+    loop: LoopThread,
+    storage_dir: str,
+    nodes: tuple[ResourceProfile, ...],
+    configuration: Mapping[str, str] | None,
+) -> tuple[MiniCluster, ClusterClient]:
+    mini = MiniCluster(storage_dir, *nodes, configuration=configuration)
+    await mini.__aenter__()
+    retriever = StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone())
+    connection = DispatcherConnection(mini.client, retriever, "local")
+    await connection.open()
+    return mini, ClusterClient(loop, connection, "local", on_close=connection.close)

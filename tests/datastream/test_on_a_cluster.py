@@ -1,0 +1,263 @@
+"""Programs in the slots of a cluster: tasks in threads of their own, channels between them.
+
+The cluster is a MiniCluster; tests/system has some of this on Ray.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flinkray.core.errors import JobCancelledError, JobExecutionError
+from flinkray.datastream import (
+    BroadcastProcessFunction,
+    CloseableIterator,
+    DataStream,
+    KeyedProcessFunction,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    ProcessJoinFunction,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+from flinkray.datastream.common import Time
+from flinkray.datastream.common.watermark_strategy import TimestampAssigner
+from flinkray.datastream.connectors import DiscardingSink
+from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from flinkray.datastream.window import TumblingEventTimeWindows
+from flinkray.streaming.errors import StreamError
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+
+SLOTS = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "1",
+    "restart-strategy.type": "none",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    before = set(threading.enumerate())
+    storage = str(tmp_path_factory.mktemp("cluster"))
+    with threaded_cluster(storage, configuration=SLOTS) as cluster:
+        yield cluster
+    left = [t.name for t in threading.enumerate() if t not in before and t.is_alive()]
+    assert not [name for name in left if name.startswith(("task ", "timers ", "listen "))], left
+
+
+def local() -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+
+
+def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    return env.set_parallelism(2)
+
+
+# --- the same programs, here and there ------------------------------------------------------------
+
+
+class Second(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value[1])
+
+
+IN_ORDER = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Second())
+EVENTS = [(key, time) for time in range(0, 100, 3) for key in "abcde"]
+LATE = OutputTag("odd")
+
+
+class Counting(KeyedProcessFunction):
+    """How many of its key came, and at the end how many there were."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        ctx.timer_service().register_event_time_timer(1000)
+        yield value[0], count
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), timestamp, self.count.value()
+
+
+class Odd(ProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        if value[1] % 2:
+            yield LATE, ("odd", value)
+        else:
+            yield ("even", value)
+
+
+class Pairing(ProcessJoinFunction):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Iterator[Any]:
+        yield left, right
+
+
+class Known(BroadcastProcessFunction):
+    rules = MapStateDescriptor("rules")
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value[1]
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        ctx.get_broadcast_state(self.rules).put(value, True)
+        yield f"rule {value}"
+
+
+def sums(env: StreamExecutionEnvironment) -> DataStream:
+    return env.from_collection(EVENTS).key_by(lambda v: v[0]).sum(1)
+
+
+def keyed_state(env: StreamExecutionEnvironment) -> DataStream:
+    events = env.from_collection(EVENTS).assign_timestamps_and_watermarks(IN_ORDER)
+    return events.key_by(lambda v: v[0]).process(Counting())
+
+
+def event_time_windows(env: StreamExecutionEnvironment) -> DataStream:
+    events = env.from_collection(EVENTS).assign_timestamps_and_watermarks(IN_ORDER)
+    windows = events.key_by(lambda v: v[0]).window(
+        TumblingEventTimeWindows.of(Time.milliseconds(10))
+    )
+    return windows.reduce(lambda one, other: (one[0], one[1] + other[1]))
+
+
+def side_outputs(env: StreamExecutionEnvironment) -> DataStream:
+    even = env.from_collection(EVENTS).rebalance().process(Odd())
+    return even.union(even.get_side_output(LATE))
+
+
+def interval_join(env: StreamExecutionEnvironment) -> DataStream:
+    def keyed() -> Any:
+        stream = env.from_collection(EVENTS).assign_timestamps_and_watermarks(IN_ORDER)
+        return stream.key_by(lambda v: v[0])
+
+    return (
+        keyed()
+        .interval_join(keyed())
+        .between(Time.milliseconds(-3), Time.milliseconds(3))
+        .process(Pairing())
+    )
+
+
+def broadcast_state(env: StreamExecutionEnvironment) -> DataStream:
+    rules = env.from_collection(["x", "y"]).broadcast(Known.rules)
+    return env.from_collection(EVENTS).rebalance().connect(rules).process(Known())
+
+
+def unions(env: StreamExecutionEnvironment) -> DataStream:
+    return env.from_sequence(1, 50).union(env.from_sequence(51, 100), env.from_collection([0]))
+
+
+def rescaling(env: StreamExecutionEnvironment) -> DataStream:
+    wide = env.from_sequence(1, 100).rescale().map(lambda v: v + 1).set_parallelism(4)
+    return wide.rescale().map(lambda v: v * 2).set_parallelism(1)
+
+
+def shuffling(env: StreamExecutionEnvironment) -> DataStream:
+    shuffled = env.from_sequence(1, 100).shuffle().map(lambda v: v + 1).set_parallelism(3)
+    return shuffled.map(lambda v: -v)
+
+
+def custom_partitioning(env: StreamExecutionEnvironment) -> DataStream:
+    parted = env.from_sequence(1, 100).partition_custom(lambda key, n: key % n, lambda v: v)
+    return parted.map(SubtaskOf())
+
+
+class SubtaskOf(MapFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def map(self, value: Any) -> Any:
+        return self.subtask, value
+
+
+def forwarding(env: StreamExecutionEnvironment) -> DataStream:
+    return env.from_sequence(1, 100).map(lambda v: v + 1).disable_chaining().map(lambda v: -v)
+
+
+def batch_sums(env: StreamExecutionEnvironment) -> DataStream:
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    return sums(env)
+
+
+def batch_state(env: StreamExecutionEnvironment) -> DataStream:
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    return keyed_state(env)
+
+
+PROGRAMS = [
+    sums,
+    keyed_state,
+    event_time_windows,
+    side_outputs,
+    interval_join,
+    broadcast_state,
+    unions,
+    rescaling,
+    shuffling,
+    custom_partitioning,
+    forwarding,
+    batch_sums,
+    batch_state,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_gives_the_same_results_on_a_cluster(
+    program: Callable[[StreamExecutionEnvironment], DataStream], cluster: ThreadedCluster
+) -> None:
+    here, there = (program(env).execute_and_collect() for env in (local(), on(cluster)))
+    expected = Counter(here)
+    assert expected
+    assert Counter(there) == expected
+
+
+# --- what is different on a cluster ---------------------------------------------------------------
+
+
+def test_the_error_of_a_function_begins_with_its_traceback(cluster: ThreadedCluster) -> None:
+    env = on(cluster)
+    env.from_collection([2, 1, 0]).map(lambda v: 1 // v).name("divide").print()
+    with pytest.raises(JobExecutionError, match="failed: Traceback") as failed:
+        env.execute("divides")
+    text = str(failed.value)
+    assert "ZeroDivisionError" in text
+    assert "in operator 'divide', subtask" in text
+    assert "on record 0" in text
+
+
+def test_an_operator_that_cannot_be_sent_is_named_at_submission(cluster: ThreadedCluster) -> None:
+    env, lock = on(cluster), threading.Lock()
+    env.from_collection([1]).map(lambda v: (v, lock)).name("locked").print()
+    with pytest.raises(StreamError, match=r"'locked' cannot be sent .*lock"):
+        env.execute()
+
+
+def test_results_are_an_iterator_that_can_be_closed_early(cluster: ThreadedCluster) -> None:
+    stream = on(cluster).from_sequence(1, 10**9).map(lambda v: v)
+    with stream.execute_and_collect() as results:
+        assert isinstance(results, CloseableIterator)
+        first = [next(results) for _ in range(1000)]
+    assert len(set(first)) == 1000
+    overview = cluster.client.list_jobs()
+    assert not [job for job in overview if not job.status.is_terminal]
+
+
+def test_a_job_client_tells_the_status_and_cancels(cluster: ThreadedCluster) -> None:
+    env = on(cluster)
+    env.from_sequence(1, 10**12).map(lambda v: v).sink_to(DiscardingSink())
+    client = env.execute_async("endless")
+    assert client.get_job_status().result(60) in ("INITIALIZING", "CREATED", "RUNNING")
+    client.cancel().result(60)
+    assert client.get_job_status().result(60) == "CANCELED"
+    with pytest.raises(JobCancelledError):
+        client.get_job_execution_result().result(60)
