@@ -215,6 +215,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.ReleasePartitions():
                     self._deployer.release(action)
                     self._slots.let_go(action.location.resource_id)
+                case act.PromotePartitions():
+                    self._deployer.promote(action)
                 case act.DeployTask():
                     self._deployer.deploy(action)
                 case act.CancelTask():
@@ -261,6 +263,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         """Tell the Dispatcher, whichever it is by then, until it has stored the result."""
+        await self._deployer.promoted()
         while result.status.is_globally_terminal:
             try:
                 dispatcher = await self._services.connect_to_dispatcher()

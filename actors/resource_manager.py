@@ -49,6 +49,7 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.blocklist import BlockedNode
 from flinkray.scheduler.cluster_partitions import (
+    ClusterDataSet,
     ClusterPartitionReport,
     ClusterPartitionTracker,
     ReleaseDataSets,
@@ -211,6 +212,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
 
     async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
         self._release_partitions(self._cluster_partitions.release(data_set_id))
+
+    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        return self._cluster_partitions.data_sets()
 
     def _release_partitions(self, releases: list[ReleaseDataSets]) -> None:
         for release in releases:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable
 
 from flinkray.actors.deployment_reconciliation import DeploymentReconciliation
@@ -23,6 +25,7 @@ from flinkray.scheduler.job_scheduler_actions import (
     DeployTask,
     DeployTasks,
     JobSchedulerAction,
+    PromotePartitions,
     ReleasePartitions,
 )
 from flinkray.scheduler.states import ExecutionState
@@ -32,6 +35,8 @@ from flinkray.scheduler.tasks import (
     VertexInformation,
     attempt_of,
 )
+
+log = logging.getLogger(__name__)
 
 
 class TaskDeployer:
@@ -59,6 +64,7 @@ class TaskDeployer:
         self._blob_server = blob_server
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
+        self._promotions: list[asyncio.Task[None]] = []
 
     @property
     def _now(self) -> float:
@@ -159,6 +165,31 @@ class TaskDeployer:
                 self._scheduler.job_id, self._job_master.fencing_token, action.partitions
             )
             tell(self._job_master, release, resource_id)
+
+    def promote(self, action: PromotePartitions) -> None:
+        """Begin; see :meth:`promoted`."""
+        self._promotions.append(
+            self._job_master.create_task(self._promote(action), "promote partitions")
+        )
+
+    async def _promote(self, action: PromotePartitions) -> None:
+        try:
+            executor = self._task_executors.get(action.location.resource_id)
+            await executor.promote_partitions(
+                self._scheduler.job_id, self._job_master.fencing_token, action.partitions
+            )
+        except FlinkRayError as error:
+            log.warning(
+                "job %s: persistent results on %s are lost: %s",
+                self._scheduler.job_id,
+                action.location.resource_id,
+                error,
+            )
+
+    async def promoted(self) -> None:
+        """Return when all promotions are answered."""
+        while self._promotions:
+            await self._promotions.pop()
 
     # --- tasks of Spark stages --------------------------------------------------------------------
 

@@ -150,6 +150,13 @@ class TaskExecution:
         if self._leaders().is_led_by(job_id, job_master_id):
             self._python.results.release(job_id, partitions)
 
+    def promote_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        """Raises TaskError when this JobMaster does not lead the job here."""
+        self._refuse_past_leader(job_id, job_master_id)
+        self._python.results.promote(job_id, partitions)
+
     def master_of(self, attempt_id: ExecutionAttemptID) -> JobMasterGateway:
         """The JobMaster that has deployed a Python task.
 

@@ -338,6 +338,12 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._tasks.release_partitions(job_id, job_master_id, partitions)
         await self._leave_unless_used(job_id)
 
+    async def promote_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        self._tasks.promote_partitions(job_id, job_master_id, partitions)
+        await self._leave_unless_used(job_id)
+
     # from task processes, and from tasks elsewhere that read results
 
     async def task_states_changed(

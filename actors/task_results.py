@@ -39,7 +39,7 @@ class TaskResults:
         """With all that was in it."""
         for lost in [p for p, where in self._places.items() if where is place]:
             del self._places[lost]
-            self._kept.release(lost.job_id, (lost.partition,))
+            self._kept.lost(lost.job_id, lost.partition)
 
     def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
         """Those of a data set that are here, or will be in a moment."""
@@ -83,6 +83,10 @@ class TaskResults:
     def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
         """The job needs these no more."""
         self._delete(JobPartition(job_id, p) for p in self._kept.release(job_id, partitions))
+
+    def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
+        """They outlive the job from now on."""
+        self._kept.promote(job_id, partitions)
 
     def release_data_sets(self, data_sets: Iterable[IntermediateDataSetID]) -> None:
         """The cluster needs these no more."""

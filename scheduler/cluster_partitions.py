@@ -19,6 +19,14 @@ class ClusterPartitionReport:
     """Indexes of the partitions, ascending."""
 
 
+@message
+class ClusterDataSet:
+    """A result that has outlived its job."""
+
+    data_set_id: IntermediateDataSetID
+    number_of_partitions: int
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseDataSets:
     """Ask a TaskExecutor to release all that it has of these."""
@@ -61,13 +69,13 @@ class ClusterPartitionTracker:
         """A client does not want the data set any more."""
         return self._release((data_set_id,))
 
-    def data_sets(self) -> dict[IntermediateDataSetID, int]:
-        """The number of partitions that there are of each."""
+    def data_sets(self) -> tuple[ClusterDataSet, ...]:
+        """With the number of partitions that there are of each."""
         counts: dict[IntermediateDataSetID, int] = {}
         for hosted in self._hosted.values():
             for data_set, partitions in hosted.items():
                 counts[data_set] = counts.get(data_set, 0) + len(partitions)
-        return counts
+        return tuple(ClusterDataSet(*entry) for entry in counts.items())
 
     def _forget(self, resource_id: ResourceID) -> None:
         for data_set in self._hosted.pop(resource_id, ()):
@@ -119,6 +127,13 @@ class TaskExecutorPartitions:
         released = tuple(p for p in partitions if of_job.pop(p, 0) is None)
         self._drop_if_empty(job_id)
         return released
+
+    def lost(self, job_id: JobID, partition: ResultPartitionID) -> None:
+        """Its data is gone, whosever it was."""
+        self.release(job_id, (partition,))
+        of_cluster = self._of_cluster.get(partition.data_set_id, {})
+        if of_cluster.pop(partition, 0) is None and not of_cluster:
+            del self._of_cluster[partition.data_set_id]
 
     def job_gone(self, job_id: JobID) -> tuple[ResultPartitionID, ...]:
         """Its JobMaster is gone: what was not promoted is released (TM-28)."""

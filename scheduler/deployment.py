@@ -8,7 +8,12 @@ from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.intermediate_result import PartitionGroup
-from flinkray.scheduler.job_scheduler_actions import CancelTasks, DeployTasks, ReleasePartitions
+from flinkray.scheduler.job_scheduler_actions import (
+    CancelTasks,
+    DeployTasks,
+    PromotePartitions,
+    ReleasePartitions,
+)
 from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.tasks import (
     ConsumerInformation,
@@ -25,6 +30,8 @@ from flinkray.scheduler.tasks import (
 )
 
 _JOB_KEY = 0
+
+BulkAction = CancelTasks | ReleasePartitions | PromotePartitions | DeployTasks
 
 
 class Deployments:
@@ -56,6 +63,7 @@ class Deployments:
         self._deploy: dict[ResourceID, list[Execution]] = {}
         self._cancel: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
         self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
+        self._promote: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
 
     @property
     def next_version(self) -> int:
@@ -77,20 +85,26 @@ class Deployments:
         """The partition is not needed any more."""
         self._release.setdefault(location.resource_id, (location, []))[1].append(partition)
 
+    def promote(self, location: WorkerLocation, partition: ResultPartitionID) -> None:
+        """The partition is the cluster's from now on."""
+        self._promote.setdefault(location.resource_id, (location, []))[1].append(partition)
+
     def forget(self, resource_id: ResourceID) -> None:
         """The TaskExecutor is gone, or may not have got what it was sent."""
         self._known.pop(resource_id, None)
 
-    def take(self) -> list[CancelTasks | ReleasePartitions | DeployTasks]:
+    def take(self) -> list[BulkAction]:
         """All that was collected since the last time."""
-        actions: list[CancelTasks | ReleasePartitions | DeployTasks] = []
+        actions: list[BulkAction] = []
         for location, attempts in self._cancel.values():
             actions.append(CancelTasks(location, tuple(attempts)))
         for location, partitions in self._release.values():
             actions.append(ReleasePartitions(location, tuple(partitions)))
+        for location, partitions in self._promote.values():
+            actions.append(PromotePartitions(location, tuple(partitions)))
         for executions in self._deploy.values():
             actions.append(self._deployments(executions))
-        self._cancel, self._release, self._deploy = {}, {}, {}
+        self._cancel, self._release, self._promote, self._deploy = {}, {}, {}, {}
         return actions
 
     def _deployments(self, executions: list[Execution]) -> DeployTasks:

@@ -95,7 +95,9 @@ class JobExecution:
         self.instead_of_restart: Callable[[float], None] | None = None
         """For elastic jobs, which are not restarted as they were: called when nothing runs any more
         and the delay is over."""
-        self.tracker = PartitionTracker(graph, self.regions, self.outbox.bulk.release)
+        self.tracker = PartitionTracker(
+            graph, self.regions, self.outbox.bulk.release, self.outbox.bulk.promote
+        )
         self._restart_strategy = restart_strategy
         self._state = state
         self._on_finished = on_finished

@@ -122,16 +122,23 @@ class SchedulerMode(Enum):
 @register
 class ResultPartitionType(Enum):
     """How a result is handed on: while it is produced (PIPELINED; PIPELINED_BOUNDED with bounded
-    buffers), or when it is finished (BLOCKING, which can be read more than once)."""
+    buffers), or when it is finished (BLOCKING, which can be read more than once).  What a finished
+    job leaves BLOCKING_PERSISTENT outlives it, until the cluster is told to release it."""
 
     PIPELINED = "PIPELINED"
     PIPELINED_BOUNDED = "PIPELINED_BOUNDED"
     BLOCKING = "BLOCKING"
+    BLOCKING_PERSISTENT = "BLOCKING_PERSISTENT"
 
     @property
     def is_pipelined(self) -> bool:
         """Whether producer and consumer must run at the same time."""
-        return self is not ResultPartitionType.BLOCKING
+        return self in (ResultPartitionType.PIPELINED, ResultPartitionType.PIPELINED_BOUNDED)
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether it is the cluster's when the job has finished."""
+        return self is ResultPartitionType.BLOCKING_PERSISTENT
 
 
 @register

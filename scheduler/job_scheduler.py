@@ -394,6 +394,6 @@ class JobScheduler(SparkDriverEvents):
             self._end(JobStatus.FINISHED, now)
 
     def _end(self, status: JobStatus, now: float) -> None:
-        self._execution.tracker.release_all()
+        self._execution.tracker.release_all(is_finished=status is JobStatus.FINISHED)
         self._execution.enter(status, now, self._job.suspension or "")
         self._outbox.add(JobEnded(self._job.job_result(now), self.details()))

@@ -80,6 +80,15 @@ class ReleasePartitions:
 
 
 @dataclass(frozen=True, slots=True)
+class PromotePartitions:
+    """Tell a TaskExecutor that these are the cluster's from now on, before the job's end is told.
+    If that fails they are lost, as with a TaskExecutor that dies a moment later."""
+
+    location: WorkerLocation
+    partitions: tuple[ResultPartitionID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InitializeOnMaster:
     """Have a vertex's format prepare and make its splits, in a process that may run user code; then
     ``master_initialized`` or ``master_failed``."""
@@ -167,6 +176,7 @@ JobSchedulerAction = (
     | DeployTasks
     | CancelTasks
     | ReleasePartitions
+    | PromotePartitions
     | InitializeOnMaster
     | FinalizeOnMaster
     | JobStatusChanged

@@ -11,21 +11,26 @@ from flinkray.scheduler.regions import PipelinedRegions, blocking_groups
 from flinkray.scheduler.slots import WorkerLocation
 from flinkray.scheduler.tasks import ResultPartitionID
 
-Release = Callable[[WorkerLocation, ResultPartitionID], None]
+Tell = Callable[[WorkerLocation, ResultPartitionID], None]
 
 
 class PartitionTracker:
     """Knows the finished blocking partitions, and has each released when every region that reads it
     is finished.
 
+    Persistent ones are kept until the job ends; if it finishes, they are the cluster's (TM-28).
+
     A region that is restarted reads its inputs again: those that were released by then are gone,
     and the same failover has them produced again.
     """
 
-    def __init__(self, graph: ExecutionGraph, regions: PipelinedRegions, release: Release) -> None:
+    def __init__(
+        self, graph: ExecutionGraph, regions: PipelinedRegions, release: Tell, promote: Tell
+    ) -> None:
         self._graph = graph
         self._regions = regions
         self._release = release
+        self._promote = promote
         self._tracked: dict[ResourceID, dict[int, None]] = {}
         """TaskExecutor -> ordinals of the finished subtasks whose partitions are there."""
         for group in blocking_groups(graph):
@@ -45,6 +50,8 @@ class PartitionTracker:
             if group.readers:
                 continue
             result = group.edge.result
+            if result.result_type.is_persistent:
+                continue
             for partition in group.partitions:
                 if not any(e.group_of_partition(partition).readers for e in result.edges):
                     self._release_partition(result, partition)
@@ -71,6 +78,7 @@ class PartitionTracker:
                 if result.lose(partition):
                     groups = (edge.group_of_partition(partition) for edge in result.edges)
                     is_needed |= any(group.readers for group in groups)
+                    is_needed |= result.result_type.is_persistent
             if is_needed:
                 needed.append(vertex)
         return needed
@@ -79,23 +87,32 @@ class PartitionTracker:
         """All TaskExecutors forget the job: see :meth:`task_executor_lost`."""
         return [vertex for one in tuple(self._tracked) for vertex in self.task_executor_lost(one)]
 
-    def release_all(self) -> None:
-        """The job has ended."""
+    def release_all(self, *, is_finished: bool) -> None:
+        """The job has ended; if it has finished, what is persistent is promoted."""
         for tracked in tuple(self._tracked.values()):
             for ordinal in tuple(tracked):
-                self.reset(self._graph.subtasks[ordinal])
+                vertex = self._graph.subtasks[ordinal]
+                if is_finished:
+                    for result in _blocking_results(vertex):
+                        if result.result_type.is_persistent:
+                            self._hand_over(result, vertex.subtask_index, self._promote)
+                self.reset(vertex)
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
         """Whether finished partitions are kept there (JM-15)."""
         return bool(self._tracked.get(resource_id))
 
     def _release_partition(self, result: IntermediateResult, partition: int) -> None:
+        self._hand_over(result, partition, self._release)
+
+    def _hand_over(self, result: IntermediateResult, partition: int, tell: Tell) -> None:
+        """It is not the job's any more."""
         if result.data_set_id is None or not result.lose(partition):
             return
         vertex = result.producer.subtasks[partition]
         execution = vertex.current
         assert execution.slot is not None
-        self._release(
+        tell(
             execution.slot.location,
             ResultPartitionID(result.data_set_id, partition, execution.attempt_number),
         )

@@ -26,7 +26,7 @@ from flinkray.rpc.gateway import (
 )
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.blocklist import BlockedNode
-from flinkray.scheduler.cluster_partitions import ClusterPartitionReport
+from flinkray.scheduler.cluster_partitions import ClusterDataSet, ClusterPartitionReport
 from flinkray.scheduler.job_info import ClusterOverview
 from flinkray.scheduler.slots import (
     ResourceRequirements,
@@ -109,6 +109,10 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_blocked_nodes(self) -> tuple[BlockedNode, ...]: ...
+
+    @abstractmethod
+    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        """What finished jobs have left, as the TaskExecutors have told by their heartbeats."""
 
     @abstractmethod
     async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:

@@ -109,6 +109,14 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         """The job needs these results no more."""
 
     @abstractmethod
+    @runs_to_completion
+    async def promote_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        """The job has finished; these results of it are the cluster's from now on, and are told of
+        in heartbeats to the ResourceManager.  Raises TaskError."""
+
+    @abstractmethod
     @oneway
     async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None: ...
 

@@ -36,7 +36,7 @@ def produced_partitions(
                     )
                     for consumer in result.consumers
                 ),
-                default=0,
+                default=int(result.result_type.is_persistent),  # for who comes later
             ),
             result.result_type.is_pipelined,
         )

@@ -133,6 +133,18 @@ class PythonJobBuilder:
         self._vertices[producer.vertex_id].results.append(result)
         self._vertices[consumer.vertex_id].inputs.append(JobEdge(result.data_set_id, pattern))
 
+    def persist(self, producer: PythonVertex) -> IntermediateDataSetID:
+        """Let a vertex have one result more, with one subpartition, that nobody in the job reads
+        and that stays on the cluster when the job has finished.
+
+        It is kept in memory, with its TaskExecutors, until the ResourceManager is told to release
+        the data set, or one of its partitions is lost.
+        """
+        result_type = ResultPartitionType.BLOCKING_PERSISTENT
+        result = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
+        self._vertices[producer.vertex_id].results.append(result)
+        return result.data_set_id
+
     def build(self) -> JobGraph:
         """
         Raises:

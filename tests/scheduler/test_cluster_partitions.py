@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.ids import IntermediateDataSetID, ResourceID
 from flinkray.scheduler.cluster_partitions import (
+    ClusterDataSet,
     ClusterPartitionReport,
     ClusterPartitionTracker,
     ReleaseDataSets,
@@ -50,11 +51,11 @@ def test_lost_task_executor_releases_its_data_sets_at_the_others() -> None:
 def test_data_set_is_forgotten_when_all_have_released_it() -> None:
     """RM-11."""
     partitions = tracker()
-    assert partitions.data_sets() == {DATA: 3, OTHER_DATA: 1}
+    assert partitions.data_sets() == (ClusterDataSet(DATA, 3), ClusterDataSet(OTHER_DATA, 1))
     assert len(partitions.release(DATA)) == 2
     assert partitions.report(A, []) == [ReleaseDataSets(B, (DATA,))]
     assert partitions.report(B, []) == []
-    assert partitions.data_sets() == {OTHER_DATA: 1}
+    assert partitions.data_sets() == (ClusterDataSet(OTHER_DATA, 1),)
 
 
 def test_heartbeat_with_more_partitions_releases_nothing() -> None:

@@ -1,0 +1,227 @@
+"""Results that stay after their tasks: until the job, or the cluster, needs them no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from flinkray.actors.gateways import ResourceManagerGateway
+from flinkray.actors.job_master import JobMaster
+from flinkray.actors.task_process.gateway import (
+    JobPartition,
+    PartitionData,
+    TaskProcessGateway,
+    TaskProcessListenerGateway,
+)
+from flinkray.client.python_job import PythonJobBuilder
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.cluster_partitions import ClusterDataSet
+from flinkray.scheduler.job_graph import JobGraph, JobType, NoRestart, ResultPartitionType
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.conftest import QUICK
+from tests.actors.resource_cluster import RM_ADDRESS, RM_TOKEN
+from tests.actors.test_python_jobs import cancelled, executions, finishing, until, waiting
+
+ONE_SLOT = {**QUICK, "taskmanager.cpu.cores": "1", "taskmanager.memory": "1g"}
+BLOCKING = ResultPartitionType.BLOCKING
+
+
+def job_master(cluster: MiniCluster) -> JobMaster:
+    (name,) = cluster.processes("JobMaster")
+    (endpoint,) = cluster.network.services[name].endpoints()
+    assert isinstance(endpoint, JobMaster)
+    return endpoint
+
+
+async def until_third_runs(cluster: MiniCluster, job_id: JobID) -> None:
+    async def third_runs() -> bool:
+        found = await executions(cluster, job_id)
+        return len(found) == 4 and found[3].state is ExecutionState.RUNNING
+
+    await until(third_runs, "the third RUNNING")
+
+
+@on_virtual_time
+async def test_a_task_executor_without_slots_is_kept_as_long_as_its_results_are_needed(
+    tmp_path: Path,
+) -> None:
+    """JM-15."""
+
+    async def reads_when_told(context: Any) -> None:
+        await asyncio.sleep(60)
+        assert await context.inputs[0].read_all() == []
+
+    configuration = {**ONE_SLOT, "slot.idle.timeout": "1 s"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        builder = PythonJobBuilder("chain", job_type=JobType.BATCH, restart_strategy=NoRestart())
+        vertices = [
+            builder.add(function, parallelism=parallelism, cpu=1, slot_sharing_group=group)
+            for function, parallelism, group in (
+                (finishing(), 2, "a"),
+                (reads_when_told, 1, "b"),
+                (waiting(), 1, "c"),
+            )
+        ]
+        builder.connect(vertices[0], vertices[1], result_type=BLOCKING)
+        builder.connect(vertices[1], vertices[2], result_type=BLOCKING)
+        job_id = await cluster.submit(builder.build())
+
+        async def second_runs() -> bool:
+            found = await executions(cluster, job_id)
+            return len(found) == 4 and found[2].state is ExecutionState.RUNNING
+
+        await until(second_runs, "the second RUNNING")
+        await asyncio.sleep(50)
+        slots = job_master(cluster)._slots
+        *first, second, _ = [
+            ResourceID((e.location or "-").split()[0]) for e in await executions(cluster, job_id)
+        ]
+        (where,) = [executor for executor in first if executor != second]
+        assert slots.held.on(where) == ()
+        assert slots.task_executors.is_connected(where), "its result is still to be read"
+
+        await until_third_runs(cluster, job_id)
+        assert not slots.task_executors.is_connected(where), "it was read"
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+# --- results that outlive their job ---------------------------------------------------------------
+
+
+def leaving(data: bytes, then: Callable[[Any], Awaitable[None]] | None = None) -> Any:
+    async def leaves(context: Any) -> None:
+        await context.outputs[0].write(0, data)
+        if then is not None:
+            await then(context)
+
+    return leaves
+
+
+def persisting(function: Any, parallelism: int = 2) -> tuple[JobGraph, IntermediateDataSetID]:
+    builder = PythonJobBuilder("persist", job_type=JobType.BATCH, restart_strategy=NoRestart())
+    vertex = builder.add(function, parallelism=parallelism, cpu=1)
+    data_set_id = builder.persist(vertex)
+    return builder.build(), data_set_id
+
+
+async def resource_manager(cluster: MiniCluster) -> ResourceManagerGateway:
+    return await cluster.client.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
+
+
+async def data_sets(cluster: MiniCluster) -> tuple[ClusterDataSet, ...]:
+    """After the next heartbeats."""
+    await asyncio.sleep(25)
+    return await (await resource_manager(cluster)).list_cluster_data_sets()
+
+
+async def read(
+    cluster: MiniCluster, job_id: JobID, data_set_id: IntermediateDataSetID
+) -> list[bytes]:
+    """What is left of it on all TaskExecutors."""
+    found = []
+    for name in cluster.processes("TaskExecutor"):
+        executor = await cluster.client.connect(f"{name}/taskexecutor", TaskProcessListenerGateway)
+        places = await executor.find_partitions(job_id, data_set_id)
+        for address, partitions in zip(places.addresses, places.partitions, strict=True):
+            process = await cluster.client.connect(address, TaskProcessGateway)
+            for partition in partitions:
+                one: PartitionData = await process.read_partition(
+                    JobPartition(job_id, partition), 0, 0, 1000
+                )
+                found += one.buffers
+    return found
+
+
+@on_virtual_time
+async def test_persistent_results_outlive_their_job_and_keep_their_task_executors(
+    tmp_path: Path,
+) -> None:
+    """TM-28, RM-11: they are promoted when it has finished, told of, and there until released."""
+    configuration = {**ONE_SLOT, "resourcemanager.taskmanager-timeout": "5 s"}
+    node = ResourceProfile(4, 8 * 2**30)
+    async with MiniCluster(str(tmp_path), node, configuration=configuration) as cluster:
+        graph, data_set_id = persisting(leaving(b"data"))
+        job_id = await cluster.submit(graph)
+        result = await cluster.result(job_id)
+        assert result.status is JobStatus.FINISHED, result.failure
+
+        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2),)
+        await asyncio.sleep(100)
+        assert len(cluster.processes("TaskExecutor")) == 2, "idle, and not released"
+        assert await read(cluster, job_id, data_set_id) == [b"data"] * 2
+
+        await (await resource_manager(cluster)).release_cluster_data_set(data_set_id)
+        assert await data_sets(cluster) == ()
+        await asyncio.sleep(100)
+        assert cluster.processes("TaskExecutor") == []
+
+
+@on_virtual_time
+async def test_persistent_results_of_a_job_that_fails_are_released(tmp_path: Path) -> None:
+    """TM-28, JM-21."""
+
+    async def second_fails(context: Any) -> None:
+        if context.subtask_index == 1:
+            await asyncio.sleep(5)
+            raise ValueError("no")
+
+    async with MiniCluster(str(tmp_path), configuration=ONE_SLOT) as cluster:
+        graph, data_set_id = persisting(leaving(b"data", second_fails))
+        job_id = await cluster.submit(graph)
+        assert (await cluster.result(job_id)).status is JobStatus.FAILED
+
+        assert await data_sets(cluster) == ()
+        assert await read(cluster, job_id, data_set_id) == []
+
+
+@on_virtual_time
+async def test_a_persistent_result_is_released_when_a_process_with_a_part_of_it_dies(
+    tmp_path: Path,
+) -> None:
+    """RM-11: its TaskExecutor lives, and tells so."""
+    configuration = {**ONE_SLOT, "resourcemanager.taskmanager-timeout": "1 h"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        graph, data_set_id = persisting(leaving(b"data"))
+        job_id = await cluster.submit(graph)
+        await cluster.result(job_id)
+        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2),)
+
+        cluster.crash("TaskProcess")
+
+        assert await data_sets(cluster) == ()
+        assert await read(cluster, job_id, data_set_id) == []
+        assert len(cluster.processes("TaskExecutor")) == 2
+
+
+@on_virtual_time
+async def test_a_persistent_result_that_is_lost_before_its_job_has_finished_is_produced_again(
+    tmp_path: Path,
+) -> None:
+    """TM-28."""
+
+    async def second_waits(context: Any) -> None:
+        if context.subtask_index == 1 and context.attempt_number == 0:
+            await asyncio.sleep(30)
+
+    async with MiniCluster(str(tmp_path), configuration=ONE_SLOT) as cluster:
+        builder = PythonJobBuilder("persist", job_type=JobType.BATCH)
+        vertex = builder.add(leaving(b"data", second_waits), parallelism=2, cpu=1)
+        data_set_id = builder.persist(vertex)
+        job_id = await cluster.submit(builder.build())
+
+        async def first_finished() -> bool:
+            found = await executions(cluster, job_id)
+            return bool(found) and found[0].state is ExecutionState.FINISHED
+
+        await until(first_finished, "the first FINISHED")
+        where = ((await executions(cluster, job_id))[0].location or "").split()[0]
+        cluster.network.crash(where)
+
+        assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2),)
+        assert (await executions(cluster, job_id))[0].attempt_number == 1
