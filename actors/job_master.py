@@ -30,6 +30,7 @@ from flinkray.actors.user_code_process import UserCodeProcessConnection
 from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
+    FrameTooLargeError,
     JobNotFoundError,
     JobStateError,
     RpcError,
@@ -271,6 +272,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self._job_id, self.fencing_token, result, details
                 )
                 break
+            except FrameTooLargeError as error:
+                log.warning("job %s ends without its executions: %s", self._job_id, error)
+                details = details.without_executions()
+                continue
             except (JobNotFoundError, JobStateError) as error:
                 log.warning("job %s: its end is not wanted any more: %s", self._job_id, error)
                 break

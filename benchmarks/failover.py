@@ -26,8 +26,8 @@ from ray.util.state import list_actors
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import PythonJobBuilder
+from flinkray.scheduler.execution_info import ExecutionInfo
 from flinkray.scheduler.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
-from flinkray.scheduler.job_info import ExecutionInfo
 from flinkray.scheduler.states import ExecutionState
 
 PAIRS = 32

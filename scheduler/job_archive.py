@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.execution_graph import ExecutionJobVertex
-from flinkray.scheduler.job_info import ExecutionInfo, StageProgressInfo, VertexInfo
+from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.job_info import StageProgressInfo, VertexInfo
+from flinkray.scheduler.many_executions import packed
 from flinkray.scheduler.states import ExecutionState
 
 if TYPE_CHECKING:
     from flinkray.spark.gateway import SparkProgress
+
+PRIORS_SHOWN = 100_000
+"""Earlier attempts of one vertex that clients see, so that a message can hold them: of each subtask
+the newest few."""
 
 
 def vertex_info(
@@ -19,16 +25,19 @@ def vertex_info(
 ) -> VertexInfo:
     """A vertex now; *epoch_offset* turns monotonic seconds into seconds since the epoch."""
     vertex = job_vertex.vertex
+    priors_each = PRIORS_SHOWN // job_vertex.parallelism
     info = VertexInfo(
         vertex.vertex_id,
         vertex.name,
         job_vertex.parallelism,
-        tuple(_execution_info(e, epoch_offset) for e in job_vertex.executions),
+        packed(tuple(_execution_info(e, epoch_offset) for e in job_vertex.executions)),
         max_parallelism=job_vertex.max_parallelism,
-        prior_executions=tuple(
-            _execution_info(prior, epoch_offset)
-            for subtask in job_vertex.subtasks
-            for prior in subtask.prior
+        prior_executions=packed(
+            tuple(
+                _execution_info(prior, epoch_offset)
+                for subtask in job_vertex.subtasks
+                for prior in subtask.prior[max(0, len(subtask.prior) - priors_each) :]
+            )
         ),
     )
     if progress is None:

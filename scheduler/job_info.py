@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import replace
 
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.many_executions import ManyExecutions
 from flinkray.scheduler.slots import WorkerLocation
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.states import JobStatus
 
 
 @message
@@ -23,24 +25,6 @@ class ExceptionEntry:
     location: str | None = None
     concurrent: tuple[ExceptionEntry, ...] = ()
     """What failed besides it, until the restart that it led to."""
-
-
-@message
-class ExecutionInfo:
-    """The current attempt of one subtask."""
-
-    subtask_index: int
-    attempt_number: int
-    state: ExecutionState
-    location: str | None
-    """``<TaskExecutor> bundle <i> on <node ip>`` once it has a slot."""
-    executor_actor_id: str | None = None
-    executor_pid: int | None = None
-    start_time: float | None = None
-    end_time: float | None = None
-    state_timestamps: dict[str, float] = field(default_factory=dict)
-    """ExecutionState name -> seconds since the epoch when it was entered."""
-    failure: str | None = None
 
 
 @message
@@ -62,13 +46,13 @@ class VertexInfo:
     vertex_id: JobVertexID
     name: str
     parallelism: int
-    executions: tuple[ExecutionInfo, ...]
+    executions: tuple[ExecutionInfo, ...] | ManyExecutions
     active_stages: tuple[StageProgressInfo, ...] = ()
     completed_stages: int = 0
     completed_tasks: int = 0
     failed_tasks: int = 0
     max_parallelism: int | None = None
-    prior_executions: tuple[ExecutionInfo, ...] = ()
+    prior_executions: tuple[ExecutionInfo, ...] | ManyExecutions = ()
     """Earlier attempts of its subtasks, oldest first of each; the newest few."""
 
 
@@ -91,6 +75,11 @@ class JobDetails:
     worker_group: WorkerGroupId | None = None
     plan: str = ""
     """JSON, in the shape of Flink's."""
+
+    def without_executions(self) -> JobDetails:
+        """For jobs so large that even :class:`ManyExecutions` is too much for one message."""
+        bare = (replace(v, executions=(), prior_executions=()) for v in self.vertices)
+        return replace(self, vertices=tuple(bare))
 
 
 @message

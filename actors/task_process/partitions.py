@@ -11,6 +11,7 @@ from flinkray.actors.task_process.gateway import (
     PartitionData,
     PartitionNotFoundError,
 )
+from flinkray.rpc.time_limit import within
 
 BUFFERED_BYTES = 256 * 2**10
 """Of a pipelined subpartition: who writes more waits for the reader."""
@@ -51,7 +52,7 @@ class _Subpartition:
             return None
         if not self._has(position):
             try:
-                await asyncio.wait_for(self._wait_for(position), READ_WAIT)
+                await within(READ_WAIT, self._wait_for(position))
             except asyncio.TimeoutError:
                 return PartitionData((), is_end=False)
         chosen: list[bytes] = []

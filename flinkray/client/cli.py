@@ -68,7 +68,10 @@ def _set_verbose(context: click.Context, parameter: click.Parameter, value: bool
 
 def _common(command: F) -> F:
     options = (
-        click.option("--address", help="Ray: auto, host:port or local.  Default: $RAY_ADDRESS."),
+        click.option(
+            "--address",
+            help="Ray: auto, host:port, ray://host:port or local.  Default: $RAY_ADDRESS.",
+        ),
         click.option("--cluster-id", default=CLUSTER_ID.default, show_default=True),
         click.option(
             "--verbose",

@@ -9,13 +9,14 @@ from datetime import datetime
 from enum import Enum
 
 from flinkray.core.ids import AbstractID, WorkerGroupId
+from flinkray.scheduler.execution_info import ExecutionInfo
 from flinkray.scheduler.job_info import (
     ClusterOverview,
-    ExecutionInfo,
     JobDetails,
     JobOverview,
     VertexInfo,
 )
+from flinkray.scheduler.many_executions import ManyExecutions
 from flinkray.scheduler.states import ExecutionState, JobStatus
 
 
@@ -31,12 +32,12 @@ def _plain(value: object) -> object:
         return value.value
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, (tuple, list, ManyExecutions)):
+        return [_plain(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
     return value
 
 

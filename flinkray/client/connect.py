@@ -15,6 +15,7 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
 from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import LeaderSessionID
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
 from flinkray.ha.services import DISPATCHER_ADDRESS
@@ -32,11 +33,12 @@ def connect(
     """Connect to a cluster.
 
     Where: the Ray that this process is connected to already (an *address* must then be its); else
-    the one at *address* (or ``RAY_ADDRESS``), ``auto`` or ``host:port``, where a flinkray cluster
-    must run; without any address, or with ``local``, a local Ray with an embedded cluster is
-    started, and both end when the client is closed (or, less orderly, when the process ends).  In a
-    Ray that the caller had initialised, without *address*, a cluster that does not run is started
-    too, and ends with the client.
+    the one at *address* (or ``RAY_ADDRESS``), ``auto``, ``host:port``, or ``ray://host:port`` from
+    outside of the cluster, where a flinkray cluster must run; without any address, or with
+    ``local``, a local Ray with an embedded cluster is started, and both end when the client is
+    closed (or, less orderly, when the process ends).  In a Ray that the caller had initialised
+    (other than by Ray Client), without *address*, a cluster that does not run is started too, and
+    ends with the client.
 
     Args:
         cluster_id: name of the cluster; ``cluster.id`` of the configuration when None.
@@ -76,6 +78,12 @@ def open_rpc_service(
     Raises:
         ClusterNotFoundError, ConfigurationError: no such Ray.
     """
+    if address.startswith(ray_runtime.RAY_CLIENT):
+        raise ConfigurationError(
+            f"clusters are started and ended from one of their own machines, not through {address}:"
+            " run the command there, for example by 'ray exec' or 'ray submit', with the address of"
+            " Ray's head or none"
+        )
     namespace = ray_runtime.cluster_namespace(cluster_id)
     runtime = _enter_ray(address, namespace, {})
     loop = LoopThread("flinkray-client")
@@ -132,7 +140,7 @@ async def _open(
 
     try:
         if not await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
-            if not may_start:
+            if not may_start or runtime.session_dir is None:
                 raise await rpc_service.run_blocking(_no_cluster, cluster_id)
             started = True
             await start_cluster(
@@ -157,6 +165,7 @@ def _embedded_storage(configuration: Configuration, runtime: RayRuntime) -> str:
     jobs it should recover."""
     if configuration.is_set(STORAGE_DIR):
         return cluster_storage(configuration)
+    assert runtime.session_dir is not None
     name = f"{configuration.get(CLUSTER_ID)}-{os.urandom(4).hex()}"
     return posixpath.join(runtime.session_dir, "flinkray", name)
 

@@ -28,6 +28,7 @@ from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
 from flinkray.rpc import RpcService
+from flinkray.rpc.time_limit import within
 from flinkray.scheduler.job_graph import JobGraph
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class DispatcherConnection(LeaderRetrievalListener):
             Exception: what the Dispatcher answered with.
         """
         try:
-            return await asyncio.wait_for(self._ask(question, call), timeout)
+            return await within(timeout, self._ask(question, call))
         except asyncio.TimeoutError:
             if timeout is None:
                 raise

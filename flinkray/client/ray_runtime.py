@@ -14,12 +14,16 @@ from ray._private import services
 from ray._raylet import PlacementGroupID
 from ray.exceptions import RayError
 from ray.util import list_named_actors, placement_group_table
+from ray.util.client import ray as ray_client
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.spark.ray_java import java_on_path
 
 RAY_ADDRESS = "RAY_ADDRESS"
+RAY_CLIENT = "ray://"
+"""How addresses of Ray Client servers begin."""
+
 _HEAD_NODE_RESOURCE = "node:__internal_head__"
 _CONNECT_TIMEOUT = 5.0
 """Seconds for a TCP connection, before Ray is asked to join: Ray itself tries for minutes."""
@@ -33,8 +37,8 @@ class ClusterNotFoundError(FlinkRayError):
 class RayRuntime:
     """The Ray that this process is a driver of."""
 
-    session_dir: str
-    """On this machine."""
+    session_dir: str | None
+    """On this machine; None: it was joined by Ray Client, and is elsewhere."""
     dashboard_url: str | None
     was_entered: bool
     """It was joined or started here (not by the caller before), and has to be left at the end."""
@@ -51,6 +55,8 @@ def is_connected() -> bool:
 
 def present_ray() -> RayRuntime:
     """Of the Ray that this process is connected to already."""
+    if ray_client.is_connected():  # type: ignore[no-untyped-call]
+        return RayRuntime(None, None, was_entered=False)
     return _runtime(ray.init(ignore_reinit_error=True, configure_logging=False), was_entered=False)
 
 
@@ -61,6 +67,11 @@ def check_is_present(address: str) -> None:
             connected to already.
         ConfigurationError: not such an address.
     """
+    if address.startswith(RAY_CLIENT) or ray_client.is_connected():  # type: ignore[no-untyped-call]
+        raise ClusterNotFoundError(
+            f"this process is connected to a Ray already, which may not be the one at {address}; "
+            "call ray.shutdown() first, or leave the address out"
+        )
     _check_reachable(address)
     present = ray.get_runtime_context().gcs_address
     if address.rpartition(":")[2] != present.rpartition(":")[2]:  # a host has many names
@@ -98,7 +109,8 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
     """Join a running Ray.
 
     Args:
-        address: ``auto`` (the Ray of this machine) or ``host:port`` of its head.
+        address: ``auto`` (the Ray of this machine), ``host:port`` of its head, or
+            ``ray://host:port`` of its Ray Client server.
 
     Raises:
         ClusterNotFoundError: it cannot be joined; the text has the reason and the way out.
@@ -106,6 +118,8 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
     """
     if address == "auto":
         address = _find_ray()
+    elif address.startswith(RAY_CLIENT):
+        _check_reachable(address.removeprefix(RAY_CLIENT), "its Ray Client server (10001")
     else:
         _check_reachable(address)
     try:
@@ -117,6 +131,9 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
         )
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise ClusterNotFoundError(f"cannot join the Ray at {address}: {error}") from error
+    if address.startswith(RAY_CLIENT):
+        url: str | None = context.dashboard_url
+        return RayRuntime(None, f"http://{url}" if url else None, was_entered=True)
     return _runtime(context, was_entered=True)
 
 
@@ -208,19 +225,19 @@ def _is_reachable(address: str) -> bool:
     return True
 
 
-def _check_reachable(address: str) -> None:
+def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
     host, separator, port = address.rpartition(":")
     if "://" in address or not separator or not host or not port.isdigit():
         raise ConfigurationError(
             f"not an address of a Ray cluster: {address!r} (write 'auto', 'local' or 'host:port' "
-            "of its head; Ray Client addresses, ray://, are not supported)"
+            "of its head, or 'ray://host:port' of its Ray Client server)"
         )
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise ClusterNotFoundError(
-            f"nothing answers at the Ray address {address}: {error}. Is the port that of the "
-            "head's GCS (6379 as a rule)?"
+            f"nothing answers at the Ray address {address}: {error}. Is the port that "
+            f"of {what} as a rule)?"
         ) from error
 
 

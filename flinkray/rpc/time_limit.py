@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def within(seconds: float, awaitable: Awaitable[T]) -> T:
-    """The result of *awaitable*, which is cancelled when it, or who waits for it, takes too long.
+async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
+    """The result of *awaitable*, which is cancelled when it takes too long or nobody waits for it.
 
     As ``asyncio.wait_for``, which before Python 3.12 forgets a cancellation that comes in the same
-    turn of the loop as the result (python/cpython#86296).
+    turn of the loop as the result (python/cpython#86296): a test keeps it out of all that ships.
+    Unlike it, this one does not wait until what is cancelled has ended.  None: no limit.
 
     Raises:
         asyncio.TimeoutError: it was not done in time.

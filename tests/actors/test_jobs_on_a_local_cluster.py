@@ -134,6 +134,22 @@ async def test_of_simultaneous_submissions_of_one_id_exactly_one_is_accepted(
     assert (await end(cluster, job.job_id)).status is JobStatus.FINISHED
 
 
+async def test_job_whose_details_are_too_large_for_a_message_ends_all_the_same(
+    cluster: MiniCluster,
+) -> None:
+    """It could not tell its end to anybody, and would keep all it has for ever."""
+    job = scripted_job(RUNS)
+    await cluster.submit(job)
+    await until_executing(cluster, job.job_id)
+    (service,) = (s for n, s in cluster.network.services.items() if n.startswith("JobMaster"))
+    for connection in service.connections():
+        connection._max_frame_size = 1250  # a result is smaller, one with executions larger
+    await (await cluster.dispatcher()).cancel_job(job.job_id)
+    assert (await end(cluster, job.job_id)).status is JobStatus.CANCELED
+    (vertex,) = (await cluster.details(job.job_id)).vertices
+    assert (vertex.parallelism, vertex.executions) == (2, ())
+
+
 async def test_bad_graph_is_refused_with_the_way_out(cluster: MiniCluster) -> None:
     with pytest.raises(JobSubmissionError, match="parallelism"):
         await cluster.submit(scripted_job(ENDS, parallelism=0))

@@ -12,6 +12,7 @@ from flinkray.actors.job_master import JobMaster
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobID, ResourceID
+from flinkray.scheduler.execution_info import ExecutionInfo
 from flinkray.scheduler.job_graph import (
     DistributionPattern,
     FixedDelayRestart,
@@ -20,7 +21,6 @@ from flinkray.scheduler.job_graph import (
     NoRestart,
     ResultPartitionType,
 )
-from flinkray.scheduler.job_info import ExecutionInfo
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time

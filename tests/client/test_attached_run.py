@@ -12,7 +12,8 @@ import pytest
 from flinkray.client.attached_run import LeftRunning, ProgressDisplay, wait_attached
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.scheduler.job_info import ExecutionInfo, JobDetails, StageProgressInfo, VertexInfo
+from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.job_info import JobDetails, StageProgressInfo, VertexInfo
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from tests.client.scripted_cluster import World, job_graph
 

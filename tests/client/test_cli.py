@@ -20,7 +20,8 @@ from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
-from flinkray.scheduler.job_info import ExceptionEntry, ExecutionInfo, JobDetails, VertexInfo
+from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, VertexInfo
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from tests.client.scripted_cluster import World, job_graph
 

@@ -1,0 +1,41 @@
+"""``flinkray.connect("ray://…")``: from outside of the cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ray_client_server import ENVIRONMENT, ray_with_clients
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+FLINKRAY = str(Path(sys.executable).with_name("flinkray"))
+
+
+def run(*command: str) -> str:
+    """What it says."""
+    done = subprocess.run(
+        command,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_client_outside_the_cluster_submits_a_job_and_hears_of_its_end() -> None:
+    with ray_with_clients() as served:
+        run(FLINKRAY, "cluster", "up", "--address", served.head)
+        try:
+            assert run(
+                sys.executable, "-m", "tests.client.ray_client_program", served.clients
+            ).endswith("done\n")
+        finally:
+            run(FLINKRAY, "cluster", "down", "--address", served.head)

@@ -1,0 +1,67 @@
+"""Calls that no shipped module makes, because there is a better one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FORBIDDEN = {
+    "wait_for": "flinkray.rpc.time_limit.within: before Python 3.12 wait_for loses cancellations",
+}
+"""Of asyncio, with what to use instead."""
+
+
+def forbidden(source: str) -> list[str]:
+    """Where *source* uses what is forbidden."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = [node.attr] if node.value.id == "asyncio" else []
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("asyncio"):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found += [
+            f"line {node.lineno}: {name}; use {FORBIDDEN[name]}"
+            for name in names
+            if name in FORBIDDEN
+        ]
+    return found
+
+
+def shipped() -> list[Path]:
+    return sorted(
+        path
+        for folder in ("flinkray", "actors", "scheduler")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+    )
+
+
+def test_no_shipped_module_makes_a_call_for_which_there_is_a_better_one() -> None:
+    assert len(shipped()) > 300
+    uses = {
+        str(path.relative_to(ROOT)): found
+        for path in shipped()
+        if (found := forbidden(path.read_text()))
+    }
+    assert uses == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio\nasync def f(): await asyncio.wait_for(g(), 1)",
+        "from asyncio import sleep, wait_for",
+        "from asyncio.tasks import wait_for as w",
+    ],
+)
+def test_such_a_call_is_found_however_it_is_written(source: str) -> None:
+    assert len(forbidden(source)) == 1
+
+
+def test_a_condition_may_be_waited_for() -> None:
+    assert forbidden("async def f(c): await c.wait_for(lambda: True)") == []

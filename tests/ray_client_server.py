@@ -1,0 +1,74 @@
+"""A Ray of its own with a Ray Client server, for drivers from outside the cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+# a client has to send Ray's token, as Ray's own commands have to; workers import our endpoints
+ENVIRONMENT = {
+    **os.environ,
+    "RAY_AUTH_MODE": "token",
+    "PYTHONPATH": str(Path(__file__).parents[1]),
+}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class RayWithClients:
+    """Its addresses."""
+
+    head: str
+    clients: str
+
+
+@contextmanager
+def ray_with_clients() -> Iterator[RayWithClients]:
+    """Ends with the context."""
+    port, head_port = free_port(), free_port()
+    # pytest's own folders make paths that are too long for Ray's sockets
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        log = Path(folder) / "start.log"
+        with log.open("wb") as output:
+            head = subprocess.Popen(
+                [
+                    str(Path(sys.executable).with_name("ray")), "start", "--head", "--block",
+                    f"--port={head_port}", "--node-ip-address=127.0.0.1",
+                    f"--ray-client-server-port={port}", "--num-cpus=2",
+                    "--include-dashboard=false", f"--temp-dir={folder}", "--disable-usage-stats",
+                    f"--dashboard-agent-listen-port={free_port()}",
+                    f"--dashboard-agent-grpc-port={free_port()}",
+                    f"--metrics-export-port={free_port()}",
+                ],
+                env=ENVIRONMENT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            while not accepts(port):
+                assert head.poll() is None, log.read_text()
+            yield RayWithClients(f"127.0.0.1:{head_port}", f"ray://127.0.0.1:{port}")
+        finally:
+            head.send_signal(signal.SIGTERM)
+            head.wait(60)

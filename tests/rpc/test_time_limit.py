@@ -1,0 +1,67 @@
+"""Waiting for so long and no longer: no cancellation and no result is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.rpc.time_limit import within
+from flinkray.testing.virtual_time import on_virtual_time
+
+
+@on_virtual_time
+async def test_a_cancellation_in_the_turn_of_the_result_is_not_forgotten() -> None:
+    """As ``asyncio.wait_for`` does before Python 3.12 (python/cpython#86296)."""
+    result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(within(10, result))
+    await asyncio.sleep(1)
+    result.set_result(1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@on_virtual_time
+async def test_a_result_that_comes_in_time_is_returned_and_an_error_raised() -> None:
+    assert await within(1, asyncio.sleep(0.5, 7)) == 7
+    assert await within(None, asyncio.sleep(1000, 8)) == 8
+
+    async def fail() -> None:
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError, match="gone"):
+        await within(1, fail())
+
+
+@on_virtual_time
+async def test_what_takes_too_long_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.set()
+
+    with pytest.raises(asyncio.TimeoutError):
+        await within(1, work())
+    await ended.wait()
+
+
+@on_virtual_time
+async def test_what_nobody_waits_for_any_more_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.set()
+
+    waiting = asyncio.ensure_future(within(None, work()))
+    await asyncio.sleep(1)
+    waiting.cancel()
+    await ended.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -1,0 +1,142 @@
+"""The executions of a large job in little room, and jobs of 100,000 tasks in one message."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.core.errors import FrameTooLargeError
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout, codec
+from flinkray.scheduler import job_archive
+from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.job_graph import FixedDelayRestart
+from flinkray.scheduler.job_info import JobDetails, VertexInfo
+from flinkray.scheduler.many_executions import FEW, ManyExecutions, packed
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from tests.scheduler.graphs import job
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+TASKS = 100_000
+MANY_TIMES = ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING", "FINISHED")
+
+texts = st.none() | st.text(max_size=20)
+times = st.none() | st.floats(allow_nan=False)
+executions = st.builds(
+    ExecutionInfo,
+    st.integers(0, 2**31),
+    st.integers(0, 2**31),
+    st.sampled_from(ExecutionState),
+    texts,
+    texts,
+    st.none() | st.integers(0, 2**40),
+    times,
+    times,
+    st.dictionaries(st.sampled_from([s.name for s in ExecutionState]), st.floats(allow_nan=False)),
+    texts,
+)
+
+
+@given(st.lists(executions, max_size=8))
+def test_nothing_of_an_execution_is_lost(rows: list[ExecutionInfo]) -> None:
+    many = ManyExecutions.of(rows)
+    there = codec.decode(codec.encode(many))
+    assert there == many
+    assert list(there) == rows
+    assert len(there) == len(rows)
+    assert [there[index] for index in range(len(rows))] == rows
+    assert list(there[1:]) == rows[1:]
+
+
+def execution(index: int, random: Random) -> ExecutionInfo:
+    """As hard to compress as a real one: no two times are the same."""
+    at = 1.8e9 + 100 * random.random()
+    entered = {}
+    for name in MANY_TIMES:
+        at += 5 * random.random()
+        entered[name] = at
+    where = f"TaskExecutor-{index % 1000:08x}-0-1 bundle 0 on 10.0.0.{index % 250}"
+    return ExecutionInfo(
+        index, 1, ExecutionState.FINISHED, where,
+        start_time=entered["DEPLOYING"], end_time=at, state_timestamps=entered,
+    )  # fmt: skip
+
+
+def large_job(number: int, *, pack: bool) -> JobDetails:
+    """With one earlier attempt of each task."""
+    random = Random(1)
+    current, prior = (tuple(execution(index, random) for index in range(number)) for _ in range(2))
+    vertex = VertexInfo(
+        JobVertexID(bytes(16)),
+        "many",
+        number,
+        packed(current) if pack else current,
+        prior_executions=packed(prior) if pack else prior,
+    )
+    return JobDetails(JobID(bytes(16)), "large", JobStatus.FINISHED, 0.0, 1.0, {}, 1, (vertex,))
+
+
+class ArchiveGateway(RpcGateway):
+    """Takes and gives details, as Dispatchers and JobMasters do."""
+
+    @abstractmethod
+    @ask_timeout(120.0)
+    async def put(self, details: JobDetails) -> None: ...
+
+    @abstractmethod
+    @ask_timeout(120.0)
+    async def get(self) -> JobDetails: ...
+
+
+class Archive(RpcEndpoint, ArchiveGateway):
+    async def put(self, details: JobDetails) -> None:
+        self.details = details
+
+    async def get(self) -> JobDetails:
+        return self.details
+
+
+async def test_the_details_of_a_job_of_100_000_tasks_travel_in_one_message_each_way() -> None:
+    network = LocalNetwork()
+    host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
+    archive = Archive(host, "archive")
+    archive.start()
+    gateway = await caller.connect(archive.address, ArchiveGateway)
+    details = large_job(TASKS, pack=True)
+    await gateway.put(details)
+    answer = await gateway.get()
+    assert answer == details
+    random = Random(1)
+    assert answer.vertices[0].executions[0] == execution(0, random)
+    assert len(answer.vertices[0].prior_executions) == TASKS
+    # one by one they would not
+    with pytest.raises(FrameTooLargeError):
+        await gateway.put(large_job(TASKS // 2, pack=False))
+    await caller.close()
+    await host.close()
+
+
+def test_executions_of_a_large_vertex_are_packed_and_those_of_a_small_one_are_not() -> None:
+    for parallelism, kind in ((FEW, tuple), (FEW + 1, ManyExecutions)):
+        tasks = TasksUnderTest(job(a=parallelism)).run()
+        (vertex,) = tasks.scheduler.details().vertices
+        assert type(vertex.executions) is kind
+        assert [e.subtask_index for e in vertex.executions] == list(range(parallelism))
+        assert {e.state for e in vertex.executions} == {ExecutionState.RUNNING}
+
+
+def test_of_earlier_attempts_only_so_many_are_shown_that_a_message_can_hold_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_archive, "PRIORS_SHOWN", 5)
+    tasks = TasksUnderTest(job(a=2, restart_strategy=FixedDelayRestart(9, 1.0))).run()
+    for _ in range(4):
+        tasks.fail("a1")
+        tasks.restart()
+    (vertex,) = tasks.scheduler.details().vertices
+    shown = [(e.subtask_index, e.attempt_number) for e in vertex.prior_executions]
+    assert shown == [(0, 2), (0, 3)]
