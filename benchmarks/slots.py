@@ -7,6 +7,8 @@ Pure decisions, no processes: the SlotManager of a ResourceManager, the SlotPool
 wants every slot, and the ExecutionSlotAllocator of its JobMaster, with all messages between them
 handed over by function calls.  Growth is what the largest size takes per slot, divided by what the
 smallest takes.
+
+Exit status 1: a goal was missed.  The goals are of 10,000 TaskExecutors.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import resource
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -31,6 +34,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
+from flinkray.rpc.garbage_collection import spare_what_is_there
 from flinkray.scheduler.slot_allocator import ExecutionSlotAllocator, LogicalSlotAllocated
 from flinkray.scheduler.slot_books import SlotManagerSettings
 from flinkray.scheduler.slot_manager import SlotManager
@@ -45,6 +49,14 @@ from flinkray.scheduler.slot_pool_actions import DeclareRequirements
 from flinkray.scheduler.slot_requests import SlotAllocated, SlotRequests, SlotsLost
 from flinkray.scheduler.slot_sharing import SharingVertex, slot_sharing_groups
 from flinkray.scheduler.slots import SlotOffer, SlotReport, SlotStatus, WorkerLocation
+
+GOAL_SIZE = 10_000
+MOST_SECONDS = 10.0
+"""CPU, until the job of 100,000 slots has all of them."""
+MOST_GROWTH = 2.0
+"""Per slot, of all steps together."""
+MOST_MEMORY = 500.0
+"""MB."""
 
 SLOTS = 10
 """Of each TaskExecutor."""
@@ -153,6 +165,9 @@ class Cluster:
     )
 
 
+UNTIL_SERVED = [name for name, _ in Cluster.STEPS[:3]]
+
+
 def measure(size: int) -> dict[str, float]:
     cluster = Cluster(size)
     times = {}
@@ -164,13 +179,15 @@ def measure(size: int) -> dict[str, float]:
     return times
 
 
-def main() -> None:
+def main() -> bool:
+    """True when every goal is met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, GOAL_SIZE])
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     for name, fact in facts().items():
         print(f"{name}: {fact}")
+    spare_what_is_there()  # as the processes of a ResourceManager and a JobMaster do
     best: dict[int, dict[str, float]] = {}
     for _ in range(arguments.rounds):
         for size in arguments.sizes:
@@ -187,7 +204,25 @@ def main() -> None:
         print(f"{name:28}{row}{growth:17.2f}x")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"largest memory of the process: {peak:,.0f} MB")
+    return large != GOAL_SIZE or goals_met(best[small], best[large], large / small, peak)
+
+
+def goals_met(small: dict[str, float], large: dict[str, float], ratio: float, peak: float) -> bool:
+    """Print whether they are."""
+    until_served = sum(seconds for name, seconds in large.items() if name in UNTIL_SERVED)
+    growth = sum(large.values()) / sum(small.values()) / ratio
+    met = True
+    for text, value, goal in (
+        ("until every slot is handed out, CPU s", until_served, MOST_SECONDS),
+        ("growth per slot, all steps", growth, MOST_GROWTH),
+        ("memory, MB", peak, MOST_MEMORY),
+    ):
+        is_met = value <= goal
+        met = met and is_met
+        verdict = "met" if is_met else "MISSED"
+        print(f"{text}: {value:.4g} (goal: at most {goal:g}): {verdict}")
+    return met
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if main() else 1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from flinkray.actors.task_process.context import TaskContext
+from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,
@@ -19,8 +22,11 @@ from flinkray.scheduler.job_graph import (
     FixedDelayRestart,
     Invokable,
     JobGraph,
+    JobType,
     JobVertex,
     NoRestart,
+    RestartStrategy,
+    ResultPartitionType,
 )
 from flinkray.scheduler.job_info import JobResult
 from flinkray.scheduler.states import JobStatus
@@ -36,8 +42,19 @@ VICTIMS = (
     "JobMaster",
     "SlotPool",
     "TaskExecutor",
+    "TaskProcess",
     "SparkDriver",
 )
+SHARED_WORKERS = {
+    "taskmanager.cpu.cores": "1",
+    "taskmanager.memory": "1g",
+    "taskmanager.numberOfTaskSlots": "2",
+    "resourcemanager.taskmanager-timeout": "300 ms",
+}
+
+IDLE_WORKERS_GO = 60.0
+"""Virtual seconds after which those that nobody uses are gone, whatever their ResourceManager has
+gone through."""
 
 SLOW = {
     "rpc.ask-timeout": "500 ms",
@@ -56,6 +73,25 @@ class Job:
     cancel_at: float | None
     must_finish: bool
     """It has so many restarts that no death is a reason to fail."""
+
+
+def passing_on(pause: float, failures: int) -> Callable[[TaskContext], Awaitable[None]]:
+    """A task that has from each of its producers what that one sent to it, and sends on likewise;
+    its first so many attempts fail."""
+
+    async def run(context: TaskContext) -> None:
+        for gate in context.inputs:
+            expected = [f"{producer}>{context.subtask_index}" for producer in gate.partitions]
+            read = [buffer.decode() for buffer in await gate.read_all()]
+            assert read == expected, f"{read} instead of {expected}"
+        await asyncio.sleep(pause)
+        if context.attempt_number < failures:
+            raise ValueError("fail it")
+        for output in context.outputs:
+            for reader in range(output.number_of_subpartitions):
+                await output.write(reader, f"{context.subtask_index}>{reader}".encode())
+
+    return run
 
 
 class Story:
@@ -79,6 +115,7 @@ class Story:
                 "cluster.registration.error-delay": random.choice(("5 ms", "100 ms", "1 s")),
                 "cluster.registration.refused-registration-delay": "100 ms",
                 "jobmaster.max-failovers": "1000" if self.is_patient else "5",
+                **SHARED_WORKERS,
                 **(SLOW if is_slow else {}),
             },
         )
@@ -91,13 +128,21 @@ class Story:
 
     def _job(self, number: int) -> Job:
         random = self.random
-        attempts = [self._steps("fail it") for _ in range(random.choice((0, 0, 1, 2)))]
         cancel_at = random.uniform(0, self.horizon) if random.random() < 0.3 else None
         is_endless = cancel_at is not None and random.random() < 0.7
-        attempts.append(self._steps("wait" if is_endless else "finish"))
         restarts = self.is_patient or random.random() < 0.7
         count = 10_000 if self.is_patient else random.randint(0, 4)
         delay = random.choice((0.0, 0.01, 0.1))
+        strategy = FixedDelayRestart(count, delay) if restarts else NoRestart()
+        make = self._python_job if random.random() < 0.4 else self._spark_job
+        graph = make(f"job {number}", strategy, is_endless)
+        start = random.choice((0.0, random.uniform(0, self.horizon)))
+        return Job(graph, start, cancel_at, self.is_patient and cancel_at is None)
+
+    def _spark_job(self, name: str, strategy: RestartStrategy, is_endless: bool) -> JobGraph:
+        random = self.random
+        attempts = [self._steps("fail it") for _ in range(random.choice((0, 0, 1, 2)))]
+        attempts.append(self._steps("wait" if is_endless else "finish"))
         parallelism = random.randint(1, 3)
         scripts = [script(*attempts)]
         if random.random() < 0.3:
@@ -112,14 +157,28 @@ class Story:
             )
             for i, code in enumerate(scripts)
         ]
-        graph = JobGraph(
-            JobID.generate(),
-            f"job {number}",
-            tuple(vertices),
-            FixedDelayRestart(count, delay) if restarts else NoRestart(),
-        )
-        start = random.choice((0.0, random.uniform(0, self.horizon)))
-        return Job(graph, start, cancel_at, self.is_patient and cancel_at is None)
+        return JobGraph(JobID.generate(), name, tuple(vertices), strategy)
+
+    def _python_job(self, name: str, strategy: RestartStrategy, is_endless: bool) -> JobGraph:
+        random = self.random
+        is_batch = not is_endless and random.random() < 0.5
+        job_type = JobType.BATCH if is_batch else JobType.STREAMING
+        builder = PythonJobBuilder(name, job_type=job_type, restart_strategy=strategy)
+        kinds = ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING
+        producer = None
+        for number in range(random.randint(1, 3)):
+            pause = 1e9 if is_endless else self._pause()
+            failures = random.choice((0, 0, 1)) if number == 0 else 0
+            vertex = builder.add(
+                passing_on(pause, failures),
+                name=f"vertex {number}",
+                parallelism=random.randint(1, 3),
+            )
+            if producer is not None:
+                result_type = random.choice(kinds) if is_batch else kinds[0]
+                builder.connect(producer, vertex, result_type=result_type)
+            producer = vertex
+        return builder.build()
 
     def _steps(self, last: str) -> list[str]:
         steps = []
@@ -298,6 +357,7 @@ class Story:
         listed = await (await cluster.dispatcher()).list_jobs()
         if {job.job_id for job in listed} != set(self.results) or len(listed) != len(self.jobs):
             cluster.problem(f"the list of jobs is {listed}")
+        await asyncio.sleep(IDLE_WORKERS_GO)
         if sorted(cluster.processes()) != ["Dispatcher", "ResourceManager"]:
             cluster.problem(f"still up: {cluster.processes()}")
         if cluster.workers.groups or not all(n.used.is_zero() for n in cluster.workers.nodes):
