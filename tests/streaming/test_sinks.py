@@ -1,108 +1,28 @@
-"""Sinks: files that appear whole, printing, callbacks, commits with checkpoints."""
+"""Printing, callbacks, and sinks that users write, with commits and without."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from flinkray.datastream import Row, StreamExecutionEnvironment, Types
-from flinkray.datastream.connectors import CallbackSink, FileSink, ParquetFormat, Sink
+from flinkray.datastream import StreamExecutionEnvironment, Types
+from flinkray.datastream.connectors import (
+    CallbackSink,
+    Committer,
+    Sink,
+    SinkWriter,
+    WriterContext,
+)
 from flinkray.streaming.elements import Block
-from flinkray.streaming.errors import StreamError
-from flinkray.streaming.sinks.files import RenamingCommitter
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.testing.operator_harness import OperatorHarness
 
 
-def visible(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-
-
-def test_files_are_hidden_until_their_checkpoint_is_complete(tmp_path: Path) -> None:
-    operator = SinkOperator(FileSink(tmp_path))
-    h = OperatorHarness(operator)
-    h.process("a", "b")
-    assert visible(tmp_path) == []
-    h.snapshot(1)
-    h.process("c")
-    h.snapshot(2)
-    assert visible(tmp_path) == []
-    operator.notify_checkpoint_complete(1)
-    assert [path.name for path in visible(tmp_path)] == ["part-0-0-0.txt"]
-    assert visible(tmp_path)[0].read_text() == "a\nb\n"
-    h.process("d")
-    h.finish()
-    operator.close()
-    assert [path.read_text() for path in visible(tmp_path)] == ["a\nb\n", "c\n", "d\n"]
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_failed_attempt_leaves_no_file_and_its_checkpoint_is_committed_by_the_next(
-    tmp_path: Path,
-) -> None:
-    operator = SinkOperator(FileSink(tmp_path))
-    h = OperatorHarness(operator)
-    h.process("covered")
-    snapshot = h.snapshot(1)
-    h.process("lost")
-    operator.close()
-    restored = OperatorHarness(SinkOperator(FileSink(tmp_path)), restore=snapshot)
-    assert [path.read_text() for path in visible(tmp_path)] == ["covered\n"]
-    restored.operator.close()
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_committing_again_changes_nothing(tmp_path: Path) -> None:
-    hidden, shown = tmp_path / ".x", tmp_path / "x"
-    hidden.write_text("once")
-    for _ in range(2):
-        RenamingCommitter().commit([(str(hidden), str(shown))])  # type: ignore[list-item]
-    assert shown.read_text() == "once"
-
-
-def write(sink: Sink[Any], values: list[Any], type_info: Any = None) -> None:
+def write(sink: Sink[Any], values: list[Any]) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
-    env.from_collection(values, type_info).sink_to(sink)
+    env.from_collection(values).sink_to(sink)
     env.execute()
-
-
-ROWS = [Row.of(["x", "name"], [n, f"n{n}"]) for n in range(5)]
-
-
-def test_formats(tmp_path: Path) -> None:
-    for file_format in ("csv", "json", "parquet"):
-        write(FileSink(tmp_path / file_format, file_format), ROWS)
-    (csv_file,) = visible(tmp_path / "csv")
-    assert csv_file.read_text() == "0,n0\n1,n1\n2,n2\n3,n3\n4,n4\n"
-    (json_file,) = visible(tmp_path / "json")
-    lines = json_file.read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [row.as_dict() for row in ROWS]
-    assert pq.read_table(tmp_path / "parquet").to_pylist() == [row.as_dict() for row in ROWS]
-    with pytest.raises(StreamError, match="unknown file format 'xml'"):
-        FileSink(tmp_path, "xml")
-
-
-def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
-    kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.STRING()])
-    write(FileSink(tmp_path, ParquetFormat(kind)), [(1, "x"), (2, None)])
-    table = pq.read_table(tmp_path)
-    assert table.schema.field("a").type == pa.int16()
-    assert table.to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
-
-
-def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, roll_size=10)))
-    for _ in range(3):
-        h.process("0123456789")
-    h.finish()
-    assert [path.name for path in visible(tmp_path)] == [
-        "part-0-0-0.txt", "part-0-0-1.txt", "part-0-0-2.txt",
-    ]  # fmt: skip
 
 
 def test_printing_names_the_subtask_where_there_are_several(
@@ -131,10 +51,75 @@ def test_callbacks_take_values_or_batches() -> None:
         CallbackSink()
 
 
-def test_writer_is_closed_also_when_nothing_was_written(tmp_path: Path) -> None:
-    operator = SinkOperator(FileSink(tmp_path / "new"))
-    h = OperatorHarness(operator)
-    operator.process_block(Block(["x"]))
-    operator.close()
-    assert list((tmp_path / "new").iterdir()) == []
-    assert h.values() == []
+class Shelf(Sink[Any]):
+    """A sink of two phases, as a user writes it."""
+
+    def __init__(self) -> None:
+        self.commits: list[Any] = []
+
+    def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+        return ShelfWriter()
+
+    def create_committer(self) -> Committer[Any]:
+        return ShelfCommitter(self.commits)
+
+
+class ShelfWriter(SinkWriter[Any]):
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+
+    def write(self, block: Block) -> None:
+        self._values.extend(block.values)
+
+    def prepare_commit(self, end_of_input: bool) -> list[Any]:
+        box, self._values = (tuple(self._values), end_of_input), []
+        return [box]
+
+
+class ShelfCommitter(Committer[Any]):
+    def __init__(self, commits: list[Any]) -> None:
+        self._commits = commits
+
+    def commit(self, committables: Any) -> None:
+        self._commits.extend(committables)
+
+
+def test_users_sink_commits_what_complete_checkpoints_cover_in_their_order() -> None:
+    sink = Shelf()
+    h = OperatorHarness(SinkOperator(sink))
+    h.process(1)
+    h.snapshot(1)
+    h.process(2)
+    h.snapshot(2)
+    h.process(3)
+    assert sink.commits == []
+    h.operator.notify_checkpoint_complete(2)  # 1 was never confirmed by itself
+    assert sink.commits == [((1,), False), ((2,), False)]
+    h.finish()
+    assert sink.commits[2:] == [((3,), True)]
+
+
+def test_users_sink_commits_again_what_its_last_attempt_had_prepared() -> None:
+    first = OperatorHarness(SinkOperator(Shelf()))
+    first.process(1)
+    snapshot = first.snapshot(1)
+    first.process(2)  # is read again, because it came after the checkpoint
+    sink = Shelf()
+    OperatorHarness(SinkOperator(sink), restore=snapshot)
+    assert sink.commits == [((1,), False)]
+
+
+def test_users_sink_is_told_subtask_time_and_watermark() -> None:
+    told: list[WriterContext] = []
+
+    class Told(Shelf):
+        def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+            told.append(context)
+            return ShelfWriter()
+
+    h = OperatorHarness(SinkOperator(Told()), subtask_index=1, parallelism=3, attempt_number=2)
+    h.processing_time(40)
+    h.watermark(7)
+    (context,) = told
+    assert (context.subtask_index, context.parallelism, context.attempt_number) == (1, 3, 2)
+    assert (context.time_service.now(), context.current_watermark) == (40, 7)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from flinkray.datastream.connectors.file_system import FileSink, FileSource
-from flinkray.streaming.sinks.files import (
+from flinkray.streaming.sinks.file_formats import (
     CsvFormat,
     FileFormat,
     JsonFormat,
     ParquetFormat,
     TextFormat,
 )
+from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
 from flinkray.streaming.sinks.simple import CallbackSink, CollectSink, DiscardingSink
 from flinkray.streaming.sinks.sink import Committer, Sink, SinkWriter, WriterContext
 from flinkray.streaming.sources.collection import (
@@ -37,6 +38,8 @@ __all__ = [
     "NOTHING_NOW",
     "ArrowSource",
     "Boundedness",
+    "BucketAssigner",
+    "BucketContext",
     "CallbackSink",
     "CollectSink",
     "CollectionSource",
@@ -54,6 +57,7 @@ __all__ = [
     "NumberSequenceSource",
     "ParquetFormat",
     "ReaderContext",
+    "RollingPolicy",
     "SequentialReader",
     "Sink",
     "SinkWriter",

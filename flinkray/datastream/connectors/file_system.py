@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flinkray.core.durations import Duration
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sinks import files as sinks
+from flinkray.streaming.sinks.file_formats import FileFormat
+from flinkray.streaming.sinks.file_policies import (
+    BUCKET_CHECK_INTERVAL,
+    BucketAssigner,
+    RollingPolicy,
+)
 from flinkray.streaming.sources import files as sources
-
-DEFAULT_PART_SIZE = 128 << 20
-"""Bytes (Flink's DefaultRollingPolicy)."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class FileSourceBuilder:
 
 @dataclass(frozen=True)
 class OutputFileConfig:
-    """How files are called: prefix, numbers, suffix.
+    """How files are called: prefix, the writer's random id and number, suffix.
 
     >>> OutputFileConfig.builder().with_part_prefix("words").with_part_suffix(".txt").build()
     OutputFileConfig(part_prefix='words', part_suffix='.txt')
@@ -109,6 +112,14 @@ class OutputFileConfig:
 
     part_prefix: str = "part"
     part_suffix: str = ""
+
+    def get_part_prefix(self) -> str:
+        """What names begin with."""
+        return self.part_prefix
+
+    def get_part_suffix(self) -> str:
+        """What names end with."""
+        return self.part_suffix
 
     @staticmethod
     def builder() -> OutputFileConfigBuilder:
@@ -138,22 +149,6 @@ class OutputFileConfigBuilder:
         return OutputFileConfig(self.prefix, self.suffix)
 
 
-@dataclass(frozen=True)
-class RollingPolicy:
-    """When a file is followed by a new one, besides every checkpoint.
-
-    >>> RollingPolicy.default_rolling_policy(part_size=1 << 30).part_size
-    1073741824
-    """
-
-    part_size: int
-
-    @staticmethod
-    def default_rolling_policy(part_size: int = DEFAULT_PART_SIZE) -> RollingPolicy:
-        """After so many bytes."""
-        return RollingPolicy(part_size)
-
-
 class FileSink(sinks.FileSink):
     """Writes a directory of files; see :class:`flinkray.streaming.sinks.files.FileSink`.
 
@@ -163,14 +158,16 @@ class FileSink(sinks.FileSink):
     >>> sink = (
     ...     FileSink.for_row_format(directory, Encoder.simple_string_encoder())
     ...     .with_output_file_config(OutputFileConfig("words", ".txt"))
-    ...     .with_rolling_policy(RollingPolicy.default_rolling_policy())
+    ...     .with_rolling_policy(RollingPolicy.default_rolling_policy(part_size=1 << 20))
+    ...     .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
+    ...     .with_bucket_check_interval(10_000)
     ...     .build()
     ... )
     >>> env = StreamExecutionEnvironment.get_execution_environment()
     >>> _ = env.from_collection(["a", "b"]).sink_to(sink)
     >>> _ = env.execute()
-    >>> [(file.name, file.read_text()) for file in pathlib.Path(directory).iterdir()]
-    [('words-0-0-0.txt', 'a\\nb\\n')]
+    >>> [file.read_text() for file in pathlib.Path(directory).glob("words-*-0.txt")]
+    ['a\\nb\\n']
     """
 
     @staticmethod
@@ -178,15 +175,24 @@ class FileSink(sinks.FileSink):
         """A builder of a sink that writes record by record."""
         return FileSinkBuilder(base_path, encoder.file_format)
 
+    @staticmethod
+    def for_bulk_format(base_path: str, writer_factory: FileFormat) -> FileSinkBuilder:
+        """A builder of a sink that writes batch by batch, as ``ParquetFormat`` does."""
+        return FileSinkBuilder(
+            base_path, writer_factory, policy=RollingPolicy.on_checkpoint_rolling_policy()
+        )
+
 
 @dataclass
 class FileSinkBuilder:
     """Builds a :class:`FileSink`."""
 
     base_path: str | Path
-    file_format: str
+    file_format: str | FileFormat
     config: OutputFileConfig = OutputFileConfig()
-    policy: RollingPolicy = RollingPolicy(DEFAULT_PART_SIZE)
+    policy: RollingPolicy = field(default_factory=RollingPolicy.default_rolling_policy)
+    assigner: BucketAssigner = field(default_factory=BucketAssigner.date_time_bucket_assigner)
+    check_interval: int = BUCKET_CHECK_INTERVAL
 
     def with_output_file_config(self, output_file_config: OutputFileConfig) -> FileSinkBuilder:
         """How files are called."""
@@ -198,18 +204,31 @@ class FileSinkBuilder:
         self.policy = rolling_policy
         return self
 
+    def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> FileSinkBuilder:
+        """The folder of each record."""
+        self.assigner = bucket_assigner
+        return self
+
+    def with_bucket_check_interval(self, interval: int) -> FileSinkBuilder:
+        """Milliseconds between two looks at the ages of files."""
+        self.check_interval = interval
+        return self
+
     def build(self) -> FileSink:
         """The sink."""
         return FileSink(
             self.base_path,
             self.file_format,
-            self.policy.part_size,
+            self.policy,
+            self.assigner,
+            self.check_interval,
             self.config.part_prefix,
             self.config.part_suffix,
         )
 
 
 __all__ = [
+    "BucketAssigner",
     "Encoder",
     "FileSink",
     "FileSinkBuilder",

@@ -10,19 +10,23 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.operator import OperatorState, StreamOperator
+from flinkray.streaming.time_service import ProcessingTimeService
 
 CommitT = TypeVar("CommitT")
 
 
-@dataclass(frozen=True)
+@dataclass
 class WriterContext:
     """What a writer knows of its surroundings."""
 
     subtask_index: int
     parallelism: int
     attempt_number: int
+    time_service: ProcessingTimeService
+    """The clock, and callbacks between two batches."""
+    current_watermark: int = MIN_TIMESTAMP
 
 
 class SinkWriter(ABC, Generic[CommitT]):
@@ -85,9 +89,13 @@ class SinkOperator(StreamOperator):
 
     def open(self) -> None:
         context = self.context
-        self._writer: SinkWriter[Any] | None = self.sink.create_writer(
-            WriterContext(context.subtask_index, context.parallelism, context.attempt_number)
+        self._writer_context = WriterContext(
+            context.subtask_index,
+            context.parallelism,
+            context.attempt_number,
+            context.time_service,
         )
+        self._writer: SinkWriter[Any] | None = self.sink.create_writer(self._writer_context)
         self._committer = self.sink.create_committer()
         self._pending: list[tuple[int, list[Any]]] = []
         restored = list(self.operator_state.list_state(_PENDING).get())
@@ -104,6 +112,7 @@ class SinkOperator(StreamOperator):
 
     def process_watermark(self, timestamp: int) -> None:
         """Nothing follows a sink."""
+        self._writer_context.current_watermark = timestamp
 
     def process_status(self, idle: bool) -> None:
         """Nothing follows a sink."""

@@ -1,0 +1,161 @@
+"""How records become the bytes of a file: text, CSV, JSON lines, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flinkray.streaming.columnar.conversion import block_to_batch
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.row import Row
+from flinkray.streaming.typeinfo import TypeInformation
+
+
+class FileFormat(ABC):
+    """How records become bytes."""
+
+    suffix: str
+
+    @abstractmethod
+    def open(self, path: Path) -> PartFile:
+        """Begin a file."""
+
+
+class PartFile(ABC):
+    """A file that is being written."""
+
+    @abstractmethod
+    def write(self, block: Block) -> None: ...
+
+    @abstractmethod
+    def write_columns(self, columns: Columns) -> None: ...
+
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes, or about as many."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Everything is on the disk."""
+
+
+class _TextPart(PartFile):
+    def __init__(self, path: Path, encode: Any) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._encode = encode
+
+    def write(self, block: Block) -> None:
+        encode = self._encode
+        records = iter(block.values)
+        self._file.write("".join([encode(value) for value in records]))
+
+    def write_columns(self, columns: Columns) -> None:
+        self.write(columns.to_block())
+
+    def size(self) -> int:
+        return self._file.tell()
+
+    def finish(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+class TextFormat(FileFormat):
+    """``str(value)`` on a line."""
+
+    suffix = "txt"
+
+    def open(self, path: Path) -> PartFile:
+        return _TextPart(path, lambda value: f"{value}\n")
+
+
+class JsonFormat(FileFormat):
+    """A JSON document on a line; rows with names become objects."""
+
+    suffix = "json"
+
+    def open(self, path: Path) -> PartFile:
+        return _TextPart(path, lambda value: json.dumps(_plain(value), default=str) + "\n")
+
+
+class CsvFormat(FileFormat):
+    """Comma-separated values; one column for what is no row or tuple."""
+
+    suffix = "csv"
+
+    def open(self, path: Path) -> PartFile:
+        return _TextPart(path, _csv_line)
+
+
+def _csv_line(value: Any) -> str:
+    line = io.StringIO()
+    fields = value if isinstance(value, Row | tuple | list) else [value]
+    csv.writer(line, lineterminator="\n").writerow(fields)
+    return line.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Row):
+        return list(value) if value._fields is None else value.as_dict(True)
+    return value
+
+
+class _ParquetPart(PartFile):
+    def __init__(self, path: Path, type_info: TypeInformation | None) -> None:
+        self._file = path.open("wb")
+        self._type_info = type_info
+        self._writer: pq.ParquetWriter | None = None
+        self._bytes = 0
+
+    def write(self, block: Block) -> None:
+        self._write(block_to_batch(block, self._type_info))
+
+    def write_columns(self, columns: Columns) -> None:
+        self._write(columns.batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, batch.schema)
+        elif batch.schema != self._writer.schema:
+            batch = pa.Table.from_batches([batch]).cast(self._writer.schema).to_batches()[0]
+        self._writer.write_batch(batch)
+        self._bytes += batch.nbytes
+
+    def size(self) -> int:
+        return self._bytes
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+class ParquetFormat(FileFormat):
+    """Parquet, with the schema of the declared row type or of the first batch."""
+
+    suffix = "parquet"
+
+    def __init__(self, type_info: TypeInformation | None = None) -> None:
+        self._type_info = type_info
+
+    def open(self, path: Path) -> PartFile:
+        return _ParquetPart(path, self._type_info)
+
+
+FORMATS: dict[str, type[FileFormat]] = {
+    "text": TextFormat,
+    "json": JsonFormat,
+    "csv": CsvFormat,
+    "parquet": ParquetFormat,
+}

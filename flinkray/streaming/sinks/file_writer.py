@@ -1,0 +1,186 @@
+"""Writes the files of one subtask, a file at a time in each bucket."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sinks.file_formats import FileFormat, PartFile
+from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
+from flinkray.streaming.sinks.sink import Committer, SinkWriter, WriterContext
+from flinkray.streaming.time_service import ScheduledCallback
+
+
+class Rename(NamedTuple):
+    """A finished file, and what it is to be called."""
+
+    hidden: str
+    visible: str
+
+
+@dataclass
+class _OpenFile:
+    part: PartFile
+    names: Rename
+    begun: int
+    written: int
+    """When it was written to last; both in milliseconds."""
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """What all writers of a sink have in common."""
+
+    directory: str
+    file_format: FileFormat
+    rolling_policy: RollingPolicy
+    bucket_assigner: BucketAssigner
+    bucket_check_interval: int
+    prefix: str
+    suffix: str
+
+
+class FileWriter(SinkWriter[Rename]):
+    """Names have a random part, so neither another attempt nor another run writes over a file."""
+
+    def __init__(self, settings: FileSettings, context: WriterContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._directory = Path(settings.directory)
+        self._uid = uuid.uuid4().hex[:12]
+        self._number = 0
+        self._open: dict[str, _OpenFile] = {}
+        self._finished: list[Rename] = []
+        self._check: ScheduledCallback | None = None
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if settings.rolling_policy.looks_at_time:
+            self._schedule_check()
+
+    # --- records ------------------------------------------------------------------------------
+
+    def _bucket_context(self) -> BucketContext:
+        return BucketContext(self._context.time_service.now(), self._context.current_watermark)
+
+    def write(self, block: Block) -> None:
+        context, assigner = self._bucket_context(), self._settings.bucket_assigner
+        bucket = assigner.bucket_of_batch(context)
+        if bucket is not None:
+            file = self._file(bucket)
+            file.part.write(block)
+            self._written(bucket, file)
+            return
+        for bucket, part in self._divided(block, context):
+            file = self._file(bucket)
+            file.part.write(part)
+            self._written(bucket, file)
+
+    def _divided(self, block: Block, context: BucketContext) -> list[tuple[str, Block]]:
+        bucket_of = self._settings.bucket_assigner.get_bucket_id
+        values, times = block.values, block.timestamps
+        places: dict[str, list[int]] = {}
+        records = iter(values)
+        for place, value in enumerate(records):
+            timestamp = None if times is None else times[place]
+            places.setdefault(bucket_of(value, context.at(timestamp)), []).append(place)
+        return [
+            (
+                bucket,
+                Block(
+                    [values[place] for place in mine],
+                    None if times is None else [times[place] for place in mine],
+                    None,
+                    block.origin,
+                ),
+            )
+            for bucket, mine in places.items()
+        ]
+
+    def write_columns(self, columns: Columns) -> None:
+        bucket = self._settings.bucket_assigner.bucket_of_batch(self._bucket_context())
+        if bucket is None:
+            self.write(columns.to_block())
+            return
+        file = self._file(bucket)
+        file.part.write_columns(columns)
+        self._written(bucket, file)
+
+    # --- files --------------------------------------------------------------------------------
+
+    def _file(self, bucket: str) -> _OpenFile:
+        file = self._open.get(bucket)
+        if file is None:
+            folder = self._folder(bucket)
+            settings = self._settings
+            name = f"{settings.prefix}-{self._uid}-{self._number}"
+            self._number += 1
+            names = Rename(
+                str(folder / f".{name}.inprogress"), str(folder / f"{name}{settings.suffix}")
+            )
+            now = self._context.time_service.now()
+            file = _OpenFile(settings.file_format.open(Path(names.hidden)), names, now, now)
+            self._open[bucket] = file
+        return file
+
+    def _folder(self, bucket: str) -> Path:
+        relative = PurePosixPath(bucket)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise StreamError(
+                f"a bucket is a folder below {self._directory}, named by a relative path, "
+                f"got {bucket!r}"
+            )
+        folder = self._directory / relative
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _written(self, bucket: str, file: _OpenFile) -> None:
+        file.written = self._context.time_service.now()
+        if self._settings.rolling_policy.is_full(file.part.size()):
+            self._finish(bucket)
+
+    def _finish(self, bucket: str) -> None:
+        file = self._open.pop(bucket)
+        file.part.finish()
+        self._finished.append(file.names)
+
+    def _schedule_check(self) -> None:
+        service = self._context.time_service
+        due = service.now() + self._settings.bucket_check_interval
+        self._check = service.schedule(due, self._on_check)
+
+    def _on_check(self, _: int) -> None:
+        policy, now = self._settings.rolling_policy, self._context.time_service.now()
+        for bucket, file in list(self._open.items()):
+            if policy.is_due(now - file.begun, now - file.written):
+                self._finish(bucket)
+        self._schedule_check()
+
+    # --- commits ------------------------------------------------------------------------------
+
+    def prepare_commit(self, end_of_input: bool) -> list[Rename]:
+        for bucket in list(self._open):
+            self._finish(bucket)
+        finished, self._finished = self._finished, []
+        return finished
+
+    def close(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+        for file in self._open.values():
+            file.part.finish()
+            Path(file.names.hidden).unlink(missing_ok=True)
+        self._open.clear()
+
+
+class RenamingCommitter(Committer[Rename]):
+    """Renaming again what was renamed already does nothing."""
+
+    def commit(self, committables: Sequence[Rename]) -> None:
+        for hidden, visible in committables:
+            if os.path.exists(hidden):
+                os.replace(hidden, visible)

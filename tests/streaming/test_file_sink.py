@@ -1,0 +1,299 @@
+"""Files that appear whole, in buckets, and are followed by others in time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flinkray.datastream import Row, StreamExecutionEnvironment, Types
+from flinkray.datastream.common import Duration
+from flinkray.datastream.connectors import (
+    BucketAssigner,
+    FileSink,
+    ParquetFormat,
+    RollingPolicy,
+    Sink,
+)
+from flinkray.streaming.elements import Block
+from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.sinks.file_writer import RenamingCommitter
+from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.testing.operator_harness import OperatorHarness
+
+
+def visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def test_files_are_hidden_until_their_checkpoint_is_complete(tmp_path: Path) -> None:
+    operator = SinkOperator(FileSink(tmp_path))
+    h = OperatorHarness(operator)
+    h.process("a", "b")
+    assert visible(tmp_path) == []
+    h.snapshot(1)
+    h.process("c")
+    h.snapshot(2)
+    assert visible(tmp_path) == []
+    operator.notify_checkpoint_complete(1)
+    assert [path.name[-6:] for path in visible(tmp_path)] == ["-0.txt"]
+    assert visible(tmp_path)[0].read_text() == "a\nb\n"
+    h.process("d")
+    h.finish()
+    operator.close()
+    assert [path.read_text() for path in visible(tmp_path)] == ["a\nb\n", "c\n", "d\n"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_failed_attempt_leaves_no_file_and_its_checkpoint_is_committed_by_the_next(
+    tmp_path: Path,
+) -> None:
+    operator = SinkOperator(FileSink(tmp_path))
+    h = OperatorHarness(operator)
+    h.process("covered")
+    snapshot = h.snapshot(1)
+    h.process("lost")
+    operator.close()
+    restored = OperatorHarness(SinkOperator(FileSink(tmp_path)), restore=snapshot)
+    assert [path.read_text() for path in visible(tmp_path)] == ["covered\n"]
+    restored.operator.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_committing_again_changes_nothing(tmp_path: Path) -> None:
+    hidden, shown = tmp_path / ".x", tmp_path / "x"
+    hidden.write_text("once")
+    for _ in range(2):
+        RenamingCommitter().commit([(str(hidden), str(shown))])  # type: ignore[list-item]
+    assert shown.read_text() == "once"
+
+
+def write(sink: Sink[Any], values: list[Any], type_info: Any = None) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection(values, type_info).sink_to(sink)
+    env.execute()
+
+
+ROWS = [Row.of(["x", "name"], [n, f"n{n}"]) for n in range(5)]
+
+
+def test_formats(tmp_path: Path) -> None:
+    for file_format in ("csv", "json", "parquet"):
+        write(FileSink(tmp_path / file_format, file_format), ROWS)
+    (csv_file,) = visible(tmp_path / "csv")
+    assert csv_file.read_text() == "0,n0\n1,n1\n2,n2\n3,n3\n4,n4\n"
+    (json_file,) = visible(tmp_path / "json")
+    lines = json_file.read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [row.as_dict() for row in ROWS]
+    assert pq.read_table(tmp_path / "parquet").to_pylist() == [row.as_dict() for row in ROWS]
+    with pytest.raises(StreamError, match="unknown file format 'xml'"):
+        FileSink(tmp_path, "xml")
+
+
+def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
+    kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.STRING()])
+    write(FileSink(tmp_path, ParquetFormat(kind)), [(1, "x"), (2, None)])
+    table = pq.read_table(tmp_path)
+    assert table.schema.field("a").type == pa.int16()
+    assert table.to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+
+
+def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
+    policy = RollingPolicy(part_size=10)
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, rolling_policy=policy)))
+    for _ in range(3):
+        h.process("0123456789")
+    h.finish()
+    prefix, suffix = "part-", ".txt"
+    names = [path.name for path in visible(tmp_path)]
+    (uid,) = {name[len(prefix) : -len(f"-0{suffix}")] for name in names}
+    assert names == [f"{prefix}{uid}-{number}{suffix}" for number in range(3)]
+
+
+def test_writer_is_closed_also_when_nothing_was_written(tmp_path: Path) -> None:
+    operator = SinkOperator(FileSink(tmp_path / "new"))
+    h = OperatorHarness(operator)
+    operator.process_block(Block(["x"]))
+    operator.close()
+    assert list((tmp_path / "new").iterdir()) == []
+    assert h.values() == []
+
+
+# --- rolling --------------------------------------------------------------------------------------
+
+
+def rolled(tmp_path: Path, policy: RollingPolicy, check: int = 100) -> OperatorHarness:
+    sink = FileSink(tmp_path, rolling_policy=policy, bucket_check_interval=check)
+    return OperatorHarness(SinkOperator(sink))
+
+
+def contents(h: OperatorHarness, folder: Path) -> list[str]:
+    """After the end of the input, file by file in the order in which they were begun."""
+    h.finish()
+    h.operator.close()
+    return [path.read_text() for path in visible(folder)]
+
+
+def test_file_is_followed_by_a_new_one_when_it_is_old_enough(tmp_path: Path) -> None:
+    h = rolled(tmp_path, RollingPolicy(rollover_interval=250))
+    for moment in range(0, 401, 10):
+        h.processing_time(moment)
+        if moment in (0, 90, 180, 290, 310, 400):
+            h.process(moment)
+    # Looked at every 100 ms, a file that was begun at 0 is old enough at 300.
+    assert contents(h, tmp_path) == ["0\n90\n180\n290\n", "310\n400\n"]
+
+
+def test_file_that_nothing_is_written_to_is_finished(tmp_path: Path) -> None:
+    h = rolled(tmp_path, RollingPolicy(inactivity_interval=150))
+    for moment in (0, 90, 180, 260):
+        h.processing_time(moment)
+        h.process(moment)
+    h.processing_time(600)
+    h.process(600)
+    assert contents(h, tmp_path) == ["0\n90\n180\n260\n", "600\n"]
+
+
+def test_finished_files_wait_for_the_next_checkpoint(tmp_path: Path) -> None:
+    h = rolled(tmp_path, RollingPolicy(rollover_interval=100))
+    h.process("a")
+    h.processing_time(100)
+    h.process("b")
+    assert visible(tmp_path) == []
+    h.snapshot(1)
+    h.operator.notify_checkpoint_complete(1)
+    assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "b\n"]
+    h.operator.close()
+
+
+def test_policy_of_checkpoints_only_looks_at_neither_size_nor_age(tmp_path: Path) -> None:
+    h = rolled(tmp_path, RollingPolicy.on_checkpoint_rolling_policy())
+    h.process("a")
+    h.processing_time(10**9)
+    h.process("b" * 1000)
+    assert contents(h, tmp_path) == ["a\n" + "b" * 1000 + "\n"]
+
+
+def test_default_policy_is_that_of_flink() -> None:
+    policy = RollingPolicy.default_rolling_policy()
+    assert policy == RollingPolicy(128 << 20, 60_000, 60_000)
+    longer = RollingPolicy.default_rolling_policy(rollover_interval=Duration.of_minutes(5))
+    assert longer.rollover_interval == 300_000
+    with pytest.raises(StreamError, match="must be positive, got 0"):
+        RollingPolicy(part_size=0)
+
+
+# --- buckets --------------------------------------------------------------------------------------
+
+
+class ByFirstLetter(BucketAssigner):
+    def get_bucket_id(self, element: Any, context: Any) -> str:
+        return f"letter={element[0]}"
+
+
+def below(folder: Path) -> dict[str, str]:
+    """Bucket -> what its files hold."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    texts: dict[str, str] = {}
+    for path in files:
+        bucket = str(path.parent.relative_to(folder))
+        texts[bucket] = texts.get(bucket, "") + path.read_text()
+    return texts
+
+
+def test_records_go_to_the_files_of_their_buckets(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, bucket_assigner=ByFirstLetter())
+    write(sink, ["ant", "bee", "asp", "bug", "cat"])
+    assert below(tmp_path) == {
+        "letter=a": "ant\nasp\n", "letter=b": "bee\nbug\n", "letter=c": "cat\n",
+    }  # fmt: skip
+
+
+def test_buckets_by_time_are_those_of_the_moment_of_writing(tmp_path: Path) -> None:
+    assigner = BucketAssigner.date_time_bucket_assigner("yyyy-MM-dd--HH'h'", "Europe/Berlin")
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, bucket_assigner=assigner)))
+    h.process("first")
+    h.processing_time(3_600_000)
+    h.process("second")
+    h.finish()
+    assert below(tmp_path) == {"1970-01-01--01h": "first\n", "1970-01-01--02h": "second\n"}
+
+
+def test_assigner_is_told_event_time_watermark_and_clock(tmp_path: Path) -> None:
+    class Told(BucketAssigner):
+        def get_bucket_id(self, element: Any, context: Any) -> str:
+            now, watermark = context.current_processing_time(), context.current_watermark()
+            return f"{context.timestamp()}-{watermark}-{now}"
+
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, bucket_assigner=Told())))
+    h.watermark(5)
+    h.processing_time(70)
+    h.process("x", "y", at=[10, 20])
+    h.finish()
+    assert below(tmp_path) == {"10-5-70": "x\n", "20-5-70": "y\n"}
+
+
+def test_columns_are_divided_by_bucket_too(tmp_path: Path) -> None:
+    class ByCity(BucketAssigner):
+        def get_bucket_id(self, element: Any, context: Any) -> str:
+            return f"city={element.city}"
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    table = pa.table({"city": ["A", "B", "A"], "n": [1, 2, 3]})
+    env.from_arrow(table).sink_to(FileSink(tmp_path, "parquet", bucket_assigner=ByCity()))
+    env.execute()
+    read = {
+        p.name: pq.read_table(p, partitioning=None)["n"].to_pylist() for p in tmp_path.iterdir()
+    }
+    assert read == {"city=A": [1, 3], "city=B": [2]}
+
+
+@pytest.mark.parametrize("bucket", ["/etc", "a/../../b"])
+def test_bucket_outside_of_the_directory_is_refused(tmp_path: Path, bucket: str) -> None:
+    class Outside(BucketAssigner):
+        def get_bucket_id(self, element: Any, context: Any) -> str:
+            return bucket
+
+    with pytest.raises(OperatorError, match="named by a relative path"):
+        write(FileSink(tmp_path / "x", bucket_assigner=Outside()), ["x"])
+
+
+@pytest.mark.parametrize("wrong", ["yyyy-EEE", "MMM"])
+def test_date_format_with_names_is_refused(wrong: str) -> None:
+    with pytest.raises(StreamError, match="cannot read"):
+        BucketAssigner.date_time_bucket_assigner(wrong)
+
+
+def test_unknown_time_zone_is_named() -> None:
+    with pytest.raises(StreamError, match="Mars/Olympus"):
+        BucketAssigner.date_time_bucket_assigner(timezone_id="Mars/Olympus")
+
+
+def test_second_run_writes_beside_the_first(tmp_path: Path) -> None:
+    for _ in range(2):
+        write(FileSink(tmp_path), ["a"])
+    assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "a\n"]
+
+
+def test_builders_make_the_same_sinks(tmp_path: Path) -> None:
+    from flinkray.datastream.connectors.file_system import Encoder, OutputFileConfig
+    from flinkray.datastream.connectors.file_system import FileSink as Built
+
+    config = OutputFileConfig.builder().with_part_prefix("p").with_part_suffix(".log").build()
+    assert (config.get_part_prefix(), config.get_part_suffix()) == ("p", ".log")
+    rows = Built.for_row_format(str(tmp_path / "rows"), Encoder.simple_string_encoder())
+    rows.with_output_file_config(config).with_bucket_check_interval(5)
+    rows.with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
+    write(rows.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build(), ["a"])
+    (file,) = visible(tmp_path / "rows")
+    assert file.name.startswith("p-")
+    assert file.name.endswith("-0.log")
+    # As in PyFlink, buckets of the hour are the default of builders.
+    write(Built.for_bulk_format(str(tmp_path / "bulk"), ParquetFormat()).build(), ROWS)
+    (bucket,) = (tmp_path / "bulk").iterdir()
+    assert len(bucket.name) == len("2024-01-01--00")
+    assert pq.read_table(next(bucket.iterdir()), partitioning=None).num_rows == 5
