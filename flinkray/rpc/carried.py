@@ -39,7 +39,7 @@ class CarriedStream(Transport):
     """What both sides have in common: frames that come in are read as from a socket."""
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(asyncio.get_running_loop())
         self._max_frame_size = max_frame_size
         self._receiver: FrameReceiver | None = None
         self._inbox: deque[bytes] = deque()
@@ -48,7 +48,6 @@ class CarriedStream(Transport):
         self._outbox: deque[bytes] = deque()
         self._outbox_size = 0
         self._is_flushing = False
-        self._congested: asyncio.Future[None] | None = None
         self._lost: str | None = None
 
     async def receive(self) -> bytes:
@@ -76,17 +75,9 @@ class CarriedStream(Transport):
             return
         self._outbox.append(frame)
         self._outbox_size += len(frame)
-        if self._outbox_size > WRITE_HIGH_WATER and self._congested is None:
-            self._congested = self._loop.create_future()
+        if self._outbox_size > WRITE_HIGH_WATER:
+            self._hold_senders()
         self._flush_soon()
-
-    @property
-    def is_congested(self) -> bool:
-        return self._congested is not None
-
-    async def drain(self) -> None:
-        if self._congested is not None:
-            await asyncio.shield(self._congested)
 
     def pause_reading(self) -> None:
         self._is_paused = True
@@ -135,11 +126,6 @@ class CarriedStream(Transport):
         if self._congested is not None and self._outbox_size <= WRITE_HIGH_WATER // 2:
             self._let_senders_go()
         return batch
-
-    def _let_senders_go(self) -> None:
-        congested, self._congested = self._congested, None
-        if congested is not None and not congested.done():
-            congested.set_result(None)
 
     def _frames_came(self, frames: tuple[bytes, ...] | list[bytes]) -> None:
         limit = MAX_HANDSHAKE_FRAME if self._receiver is None else self._max_frame_size

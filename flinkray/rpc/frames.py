@@ -69,7 +69,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
     """
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
-        self._loop = asyncio.get_running_loop()
+        Transport.__init__(self, asyncio.get_running_loop())
         self._max_frame_size = max_frame_size
         self._transport: asyncio.Transport | None = None
         self._receiver: FrameReceiver | None = None
@@ -87,7 +87,6 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._outgoing = FrameSplitter()
         self._is_flush_due = False
         self._is_write_paused = False
-        self._congested: asyncio.Future[None] | None = None
         self._lost: str | None = None
         self._break_reason: str | None = None
 
@@ -149,11 +148,11 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         if outgoing.small_bytes > _WRITE_EARLY:
             if not self._is_write_paused:
                 self._write(_WRITE_AT_ONCE)
-            elif self._congested is None and outgoing.small_bytes > WRITE_HIGH_WATER:
-                self._congested = self._loop.create_future()
+            elif outgoing.small_bytes > WRITE_HIGH_WATER:
+                self._hold_senders()
         # a large frame as such makes only its own lane wait; many of them make senders wait too
-        if outgoing.large_bytes > self._max_frame_size and self._congested is None:
-            self._congested = self._loop.create_future()
+        if outgoing.large_bytes > self._max_frame_size:
+            self._hold_senders()
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -175,19 +174,6 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
             and outgoing.large_bytes <= self._max_frame_size // 2
         ):
             self._let_senders_go()
-
-    @property
-    def is_congested(self) -> bool:
-        return self._congested is not None
-
-    async def drain(self) -> None:
-        if self._congested is not None:
-            await asyncio.shield(self._congested)
-
-    def _let_senders_go(self) -> None:
-        congested, self._congested = self._congested, None
-        if congested is not None and not congested.done():
-            congested.set_result(None)
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -32,6 +32,11 @@ class FrameReceiver(Protocol):
 class Transport(ABC):
     """The end of a transport where frames are sent."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._congested: asyncio.Future[None] | None = None
+        """Set while senders should wait."""
+
     @abstractmethod
     def attach(self, receiver: FrameReceiver) -> None:
         """Give *receiver* what arrives at this end, also what has arrived already."""
@@ -49,13 +54,25 @@ class Transport(ABC):
         self.send(b"".join(parts), lane)
 
     @property
-    @abstractmethod
     def is_congested(self) -> bool:
         """Whether so much is queued that senders should wait for :meth:`drain`."""
+        return self._congested is not None
 
-    @abstractmethod
     async def drain(self) -> None:
         """Wait until the queue is short again, or the connection gone."""
+        if self._congested is not None:
+            await asyncio.shield(self._congested)
+
+    def _hold_senders(self) -> None:
+        """For subclasses: the queue is long."""
+        if self._congested is None:
+            self._congested = self._loop.create_future()
+
+    def _let_senders_go(self) -> None:
+        """For subclasses: the queue is short, or the connection gone."""
+        congested, self._congested = self._congested, None
+        if congested is not None and not congested.done():
+            congested.set_result(None)
 
     @abstractmethod
     def pause_reading(self) -> None:
@@ -85,7 +102,7 @@ class MemoryTransport(Transport):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._receiver: FrameReceiver | None = None
         self._peer: MemoryTransport | None = None
         self._travelling: list[bytes] = []
@@ -95,8 +112,6 @@ class MemoryTransport(Transport):
         self._is_paused = False
         self._end: str | None = None
         """Why the connection ends when the inbox is empty."""
-        self._congested: asyncio.Future[None] | None = None
-        """Set while those who send to this end should wait."""
         self._lost_reason: str | None = None
         # what arrives must not run in the context of who sent it
         self._context = contextvars.Context()
@@ -116,16 +131,11 @@ class MemoryTransport(Transport):
             self._soon(self._read)
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
-        if self._peer is not None:
-            self._peer._coming(frame)
-
-    @property
-    def is_congested(self) -> bool:
-        return self._peer is not None and self._peer._congested is not None
-
-    async def drain(self) -> None:
-        if self._peer is not None and self._peer._congested is not None:
-            await asyncio.shield(self._peer._congested)
+        peer = self._peer
+        if peer is not None:
+            peer._coming(frame)
+            if peer._queued_bytes > WRITE_HIGH_WATER:
+                self._hold_senders()
 
     def pause_reading(self) -> None:
         self._is_paused = True
@@ -137,6 +147,7 @@ class MemoryTransport(Transport):
 
     def close(self) -> None:
         peer, self._peer = self._peer, None
+        self._let_senders_go()
         if peer is not None:
             self._loop.call_soon(peer._closed, context=peer._context)
             self._loop.call_soon(self._lost, "the connection was closed")
@@ -156,8 +167,6 @@ class MemoryTransport(Transport):
             self._soon(self._arrived)
         self._travelling.append(frame)
         self._queued_bytes += len(frame)
-        if self._queued_bytes > WRITE_HIGH_WATER and self._congested is None:
-            self._congested = self._loop.create_future()
 
     def _arrived(self) -> None:
         frames, self._travelling = self._travelling, []
@@ -170,8 +179,13 @@ class MemoryTransport(Transport):
             frame = inbox.popleft()
             self._queued_bytes -= len(frame)
             self._receiver.frame_received(frame)
-        if self._congested is not None and self._queued_bytes <= WRITE_HIGH_WATER // 2:
-            self._let_senders_go()
+        peer = self._peer
+        if (
+            peer is not None
+            and peer._congested is not None
+            and self._queued_bytes <= WRITE_HIGH_WATER // 2
+        ):
+            peer._let_senders_go()
         if self._end is not None and not self._is_paused and self._receiver is not None:
             self._lost(self._end)
 
@@ -193,31 +207,20 @@ class MemoryTransport(Transport):
         self._queued_bytes = 0
         self._let_senders_go()
 
-    def _let_senders_go(self) -> None:
-        congested, self._congested = self._congested, None
-        if congested is not None and not congested.done():
-            congested.set_result(None)
-
 
 class OpeningTransport(Transport):
     """Keeps what is sent while the real transport is being opened."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
         self._frames: list[tuple[bytes, int | None]] = []
-        self._opened: asyncio.Future[None] = loop.create_future()
+        self._hold_senders()
 
     def attach(self, receiver: FrameReceiver) -> None:
         """Nothing arrives here."""
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         self._frames.append((frame, lane))
-
-    @property
-    def is_congested(self) -> bool:
-        return True
-
-    async def drain(self) -> None:
-        await asyncio.shield(self._opened)
 
     def pause_reading(self) -> None:
         """Nothing arrives here."""
@@ -227,8 +230,7 @@ class OpeningTransport(Transport):
 
     def take(self) -> list[tuple[bytes, int | None]]:
         """Frames and lanes of what was sent so far; whoever waits in :meth:`drain` goes on."""
-        if not self._opened.done():
-            self._opened.set_result(None)
+        self._let_senders_go()
         frames, self._frames = self._frames, []
         return frames
 

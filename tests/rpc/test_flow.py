@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from flinkray.core.errors import RecipientUnreachableError
-from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, oneway
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout, oneway
 from flinkray.rpc.frames import FrameStream
 from flinkray.rpc.transport import WRITE_HIGH_WATER
 from tests.rpc.sockets import joined
@@ -28,6 +28,10 @@ class SinkGateway(RpcGateway):
     @abstractmethod
     @oneway
     async def take(self, number: int, data: bytes) -> None: ...
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def swallow(self, number: int, data: bytes) -> None: ...
 
     @abstractmethod
     async def took(self) -> int: ...
@@ -49,6 +53,9 @@ class Sink(RpcEndpoint, SinkGateway):
         self.most_held = max(self.most_held, self.held)
         await self.may_go_on.wait()
         self.held -= len(data)
+
+    async def swallow(self, number: int, data: bytes) -> None:
+        await self.take(number, data)
 
     async def took(self) -> int:
         return len(self.taken)
@@ -100,6 +107,36 @@ async def quiet(progress: list[int]) -> None:
         seen = len(progress)
         for _ in range(200):
             await asyncio.sleep(0)
+
+
+async def test_asks_beyond_what_the_called_side_holds_stay_with_their_callers_one_for_each(
+    pair: Pair,
+) -> None:
+    """An ask does not wait before it is sent: its caller waits for the answer."""
+    gateway, other = await pair.connect()
+    callers, asks_each, size = 200, 3, 16 * KIBIBYTE
+    answered: list[int] = []
+
+    async def ask(caller: int) -> None:
+        for number in range(asks_each):
+            await gateway.swallow(caller * asks_each + number, bytes(size))
+            answered.append(number)
+
+    asking = asyncio.gather(*(ask(caller) for caller in range(callers)))
+    await quiet(pair.sink.taken)
+    assert answered == []
+    assert pair.sink.most_held <= PENDING_BYTES + size + KIBIBYTE
+    assert len(pair.sink.taken) < callers
+    (connection,) = pair.caller.connections()
+    assert len(connection._pending) == callers
+    # others go on
+    assert await asyncio.wait_for(other.took(), 10) == len(pair.sink.taken)
+    pair.sink.may_go_on.set()
+    await asking
+    assert sorted(pair.sink.taken) == list(range(callers * asks_each))
+    for caller in range(callers):  # and in order
+        own = [n for n in pair.sink.taken if n // asks_each == caller]
+        assert own == sorted(own)
 
 
 async def test_a_fast_teller_of_a_slow_handler_waits_and_memory_stays_bounded(pair: Pair) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -48,6 +47,7 @@ class End(Transport):
     def __init__(
         self, network: SimulatedNetwork, connection: SimulatedConnection, process: SimulatedProcess
     ) -> None:
+        super().__init__(process)
         self.process = process
         self.connection = connection
         self.is_client = False
@@ -68,7 +68,6 @@ class End(Transport):
         self._lost_reason: str | None = None
         self._unread = 0
         """Bytes that were sent from here and not received there yet."""
-        self._congested: asyncio.Future[None] | None = None
 
     def attach(self, receiver: FrameReceiver) -> None:
         if self._lost_reason is not None:
@@ -86,8 +85,8 @@ class End(Transport):
         if self._lost_reason is not None or self.connection.is_broken:
             return
         self._unread += len(frame)
-        if self._unread > WRITE_HIGH_WATER and self._congested is None:
-            self._congested = self.process.create_future()
+        if self._unread > WRITE_HIGH_WATER:
+            self._hold_senders()
         network = self._network
         if network.is_faulty:
             network.befall(self, frame, lane)
@@ -119,14 +118,6 @@ class End(Transport):
         """For the network: it does not arrive; *what* the story says of it."""
         self._read_by_peer(len(frame))
         self._network.tell_frame(self, frame, what)
-
-    @property
-    def is_congested(self) -> bool:
-        return self._congested is not None
-
-    async def drain(self) -> None:
-        if self._congested is not None:
-            await asyncio.shield(self._congested)
 
     def close(self) -> None:
         if self._lost_reason is not None:
@@ -214,11 +205,6 @@ class End(Transport):
         self._unread -= size
         if self._unread <= WRITE_HIGH_WATER // 2:
             self._let_senders_go()
-
-    def _let_senders_go(self) -> None:
-        congested, self._congested = self._congested, None
-        if congested is not None and not congested.done():
-            congested.set_result(None)
 
     # --- fate, outside of any process -------------------------------------------------------------
 
