@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import sys
 import threading
 from collections.abc import Callable
 
 from flinkray.actors.task_process.context import TaskCancelledError
+
+_CHANNELS = "flinkray.streaming.network"
 
 
 class CodeThread:
@@ -28,10 +31,25 @@ class CodeThread:
         self._thread.start()
 
     def interrupt(self) -> None:
-        """Raise TaskCancelledError in the function, if it has not returned."""
+        """Raise TaskCancelledError in the function, if it has not returned, and unless it is in the
+        channels of streams.
+
+        There it waits for nothing that a cancellation does not end; and an exception at any line
+        could leave a connection in the middle of a frame.  It might even come up in another
+        thread: until a thread that is being started runs, CPython takes it for the one that starts
+        it.
+        """
         with self._lock:
-            if self._is_in_code:
+            if self._is_in_code and not self._is_in_channels():
                 self._set_exception(ctypes.py_object(TaskCancelledError))
+
+    def _is_in_channels(self) -> bool:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        while frame is not None:
+            if str(frame.f_globals.get("__name__", "")).startswith(_CHANNELS):
+                return True
+            frame = frame.f_back
+        return False
 
     def _run(self) -> None:
         error: BaseException | None = None

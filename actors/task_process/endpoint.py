@@ -76,10 +76,16 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._streams = StreamTasks(self, configuration, self._partitions)
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: Batches[TaskExecutionState] = Batches(self, self._tell, MOST_STATES)
+        self.terminated.add_done_callback(lambda _: self._abandon())
 
     async def on_stop(self) -> None:
         await self._streams.close()
         await self._user_code.close()
+
+    def _abandon(self) -> None:
+        for task in tuple(self._tasks.values()):
+            task.abandon()
+        self._streams.abandon()
 
     async def _tell(self, states: tuple[TaskExecutionState, ...]) -> None:
         """Until it is told; repetitions do no harm."""

@@ -108,7 +108,10 @@ class StreamTaskRun:
         )
         loop = TaskLoop(task, context.signal, clock, context.check_cancelled, context.splits)
         context.metrics.gauge("idleTimeMs", lambda: int(loop.idle_seconds * 1000))
-        self._run(task, loop)
+        try:
+            self._run(task, loop)
+        finally:
+            log.info("task %s has ended; %s", context.name, figures(context.metrics))
 
     def _run(self, task: StreamTask, loop: TaskLoop) -> None:
         context = self._context
@@ -133,7 +136,6 @@ class StreamTaskRun:
         except Exception as error:
             raise operator_error(error, context.name) from error
         self._wait_until_read(loop)
-        log.info("task %s has ended; %s", context.name, figures(context.metrics))
 
     def _wait_until_read(self, loop: TaskLoop) -> None:
         for partition in self._context.partitions:

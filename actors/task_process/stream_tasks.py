@@ -69,8 +69,6 @@ class StreamTasks:
         self._network: NetworkEnvironment | None = None
         self._kept: dict[JobPartition, ResultPartition] = {}
         """Blocking results of tasks that have finished."""
-        self._running: dict[StreamTaskResources, None] = {}
-        endpoint.terminated.add_done_callback(lambda _: self._abandon())
 
     def network(self) -> NetworkEnvironment:
         """Raises TaskError when the process has no sockets."""
@@ -97,9 +95,7 @@ class StreamTasks:
 
     def prepare(self, deployed: Deployed) -> StreamTaskResources:
         """What a task needs; its results can be asked for from now on."""
-        resources = StreamTaskResources(self, self._endpoint, deployed, self._create(deployed))
-        self._running[resources] = None
-        return resources
+        return StreamTaskResources(self, self._endpoint, deployed, self._create(deployed))
 
     def _create(self, deployed: Deployed) -> list[tuple[ProducedPartition, ResultPartition]]:
         vertex, network = deployed.vertex, self.network()
@@ -156,13 +152,9 @@ class StreamTasks:
     # --- ends ---------------------------------------------------------------------------------
 
     def ended(
-        self,
-        resources: StreamTaskResources,
-        partitions: list[tuple[ProducedPartition, ResultPartition]],
-        reason: str | None,
+        self, partitions: list[tuple[ProducedPartition, ResultPartition]], reason: str | None
     ) -> None:
         """*reason*: why the task has not finished; None: it has."""
-        self._running.pop(resources, None)
         for one, partition in partitions:
             if reason is not None:
                 self.network().fail_partition(partition, reason)
@@ -204,10 +196,8 @@ class StreamTasks:
         if network is not None:
             await self._endpoint.rpc_service.run_blocking(network.close)
 
-    def _abandon(self) -> None:
-        """Where processes are pretended, threads outlive those that are killed."""
-        for resources in tuple(self._running):
-            resources.abandon()
+    def abandon(self) -> None:
+        """The process is gone; where processes are pretended, threads outlive it."""
         if self._network is not None:
             threading.Thread(target=self._network.close, name="close channels").start()
 
@@ -232,7 +222,6 @@ class StreamTaskResources:
         self._results: CollectedResults | None = None
         self._place: CollectorPlace | None = None
         self._announcing: asyncio.Task[None] | None = None
-        self._cancellation: Cancellation | None = None
 
     def _split_client(self) -> SplitClient | None:
         deployed = self._deployed
@@ -255,7 +244,6 @@ class StreamTaskResources:
     async def open(self, cancellation: Cancellation) -> StreamTaskRun:
         """What the task's thread is to run."""
         deployed = self._deployed
-        self._cancellation = cancellation
         cancellation.listen(self._signal.set)
         sources: list[list[ChannelSource]] = []
         if deployed.vertex.inputs:
@@ -311,11 +299,6 @@ class StreamTaskResources:
             self._results.close()
         if self._place is not None:
             self._tasks.collected(self._place)
-        self._tasks.ended(self, self._partitions, reason)
+        self._tasks.ended(self._partitions, reason)
         if self._gate is not None:
             self._gate.close(reason or "the consumer ended")
-
-    def abandon(self) -> None:
-        """The process is gone."""
-        if self._cancellation is not None:
-            self._cancellation.request()

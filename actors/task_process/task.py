@@ -77,6 +77,13 @@ class Task:
             self._cancellation.request()
             self._interrupt_code()
 
+    def abandon(self) -> None:
+        """Its process is gone; where processes are pretended, threads outlive those that are
+        killed."""
+        self._cancellation.request()
+        if self._thread is not None:
+            self._thread.interrupt()
+
     def fail(self, cause: str) -> None:
         """End it as failed, unless it is being cancelled already."""
         if not self._cancellation.is_requested:

@@ -1,0 +1,177 @@
+"""What becomes of programs on a cluster when something dies, fails, is cancelled or is too slow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.client.stream_results import ResultsLostError
+from flinkray.core.errors import JobCancelledError, JobExecutionError
+from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from flinkray.datastream.connectors import DiscardingSink
+from flinkray.streaming.sources.collection import NumberSequenceSource
+from flinkray.streaming.sources.source import (
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    Source,
+)
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.stuck_functions import CountingTo, FailingAt, StuckAt
+
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "1",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "2",
+    "restart-strategy.fixed-delay.delay": "10 ms",
+    "task.cancellation.interval": "50 ms",
+    "cluster.registration.error-delay": "5 ms",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
+    """One of its own: nothing of what it has started may be left."""
+    before = set(threading.enumerate())
+    with threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster:
+        yield cluster
+
+    def left() -> list[str]:
+        return [t.name for t in threading.enumerate() if t not in before]
+
+    try:
+        wait_until(lambda: not left(), 20, "all threads to end")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; there are {left()}") from None
+
+
+def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    return env.set_parallelism(2)
+
+
+def totals(env: StreamExecutionEnvironment, function: Any) -> Any:
+    """Results come at the very end, when nothing can fail any more: a batch sums it up."""
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    numbers = env.from_sequence(1, 1000).map(function).map(lambda v: (v % 3, v))
+    return numbers.key_by(lambda v: v[0]).sum(1).execute_and_collect()
+
+
+EXPECTED = {(r, sum(v for v in range(1, 1001) if v % 3 == r)) for r in range(3)}
+
+
+@pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator"])
+def test_a_program_begins_anew_when_a_process_dies(
+    kind: str, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """FO-01: every record is there once."""
+    marker = tmp_path / "stuck"
+    results = totals(on(cluster), StuckAt(500, marker))
+    wait_until(marker.exists, 30, "a task to be stuck")
+    cluster.crash(kind)
+    assert set(results) == EXPECTED
+    (job,) = cluster.client.list_jobs()
+    assert cluster.client.job(job.job_id).details().restarts >= 1
+
+
+def test_a_program_begins_anew_when_a_function_fails(cluster: ThreadedCluster) -> None:
+    assert set(totals(on(cluster), FailingAt(500))) == EXPECTED
+
+
+def test_streaming_tasks_on_both_sides_of_a_channel_restart_together(
+    cluster: ThreadedCluster,
+) -> None:
+    env = on(cluster)
+    numbers = env.from_sequence(1, 1000).rebalance().map(FailingAt(500)).rebalance()
+    numbers.map(FailingAt(700, attempts=2)).sink_to(DiscardingSink())
+    env.execute()
+    (job,) = cluster.client.list_jobs()
+    details = cluster.client.job(job.job_id).details()
+    assert details.restarts == 2
+    assert {e.attempt_number for v in details.vertices for e in v.executions} == {2}
+
+
+def test_a_reader_of_results_is_told_that_they_would_come_again(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    marker = tmp_path / "stuck"
+    env = on(cluster).set_parallelism(1)
+    results = env.from_sequence(1, 100_000).map(StuckAt(50_000, marker)).execute_and_collect()
+    assert next(results) == 1
+    wait_until(marker.exists, 30, "the task to be stuck")
+    cluster.crash("TaskProcess")
+    with pytest.raises(ResultsLostError, match="restarted after some of its results"):
+        for _ in results:
+            pass
+    results.close()
+
+
+def test_the_job_fails_with_the_cause_when_restarts_are_used_up(cluster: ThreadedCluster) -> None:
+    env = on(cluster)
+    env.from_sequence(1, 1000).rebalance().map(FailingAt(500, attempts=9)).rebalance().print()
+    with pytest.raises(JobExecutionError, match=r"(?s)Traceback.*ValueError: record 500"):
+        env.execute()
+
+
+def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    marker = tmp_path / "stuck"
+    env = on(cluster)
+    env.from_sequence(1, 1000).rebalance().map(StuckAt(500, marker)).sink_to(DiscardingSink())
+    client = env.execute_async()
+    wait_until(marker.exists, 30, "a task to be stuck")
+    client.cancel().result(60)
+    with pytest.raises(JobCancelledError):
+        client.get_job_execution_result().result(60)
+    assert len(cluster.mini.processes("TaskProcess")) == 2, "no process had to be killed"
+
+
+class FailingEnumerator(FixedSplitsEnumerator[Any]):
+    def handle_split_request(self, subtask: int) -> None:
+        raise ValueError("no splits today")
+
+
+class FailingSource(NumberSequenceSource):
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(self, context: EnumeratorContext[Any], clock: Any) -> Any:
+        return FailingEnumerator(context, [])
+
+
+def test_an_enumerator_that_fails_fails_the_job_with_its_traceback(
+    cluster: ThreadedCluster,
+) -> None:
+    env = on(cluster)
+    source: Source[Any] = FailingSource(1, 10)
+    env.from_source(source, None, "moody").sink_to(DiscardingSink())
+    with pytest.raises(JobExecutionError, match=r"(?s)ValueError: no splits today.*enumerator"):
+        env.execute()
+
+
+def test_a_program_whose_results_nobody_takes_waits_with_bounded_memory(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    counted = tmp_path / "count"
+    counted.write_bytes(bytes(8))
+    env = on(cluster).set_parallelism(1)
+    records = env.from_sequence(1, 10**9).map(lambda v: bytes(1000)).map(CountingTo(counted))
+    with records.rebalance().map(lambda v: v).execute_and_collect() as results:
+        next(results)
+        counts: list[int] = []
+
+        def stands_still() -> bool:
+            counts.append(int.from_bytes(counted.read_bytes(), "big"))
+            return len(counts) > 20 and len(set(counts[-20:])) == 1
+
+        wait_until(stands_still, 60, "the program to wait")
+        assert counts[-1] * 1000 < 32 * 2**20
+        for _ in range(counts[-1] + 1):
+            next(results)
