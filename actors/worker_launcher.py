@@ -235,6 +235,8 @@ class WorkerLauncher:
             await self._driver.wait_until_placed(group_id)
             start.is_waiting_for_placement = False
             present = (await self._driver.occupied_bundles(group_id)).get(bundle_index)
+            if started.starts.get(bundle_index) is not start:
+                return  # an earlier one that was given up has registered after all: it stays
             if present is not None:
                 log.info("%s is replaced", present)
                 await self._driver.kill_task_executor(present)

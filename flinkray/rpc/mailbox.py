@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_FEW_WATCHES = 32
+
 
 class EndpointState(Enum):
     CREATED = "created"
@@ -66,6 +68,8 @@ class Mailbox:
         self._background: dict[asyncio.Task[Any], None] = {}
         self._timers: dict[TimerHandle, None] = {}
         self._watches: dict[TerminationWatch, None] = {}
+        self._look_at_watches = _FEW_WATCHES
+        """When there are so many, those that are cancelled are taken out."""
         self._start_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
@@ -303,8 +307,10 @@ class Mailbox:
 
         watch = self._service.watch(target, fired)
         if watch.is_active and self._state is not EndpointState.TERMINATED:
-            self._watches = {known: None for known in self._watches if known.is_active}
             self._watches[watch] = None
+            if len(self._watches) > self._look_at_watches:  # not each time: there may be thousands
+                self._watches = {known: None for known in self._watches if known.is_active}
+                self._look_at_watches = 2 * len(self._watches) + _FEW_WATCHES
         else:
             watch.cancel()
         return watch

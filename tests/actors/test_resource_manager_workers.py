@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.resource_manager import ResourceManager
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.slot_manager_actions import StartTaskExecutor
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, Job, ResourceCluster
 
@@ -172,6 +174,27 @@ async def test_a_task_executor_that_does_not_start_is_tried_again(tmp_path: Path
     assert job.accepted == []
     cluster.workers.factory = works
     await job.has_slots(1)
+
+
+@on_virtual_time
+async def test_a_late_worker_is_not_killed_by_the_one_that_was_to_take_its_place(
+    tmp_path: Path,
+) -> None:
+    """Its start had been given up when it registered after all; killed, it was started anew, and the
+    next one was killed by that start, without end (seed 1510 of the whole cluster)."""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, slots=1)
+    (group,) = cluster.workers.groups
+    (manager,) = cluster.network.services["ResourceManager"].endpoints()
+    assert isinstance(manager, ResourceManager)
+    launcher = manager._slots._launcher
+    for delay in (0.0, 1.0):
+        launcher.start_task_executor(StartTaskExecutor(group, 0, ONE_CPU, 1, delay))
+        launcher.task_executor_registered(group, 0)
+        await asyncio.sleep(5)
+    assert len(cluster.workers.starts) == 1
+    assert len(job.accepted) == 1
 
 
 @on_virtual_time

@@ -55,6 +55,8 @@ class Supervisor:
         self._scheduler = simulation.scheduler
         self._process = simulation.scheduler.new_process("supervisor")
         self._records: dict[str, _Record] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        """Names of the processes that were spawned by a process, the newest last."""
         self._in_group: dict[WorkerGroupId, dict[str, None]] = {}
         """Names of the processes that belong into a worker group."""
         self._guarded: dict[SimulatedProcess, dict[ClientConnection, SimulatedProcess]] = {}
@@ -175,6 +177,9 @@ class Supervisor:
             self._process.create_future(),
         )
         record.answer.add_done_callback(_retrieve)
+        children = self._children.setdefault(record.owner, {})
+        children.pop(spec.name, None)
+        children[spec.name] = None
         if spec.placement.worker_group is not None:
             self._in_group.setdefault(spec.placement.worker_group, {})[spec.name] = None
         self._start(record)
@@ -272,8 +277,10 @@ class Supervisor:
             self._simulation.kill_process(process, "it was killed")
 
     def _orphan(self, owner: str, is_sudden: bool) -> None:
-        for name, record in tuple(self._records.items()):
-            if record.owner == owner and not record.spec.detached:
+        children = self._children.pop(owner, {})
+        for name in children:
+            record = self._records.get(name)
+            if record is not None and record.owner == owner and not record.spec.detached:
                 delay = self._simulation.durations.draw("orphans_live") if is_sudden else 0.0
                 self._process.post(delay, self._kill_orphan, name, record)
 
