@@ -1,7 +1,8 @@
 """The flights pipeline on a cluster of its own: ``make demo``.
 
 Starts an embedded cluster, submits the pipeline as a job of one Spark stage, shows what happens
-while it runs, prints each carrier's worst route and hour, and writes Parquet and a plot.
+while it runs, prints each carrier's worst route and hour, and writes Parquet and a plot.  Then the
+same flights pass as a stream of events through slots of the cluster (``flights_stream.py``).
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import flights_stream
 import pyarrow.parquet as pq
 from flights import package_data, pipeline
 from flights_report import plot, summary, text_table
 
 import flinkray
+from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.scheduler.job_info import JobDetails, StageProgressInfo, VertexInfo
 
 INTERRUPTED = 130
@@ -83,6 +86,10 @@ def run(output: Path, parallelism: int, keep_running: bool) -> int:
             f"\n{table.num_rows:,} rows, one per carrier, route and hour, in"
             f" {output / 'flights.parquet'}; plot in {output / 'flights.png'}"
         )
+        progress.say("the same flights as events, by a DataStream program in slots of this cluster")
+        env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
+        flights_stream.run(env.set_parallelism(parallelism))
+        progress.say("the stream has ended")
         if keep_running:
             _wait_for_user(client.dashboard_url)
         progress.say("shutting the cluster down")
