@@ -180,8 +180,8 @@ async def test_a_task_executor_that_does_not_start_is_tried_again(tmp_path: Path
 async def test_a_late_worker_is_not_killed_by_the_one_that_was_to_take_its_place(
     tmp_path: Path,
 ) -> None:
-    """Its start had been given up when it registered after all; killed, it was started anew, and the
-    next one was killed by that start, without end (seed 1510 of the whole cluster)."""
+    """Its start had been given up when it registered after all; it was killed by the next start,
+    whose own one was killed by another, without end (seed 1510 of the whole cluster)."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, slots=1)
