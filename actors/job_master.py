@@ -23,7 +23,7 @@ from flinkray.actors.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
-from flinkray.actors.settings import default_restart_strategy, heartbeat_settings
+from flinkray.actors.settings import default_restart_strategy, heartbeat_settings, scaling_settings
 from flinkray.actors.stream_coordinator.runner import StreamCoordinatorRunner
 from flinkray.actors.task_deployer import TaskDeployer
 from flinkray.actors.user_code_process import UserCodeProcessConnection
@@ -107,6 +107,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             default_restart_strategy=default_restart_strategy(configuration),
             epoch_offset=self.clock.time() - self.clock.monotonic(),
             now=self.clock.monotonic(),
+            scaling=scaling_settings(configuration),
             slot_request_timeout=configuration.get(options.SLOT_REQUEST_TIMEOUT),
             random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
         )

@@ -8,6 +8,7 @@ from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
 from flinkray.rpc.ray_dialler import TransportChoice
+from flinkray.scheduler.elastic_scaling import ScalingSettings
 from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart, RestartStrategy
 
 
@@ -45,6 +46,17 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
     return FixedDelayRestart(
         configuration.get(options.RESTART_FIXED_DELAY_ATTEMPTS),
         configuration.get(options.RESTART_FIXED_DELAY_DELAY),
+    )
+
+
+def scaling_settings(configuration: Configuration) -> ScalingSettings:
+    """``jobmanager.adaptive-scheduler.*``"""
+    return ScalingSettings(
+        resource_wait_timeout=configuration.get(options.ADAPTIVE_RESOURCE_WAIT_TIMEOUT),
+        resource_stabilization_timeout=configuration.get(
+            options.ADAPTIVE_RESOURCE_STABILIZATION_TIMEOUT
+        ),
+        scaling_interval_min=configuration.get(options.ADAPTIVE_SCALING_INTERVAL_MIN),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.elastic_parallelism import Parallelism, desired_slots
@@ -180,10 +181,12 @@ def new_job_scheduler(
     slot_request_timeout: float = 300.0,
     random: Callable[[], float] = lambda: 0.5,
     state: StateRestorer | None = None,
+    scaling: ScalingSettings | None = None,
 ) -> JobScheduler:
-    """The scheduler of the job's mode."""
-    is_elastic = job_graph.scheduler_mode is SchedulerMode.ADAPTIVE
-    kind = ElasticJobScheduler if is_elastic else JobScheduler
+    """The scheduler of the job's mode; *scaling* is for elastic jobs."""
+    kind: Callable[..., JobScheduler] = JobScheduler
+    if job_graph.scheduler_mode is SchedulerMode.ADAPTIVE:
+        kind = partial(ElasticJobScheduler, scaling=scaling)
     return kind(
         job_graph,
         job_master_address,

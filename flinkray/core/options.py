@@ -355,6 +355,24 @@ RESTART_FIXED_DELAY_DELAY = ConfigOption(
     1.0,
     "Pause before a restart.",
 )
+ADAPTIVE_RESOURCE_WAIT_TIMEOUT = ConfigOption(
+    "jobmanager.adaptive-scheduler.resource-wait-timeout",
+    duration(),
+    300.0,
+    "So long an elastic job waits for the slots that it must have; then it fails.",
+)
+ADAPTIVE_RESOURCE_STABILIZATION_TIMEOUT = ConfigOption(
+    "jobmanager.adaptive-scheduler.resource-stabilization-timeout",
+    duration(positive=False),
+    10.0,
+    "An elastic job starts with fewer slots than it wants if they have not changed for so long.",
+)
+ADAPTIVE_SCALING_INTERVAL_MIN = ConfigOption(
+    "jobmanager.adaptive-scheduler.scaling-interval.min",
+    duration(positive=False),
+    30.0,
+    "So long an elastic job runs at least before it is restarted in order to be larger.",
+)
 STANDBY_PROCESSES = ConfigOption(
     "cluster.standby-processes",
     integer(minimum=0),

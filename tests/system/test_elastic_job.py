@@ -1,0 +1,86 @@
+"""An elastic job on real Ray: it runs with what there is, grows, and survives a lost TaskExecutor."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.scheduler.job_graph import FixedDelayRestart, SchedulerMode
+from flinkray.scheduler.job_info import ExecutionInfo
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing.waiting import wait_until
+from tests.system.observer import kill
+from tests.system.test_python_kills import pid_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill]
+
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.slots-per-task-process": "2",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "slotmanager.number-of-slots.max": "4",
+    "jobmanager.adaptive-scheduler.resource-stabilization-timeout": "1 s",
+    "jobmanager.adaptive-scheduler.scaling-interval.min": "1 s",
+}
+"""Two TaskExecutors at most."""
+
+
+@pytest.fixture
+def two_workers(ray_cluster: object) -> Iterator[ClusterClient]:
+    with flinkray.connect(cluster_id="elastic", configuration=CONFIGURATION) as client:
+        yield client
+
+
+def executions(handle: JobHandle) -> list[ExecutionInfo]:
+    return [e for vertex in handle.details().vertices for e in vertex.executions]
+
+
+def until_runs_with(handle: JobHandle, parallelism: int) -> list[ExecutionInfo]:
+    def runs() -> bool:
+        found = executions(handle)
+        states = {execution.state for execution in found}
+        return len(found) == parallelism and states == {ExecutionState.RUNNING}
+
+    wait_until(runs, 90, f"{parallelism} subtasks to run")
+    return executions(handle)
+
+
+def test_it_takes_what_there_is_grows_and_goes_on_after_a_loss(two_workers: ClusterClient) -> None:
+    async def waits(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    other = two_workers.submit(python_job(waits, parallelism=2))
+    until_runs_with(other, 2)
+    builder = PythonJobBuilder(
+        "elastic",
+        scheduler_mode=SchedulerMode.ADAPTIVE,
+        restart_strategy=FixedDelayRestart(5, 0.0),
+    )
+    builder.add(waits, parallelism=4)
+    handle = two_workers.submit(builder.build())
+
+    until_runs_with(handle, 2)
+    assert handle.details().restarts == 0
+
+    other.cancel()
+    assert other.wait(timeout=60) is JobStatus.CANCELED
+    grown = until_runs_with(handle, 4)
+    assert handle.details().restarts == 0, "to grow is no failure"
+    workers = sorted({match[0] for e in grown if (match := re.match(r"\S+", e.location or ""))})
+    assert len(workers) == 2
+
+    kill(pid_of("TaskExecutor", workers[0]))
+    wait_until(lambda: handle.details().restarts == 1, 60, "the loss to be noticed")
+    after = until_runs_with(handle, 4)
+    assert min(e.attempt_number for e in after) > max(e.attempt_number for e in grown)
+
+    handle.cancel()
+    assert handle.wait(timeout=60) is JobStatus.CANCELED
