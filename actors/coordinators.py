@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flinkray.actors.cluster_services import ClusterServices
 from flinkray.core import options
@@ -13,14 +13,14 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId, JobVertexID, ResourceID
 from flinkray.rpc import (
     EndpointSpec,
+    FencedRpcEndpoint,
     HeartbeatSender,
     HeartbeatSettings,
     Placement,
-    RpcEndpoint,
     TerminationWatch,
 )
 from flinkray.scheduler.job_graph import JobGraph
-from flinkray.scheduler.job_scheduler_actions import StartCoordinator
+from flinkray.scheduler.job_scheduler_actions import StartCoordinator, StopCoordinator
 from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,9 @@ class Coordinators:
 
     def __init__(
         self,
-        owner: RpcEndpoint,
+        owner: FencedRpcEndpoint[JobMasterId],
+        graph: JobGraph,
+        services: ClusterServices,
         *,
         on_started: Callable[[CoordinatorKey], None],
         on_lost: Callable[[CoordinatorKey, str], None],
@@ -100,6 +102,8 @@ class Coordinators:
     ) -> None:
         """*on_lost*: it died or could not be started, and was not being stopped."""
         self._owner = owner
+        self._graph = graph
+        self._services = services
         self._on_started = on_started
         self._on_lost = on_lost
         self._on_stopped = on_stopped
@@ -107,6 +111,20 @@ class Coordinators:
         self._heartbeat = heartbeat
         self._heartbeats: HeartbeatSender[None, None] | None = None
         self._coordinators: dict[CoordinatorKey, _Coordinator] = {}
+
+    def carry_out(
+        self, action: StartCoordinator | StopCoordinator, blob_server: str | None
+    ) -> None:
+        """Begin; *blob_server* is where the stage's function comes from."""
+        key = (action.vertex_id, action.attempt_number)
+        if isinstance(action, StopCoordinator):
+            self.stop(key)
+            return
+        owner = self._owner
+        descriptor = stage_descriptor(
+            self._graph, action, self._services, owner.address, owner.fencing_token
+        )
+        self.start(key, replace(descriptor, blob_server=blob_server))
 
     def start(self, key: CoordinatorKey, descriptor: SparkStageDescriptor) -> None:
         """Spawn the driver in the first bundle of the job's worker group."""

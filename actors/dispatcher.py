@@ -15,8 +15,10 @@ from flinkray.actors.cluster_services import ClusterServices, Leadership
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.insist import insist
 from flinkray.actors.job_blobs import JobBlobs
+from flinkray.actors.job_cleanup import JobCleanup
 from flinkray.actors.job_history import JobHistory
 from flinkray.actors.job_master_supervision import JobMasterSupervision
+from flinkray.actors.job_resizing import JobResizing
 from flinkray.actors.managed_job import ManagedJob, overview_of
 from flinkray.actors.messages import (
     ArchivedJob,
@@ -43,7 +45,7 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
-from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.job_graph_validation import validate
 from flinkray.scheduler.job_info import (
     ClusterOverview,
@@ -102,6 +104,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             job=self._jobs.get,
             on_terminated=self._job_master_terminated,
         )
+        self._resizing = JobResizing(self, self._graphs)
         self._shutting_down = False
         self._gives_up_jobs = False
         """Whether a job that has no JobMaster is to get no other."""
@@ -116,6 +119,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for corrupt in (*clean.corrupt, *dirty.corrupt, *graphs.corrupt):
             log.error("%s", corrupt)
         self._blobs = await JobBlobs.create(self._services)
+        self._cleanup = JobCleanup(
+            self._services, self._graphs, self._results, self._blobs, self._job_masters
+        )
         await self._blobs.retain_recovered(stored.graph for stored in graphs.records)
         self._ended.recover(clean.records)
         for ended in dirty.records:
@@ -248,10 +254,18 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             raise JobStateError(job_id, f"it is {status}: it has ended without being cancelled")
         job = self._job(job_id)
         await asyncio.shield(job.accepted)
-        if not job.cancel_requested:
-            await self._graphs.put_job_graph(StoredJob(job.graph, job.start_time, True))
-            job.cancel_requested = True
+        async with job.storing:
+            if not job.cancel_requested and job.outcome is None:
+                await self._graphs.put_job_graph(StoredJob(job.graph, job.start_time, True))
+                job.cancel_requested = True
         await self._job_masters.cancel(job)
+
+    async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
+        if job_id in self._ended or self._job(job_id).outcome is not None:
+            raise JobStateError(job_id, "it has ended")
+        job = self._job(job_id)
+        await asyncio.shield(job.accepted)
+        await self._resizing.resize(job, bounds)
 
     async def request_cluster_overview(self) -> ClusterOverview:
         manager = await self._services.connect_to_resource_manager()
@@ -367,29 +381,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
 
     async def _clean_up(self, job: ManagedJob) -> None:
-        """After the JobMaster of an ended job is gone: give back all it had, then say so."""
-        outcome = job.outcome
-        assert outcome is not None
-        reason = f"job {outcome.result.status.name}"
-
-        async def release() -> None:
-            # the JobMaster was given up, or a previous Dispatcher took its report: it may live yet
-            await self._job_masters.kill(job.job_id)
-            manager = await self._services.connect_to_resource_manager()
-            await manager.release_job(job.job_id, reason)
-
-        name = f"job {job.job_id}"
-        await insist(f"{name}: cannot give back its workers yet", release)
-        await insist(
-            f"{name}: cannot remove its graph yet",
-            lambda: self._graphs.remove_job_graph(job.job_id),
-        )
-        # after the graph, which would refer to blobs that are gone
-        await insist(f"{name}: cannot delete its blobs yet", lambda: self._blobs.delete(job.job_id))
-        await insist(
-            f"{name}: cannot mark its result as clean yet",
-            lambda: self._results.mark_result_as_clean(job.job_id),
-        )
-        self._ended.add(outcome)
+        """After the JobMaster of an ended job is gone."""
+        await self._cleanup.clean_up(job)
+        assert job.outcome is not None
+        self._ended.add(job.outcome)
         del self._jobs[job.job_id]
-        job.ended.set_result(outcome)
+        job.ended.set_result(job.outcome)

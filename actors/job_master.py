@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 
 from flinkray.actors.cluster_services import ClusterServices
-from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators, stage_descriptor
+from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators
 from flinkray.actors.format_runner import FormatRunner
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.global_aggregates import GlobalAggregates
@@ -54,6 +53,7 @@ from flinkray.rpc import (
 from flinkray.scheduler import job_scheduler_actions as act
 from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
 from flinkray.scheduler.input_splits import InputSplit
+from flinkray.scheduler.job_graph import ParallelismBounds
 from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.slot_requests import (
     SlotEvent,
@@ -152,6 +152,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         )
         self._coordinators = Coordinators(
             self,
+            self._graph,
+            services,
             on_started=lambda key: self._apply(
                 self._scheduler.coordinator_started(*key, self._now)
             ),
@@ -171,6 +173,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             on_resource_manager=self._slots.pool.connect_to,
             on_resource_manager_lost=self._slots.resource_manager_lost,
             on_cancel_requested=self.cancel,
+            on_bounds=self.resize,
             on_rejection=self._rejected,
         )
 
@@ -224,7 +227,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.CancelTask():
                     self._deployer.cancel(action)
                 case act.StartCoordinator() | act.StopCoordinator():
-                    self._carry_out_of_coordinator(action)
+                    self._coordinators.carry_out(action, self._leaders.blob_server)
                 case act.ScheduleRestart() | act.ScheduleSlotRequestTimeout():
                     self._start_timer(action)
                 case act.ScheduleScalingTimer():
@@ -237,16 +240,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self.create_task(self._end(result, details), name="report the job's end")
                 case _:
                     self._slots.carry_out(action)
-
-    def _carry_out_of_coordinator(self, action: act.StartCoordinator | act.StopCoordinator) -> None:
-        key = (action.vertex_id, action.attempt_number)
-        if isinstance(action, act.StopCoordinator):
-            self._coordinators.stop(key)
-            return
-        descriptor = stage_descriptor(
-            self._graph, action, self._services, self.address, self.fencing_token
-        )
-        self._coordinators.start(key, replace(descriptor, blob_server=self._leaders.blob_server))
 
     def _start_timer(
         self,
@@ -400,3 +393,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def cancel(self) -> None:
         self._apply(self._scheduler.cancel(self._now))
+
+    async def resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
+        if not isinstance(self._scheduler, ElasticJobScheduler):
+            raise JobStateError(self._job_id, "its parallelism is fixed")
+        self._apply(self._scheduler.resize(bounds, self._now))

@@ -18,6 +18,7 @@ from flinkray.blob import blob_server_beside
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID, ResourceManagerId
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatManager, RegistrationRejection
+from flinkray.scheduler.job_graph import ParallelismBounds
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +35,11 @@ class JobMasterLeaders:
         on_resource_manager: Callable[[ResourceManagerGateway], None],
         on_resource_manager_lost: Callable[[], None],
         on_cancel_requested: Callable[[], Awaitable[None]],
+        on_bounds: Callable[[tuple[ParallelismBounds, ...]], Awaitable[None]],
         on_rejection: Callable[[RegistrationRejection], Awaitable[None]],
     ) -> None:
         """*on_cancel_requested*: somebody wanted to cancel the job before the JobMaster was there.
+        *on_bounds*: those of its vertices, if the job is elastic.
         *on_rejection*: one of them wants another JobMaster."""
         self._job_master = job_master
         self._job_id = job_id
@@ -45,6 +48,7 @@ class JobMasterLeaders:
         self._on_resource_manager = on_resource_manager
         self._on_resource_manager_lost = on_resource_manager_lost
         self._on_cancel_requested = on_cancel_requested
+        self._on_bounds = on_bounds
         registration = registration_settings(services.configuration)
         self._resource_manager: LeaderConnection[
             ResourceManagerGateway, JobMasterRegistrationSuccess
@@ -159,6 +163,8 @@ class JobMasterLeaders:
             response.dispatcher_resource_id,
             lambda _: dispatcher.heartbeat_from_job_master(self._resource_id),
         )
+        if response.bounds:
+            await self._on_bounds(response.bounds)
         if response.cancel_requested:
             await self._on_cancel_requested()
 

@@ -23,6 +23,7 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcEndpoint,
 )
+from flinkray.scheduler.elastic_parallelism import parallelism_bounds
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,9 @@ class JobMasterSupervision:
             ResourceID(job_master_process(job_id)),
             lambda _: gateway.heartbeat_from_dispatcher(self._resource_id),
         )
-        return JobMasterToDispatcherRegistrationSuccess(self._resource_id, job.cancel_requested)
+        return JobMasterToDispatcherRegistrationSuccess(
+            self._resource_id, job.cancel_requested, parallelism_bounds(job.graph)
+        )
 
     def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
         """None: nothing is against that JobMaster."""

@@ -33,6 +33,10 @@ class ManagedJob:
     watch: TerminationWatch | None = None
     failovers: int = 0
     cancel_requested: bool = False
+    is_resizing: bool = False
+    """Whether a change of its parallelism is under way."""
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by who writes its graph: what is written last must be what counts."""
     ending: asyncio.Task[None] | None = None
     """Stores how the job ended; from its beginning on no JobMaster is started."""
     outcome: ArchivedJob | None = None

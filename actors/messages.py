@@ -14,7 +14,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.job_info import JobDetails, JobResult
 from flinkray.scheduler.slots import WorkerLocation
 
@@ -51,6 +51,8 @@ class JobMasterToDispatcherRegistrationSuccess:
     dispatcher_resource_id: ResourceID
     cancel_requested: bool
     """A client has asked for the job's end before this JobMaster was there."""
+    bounds: tuple[ParallelismBounds, ...] = ()
+    """Of an elastic job's vertices, which may have been changed since the JobMaster was started."""
 
 
 @message

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.elastic_parallelism import Parallelism, desired_slots
+from flinkray.scheduler.elastic_parallelism import Parallelism, desired_slots, with_bounds
 from flinkray.scheduler.elastic_scaling import (
     ElasticScaling,
     Execute,
@@ -19,7 +19,12 @@ from flinkray.scheduler.elastic_scaling import (
 from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_execution import StateRestorer
-from flinkray.scheduler.job_graph import JobGraph, RestartStrategy, SchedulerMode
+from flinkray.scheduler.job_graph import (
+    JobGraph,
+    ParallelismBounds,
+    RestartStrategy,
+    SchedulerMode,
+)
 from flinkray.scheduler.job_scheduler import JobScheduler
 from flinkray.scheduler.job_scheduler_actions import (
     DeclareRequirements,
@@ -93,6 +98,23 @@ class ElasticJobScheduler(JobScheduler):
             self._scale(self._scaling.timer(generation, now), now)
         return self._outbox.take()
 
+    def resize(self, bounds: Sequence[ParallelismBounds], now: float) -> list[JobSchedulerAction]:
+        """Other bounds for some vertices; the same ones change nothing.
+
+        Raises:
+            JobStateError: see :func:`~flinkray.scheduler.elastic_parallelism.with_bounds`.
+        """
+        changed = with_bounds(self._job_graph, bounds)
+        if changed == self._job_graph or self._job.is_ending:
+            return []
+        self._at(now)
+        self._job_graph = changed
+        actions = self._scaling.resize(changed, now)
+        if self.status in (JobStatus.RUNNING, JobStatus.RESTARTING):
+            self._declare(is_total=True)
+            self._scale(actions, now)
+        return self._outbox.take()
+
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
         """The SlotPool is gone with all slots; the requirements are declared again."""
         if not self.status.is_terminal:
@@ -107,12 +129,16 @@ class ElasticJobScheduler(JobScheduler):
 
     # decisions
 
-    def _declare(self) -> None:
-        """All that the job would like, less what it has requested."""
+    def _declare(self, is_total: bool = False) -> None:
+        """All that the job would like, less what it is about to request.
+
+        *is_total*: it has requested that already, and what is declared takes its place.
+        """
         wanted: Counter[ResourceProfile] = Counter()
         for requirement in desired_slots(self._job_graph):
             wanted[requirement.profile] += requirement.count
-        wanted.subtract(self._used)
+        if not is_total:
+            wanted.subtract(self._used)
         declared = ResourceRequirements(
             self._job_graph.job_id,
             self._job_master_address,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from flinkray.core.errors import JobStateError, JobSubmissionError
 from flinkray.core.ids import JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds, SchedulerMode
+from flinkray.scheduler.job_graph_validation import validate
 from flinkray.scheduler.matching import size_of
+from flinkray.scheduler.max_parallelism import default_max_parallelism
 from flinkray.scheduler.slots import ResourceRequirement
 
 Parallelism = Mapping[JobVertexID, int]
@@ -39,6 +42,51 @@ def sharing_group_bounds(job_graph: JobGraph) -> tuple[SharingGroupBounds, ...]:
             max(vertex.parallelism, known.upper if known else 0),
         )
     return tuple(bounds.values())
+
+
+def parallelism_bounds(job_graph: JobGraph) -> tuple[ParallelismBounds, ...]:
+    """Of all vertices of an elastic job; of another job none."""
+    if job_graph.scheduler_mode is not SchedulerMode.ADAPTIVE:
+        return ()
+    return tuple(
+        ParallelismBounds(v.vertex_id, v.min_parallelism, v.parallelism) for v in job_graph.vertices
+    )
+
+
+def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> JobGraph:
+    """The graph of an elastic job with other bounds for some of its vertices (DI-20).
+
+    Raises:
+        JobStateError: they are not possible; the text says why.
+    """
+    job_id = job_graph.job_id
+    if job_graph.scheduler_mode is not SchedulerMode.ADAPTIVE:
+        text = "its parallelism is fixed: submit it with SchedulerMode.ADAPTIVE"
+        raise JobStateError(job_id, text)
+    if not bounds:
+        raise JobStateError(job_id, "no vertex is named whose parallelism is to change")
+    wanted = {one.vertex_id: one for one in bounds}
+    unknown = wanted.keys() - {vertex.vertex_id for vertex in job_graph.vertices}
+    if unknown:
+        raise JobStateError(job_id, f"it has no vertex {min(unknown)}")
+    vertices = tuple(
+        replace(
+            vertex,
+            min_parallelism=one.lower,
+            parallelism=one.upper,
+            # so that state stays where it is
+            max_parallelism=vertex.max_parallelism or default_max_parallelism(vertex.parallelism),
+        )
+        if (one := wanted.get(vertex.vertex_id)) is not None
+        else vertex
+        for vertex in job_graph.vertices
+    )
+    changed = replace(job_graph, vertices=vertices)
+    try:
+        validate(changed)
+    except JobSubmissionError as error:
+        raise JobStateError(job_id, error.text) from error
+    return changed
 
 
 def desired_slots(job_graph: JobGraph) -> tuple[ResourceRequirement, ...]:

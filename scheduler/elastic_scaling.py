@@ -109,6 +109,19 @@ class ElasticScaling:
         self._story.add(now, f"{len(slots)} slots")
         return self._decide(now)
 
+    def resize(self, job_graph: JobGraph, now: float) -> list[ScalingAction]:
+        """The bounds are others.  What runs with more than it may is made smaller at once; to grow
+        waits as ever, and what runs with less than it must runs on until there is more."""
+        self._job_graph = job_graph
+        self._desired = {v.vertex_id: v.parallelism for v in job_graph.vertices}
+        self._story.add(now, "other bounds")
+        possible = parallelism_for(job_graph, self._slots)
+        if self._state is _State.EXECUTING and possible is not None:
+            assert self._parallelism is not None
+            if any(self._parallelism[v] > upper for v, upper in self._desired.items()):
+                return self._execute(possible, "its upper bounds are lower", now)
+        return self._decide(now)
+
     def execution_failed(self, now: float) -> list[ScalingAction]:
         """Nothing runs any more and the restart delay is over: the job goes on with what there is,
         at once when that is all that it had or wants."""

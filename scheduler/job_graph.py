@@ -204,6 +204,15 @@ class JobVertex:
 
 
 @message
+class ParallelismBounds:
+    """With how few, and with how many subtasks an elastic job's vertex runs."""
+
+    vertex_id: JobVertexID
+    lower: int
+    upper: int
+
+
+@message
 class JobGraph:
     """A job as submitted."""
 

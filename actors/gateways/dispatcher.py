@@ -19,7 +19,7 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
-from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.states import JobStatus
 
@@ -55,6 +55,17 @@ class DispatcherGateway(FencedRpcGateway):
     @runs_to_completion
     async def cancel_job(self, job_id: JobID) -> None:
         """Begin cancelling (a second time is fine).  Raises JobNotFoundError, JobStateError."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
+        """Run some vertices of an elastic job within other bounds; returns when that is stored.
+
+        Raises:
+            JobNotFoundError.
+            JobStateError: it is not possible, or another change of the job is under way; nothing
+                has changed.
+        """
 
     @abstractmethod
     async def request_cluster_overview(self) -> ClusterOverview: ...

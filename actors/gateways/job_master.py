@@ -22,6 +22,7 @@ from flinkray.rpc.gateway import (
 )
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.input_splits import InputSplit
+from flinkray.scheduler.job_graph import ParallelismBounds
 from flinkray.scheduler.job_info import JobDetails
 from flinkray.scheduler.slot_requests import (
     SlotEvent,
@@ -158,3 +159,7 @@ class JobMasterGateway(SparkStageListenerGateway):
 
     @abstractmethod
     async def cancel(self) -> None: ...
+
+    @abstractmethod
+    async def resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
+        """An elastic job's; the same again changes nothing.  Raises JobStateError."""

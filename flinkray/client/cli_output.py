@@ -77,11 +77,16 @@ def job_details(details: JobDetails, now: float) -> str:
         where = " ".join(part for part in (entry.task, entry.location) if part)
         lines += ["", f"failure at {format_time(entry.timestamp)}{': ' + where if where else ''}"]
         lines += [f"  {line}" for line in entry.text.splitlines()]
+        for other in entry.concurrent:
+            who = f"{other.task}: " if other.task else ""
+            lines.append(f"  and {who}{other.text.partition(chr(10))[0]}")
     return "\n".join(lines)
 
 
 def _vertex(vertex: VertexInfo) -> list[str]:
-    lines = [f"vertex {vertex.name} (parallelism {vertex.parallelism})", f"  {_spark(vertex)}"]
+    lines = [f"vertex {vertex.name} (parallelism {vertex.parallelism})"]
+    if _is_spark_stage(vertex):
+        lines.append(f"  {_spark(vertex)}")
     rows = [
         (
             str(execution.subtask_index),
@@ -102,6 +107,12 @@ def _executor(execution: ExecutionInfo) -> str:
     if execution.executor_actor_id is None:
         return "-"
     return f"actor {execution.executor_actor_id} pid {execution.executor_pid}"
+
+
+def _is_spark_stage(vertex: VertexInfo) -> bool:
+    """As far as can be told by now."""
+    has_executors = any(execution.executor_actor_id for execution in vertex.executions)
+    return bool(has_executors or vertex.active_stages or vertex.completed_stages)
 
 
 def _spark(vertex: VertexInfo) -> str:
@@ -125,8 +136,9 @@ def progress_text(details: JobDetails) -> str:
     for vertex in details.vertices:
         running = sum(e.state is ExecutionState.RUNNING for e in vertex.executions)
         if details.status is JobStatus.RUNNING and details.pending_reason is None:
-            parts.append(f"{running}/{vertex.parallelism} executors")
-        if not running:
+            what = "executors" if _is_spark_stage(vertex) else f"tasks of {vertex.name}"
+            parts.append(f"{running}/{vertex.parallelism} {what}")
+        if not running or not _is_spark_stage(vertex):
             continue
         parts += [
             f"stage {stage.stage_id}: {stage.completed_tasks}/{stage.num_tasks} tasks"

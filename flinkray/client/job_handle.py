@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.config import format_duration
-from flinkray.core.errors import RpcTimeoutError
-from flinkray.core.ids import JobID
+from flinkray.core.errors import ConfigurationError, RpcTimeoutError
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.scheduler.job_graph import ParallelismBounds
 from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobResult
 from flinkray.scheduler.states import JobStatus
 
@@ -54,6 +55,31 @@ class JobHandle:
         """
         self._client._ask(
             f"cancel job {self.job_id}", lambda gateway: gateway.cancel_job(self.job_id)
+        )
+
+    def resize(self, bounds: Mapping[str, tuple[int, int]]) -> None:
+        """Let vertices of an elastic job, by their names, run with other parallelisms: with at
+        least, and at most, so many subtasks.  Returns when that is stored and will be tried.
+
+        Raises:
+            ConfigurationError: the job has no, or more than one, vertex of a name.
+            JobStateError: it is not possible, or another change is under way.
+        """
+        vertices: dict[str, list[JobVertexID]] = {}
+        for vertex in self.details().vertices:
+            vertices.setdefault(vertex.name, []).append(vertex.vertex_id)
+        wanted = []
+        for name, (lower, upper) in bounds.items():
+            ids = vertices.get(name, [])
+            if len(ids) != 1:
+                raise ConfigurationError(
+                    f"job {self.job_id} has {len(ids)} vertices named {name!r}; it has "
+                    f"{', '.join(sorted(map(repr, vertices))) or 'none yet'}"
+                )
+            wanted.append(ParallelismBounds(ids[0], lower, upper))
+        self._client._ask(
+            f"resize job {self.job_id}",
+            lambda gateway: gateway.resize_job(self.job_id, tuple(wanted)),
         )
 
     def wait(

@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from flinkray.client.python_job import PythonJobBuilder
-from flinkray.core.ids import JobID
+import pytest
+
+from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.core.errors import JobStateError, RpcError
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, SchedulerMode
+from flinkray.scheduler.job_graph import (
+    FixedDelayRestart,
+    JobGraph,
+    ParallelismBounds,
+    SchedulerMode,
+)
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.chaos_cluster import ChaosCluster
 from tests.actors.conftest import QUICK
+from tests.actors.resource_cluster import number
+from tests.actors.test_deaths_at_bad_moments import dispatcher_is_back, on_cluster
 from tests.actors.test_python_jobs import cancelled, executions, until, waiting
 
 ONE_CPU = ResourceProfile(1, 2**30)
@@ -101,3 +113,136 @@ async def test_an_elastic_job_that_never_gets_what_it_must_have_fails_with_the_r
         result = await cluster.result(job_id)
         assert result.status is JobStatus.FAILED
         assert "do not suffice for the lowest parallelism" in (result.failure or "")
+
+
+# --- other bounds for a running job ---------------------------------------------------------------
+
+
+def bounds(graph: JobGraph, lower: int, upper: int) -> tuple[ParallelismBounds, ...]:
+    """For all its vertices."""
+    return tuple(ParallelismBounds(v.vertex_id, lower, upper) for v in graph.vertices)
+
+
+@on_virtual_time
+async def test_a_running_elastic_job_grows_and_shrinks_with_its_bounds(tmp_path: Path) -> None:
+    """DI-20: one change after the other is fine; to shrink does not wait."""
+    async with MiniCluster(str(tmp_path), ONE_CPU, ONE_CPU, configuration=TWO_SLOTS) as cluster:
+        graph = elastic_job(2)
+        job_id = await cluster.submit(graph)
+        await until_runs_with(cluster, job_id, 2)
+        dispatcher = await cluster.dispatcher()
+
+        await dispatcher.resize_job(job_id, bounds(graph, 1, 4))
+        await until_runs_with(cluster, job_id, 4)
+        await dispatcher.resize_job(job_id, bounds(graph, 1, 1))
+        begin = asyncio.get_running_loop().time()
+        await until_runs_with(cluster, job_id, 1)
+
+        assert asyncio.get_running_loop().time() - begin < 2
+        details = await cluster.details(job_id)
+        assert (details.status, details.restarts) == (JobStatus.RUNNING, 0)
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_impossible_bounds_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    """DI-20."""
+    async with MiniCluster(str(tmp_path), ONE_CPU, configuration=TWO_SLOTS) as cluster:
+        graph, fixed = elastic_job(2), python_job(waiting())
+        job_id, fixed_id = await cluster.submit(graph), await cluster.submit(fixed)
+        await until_runs_with(cluster, job_id, 2)
+        dispatcher = await cluster.dispatcher()
+        unknown = ParallelismBounds(number(JobVertexID, 9), 1, 2)
+
+        for wanted, text in (
+            ((), "no vertex is named"),
+            (bounds(graph, 3, 2), "min parallelism 3"),
+            (bounds(graph, 0, 2), "min parallelism 0"),
+            (bounds(graph, 1, 100_000), "parallelism"),
+            ((unknown,), "has no vertex"),
+        ):
+            with pytest.raises(JobStateError, match=text):
+                await dispatcher.resize_job(job_id, wanted)
+        with pytest.raises(JobStateError, match="its parallelism is fixed"):
+            await dispatcher.resize_job(fixed_id, bounds(fixed, 1, 2))
+        await asyncio.sleep(30)
+
+        await until_runs_with(cluster, job_id, 2)
+        assert {e.attempt_number for e in await executions(cluster, job_id)} == {1}, "the first"
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+        with pytest.raises(JobStateError, match="it has ended"):
+            await dispatcher.resize_job(job_id, bounds(graph, 1, 3))
+
+
+@on_virtual_time
+async def test_of_simultaneous_changes_of_a_job_one_is_refused(tmp_path: Path) -> None:
+    """DI-20."""
+    async with MiniCluster(str(tmp_path), ONE_CPU, configuration=TWO_SLOTS) as cluster:
+        graph = elastic_job(2)
+        job_id = await cluster.submit(graph)
+        await until_runs_with(cluster, job_id, 2)
+        dispatcher = await cluster.dispatcher()
+
+        answers = await asyncio.gather(
+            dispatcher.resize_job(job_id, bounds(graph, 1, 1)),
+            dispatcher.resize_job(job_id, bounds(graph, 1, 3)),
+            return_exceptions=True,
+        )
+
+        assert answers[0] is None
+        assert isinstance(answers[1], JobStateError)
+        assert "another change of its parallelism" in str(answers[1])
+        await until_runs_with(cluster, job_id, 1)
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_new_bounds_outlive_the_job_master_and_the_dispatcher(tmp_path: Path) -> None:
+    """DI-20."""
+    async with MiniCluster(str(tmp_path), ONE_CPU, configuration=TWO_SLOTS) as cluster:
+        graph = elastic_job(2)
+        job_id = await cluster.submit(graph)
+        await until_runs_with(cluster, job_id, 2)
+        await (await cluster.dispatcher()).resize_job(job_id, bounds(graph, 1, 1))
+        cluster.crash("JobMaster")
+        cluster.crash("Dispatcher")
+
+        async def answers() -> bool:
+            try:
+                await cluster.details(job_id)
+            except RpcError:
+                return False
+            return True
+
+        await until(answers, "the next Dispatcher")
+        await until_runs_with(cluster, job_id, 1)
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_cluster(ONE_CPU, configuration=TWO_SLOTS)
+async def test_bounds_that_cannot_be_stored_are_refused_and_not_applied(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-20: also not by the next Dispatcher, and when the storage works again others are taken."""
+    graph = elastic_job(2)
+    job_id = await cluster.submit(graph)
+
+    async def runs_with(parallelism: int) -> bool:
+        vertices = (await cluster.details(job_id)).vertices
+        found = [e.state for vertex in vertices for e in vertex.executions]
+        return found == [ExecutionState.RUNNING] * (2 * parallelism)
+
+    await eventually(lambda: runs_with(2), 30, "two subtasks of each")
+    cluster.fail_storage(20)
+    with pytest.raises(JobStateError, match="could not be stored"):
+        await (await cluster.dispatcher()).resize_job(job_id, bounds(graph, 1, 1))
+    await asyncio.sleep(40)
+    assert await runs_with(2)
+    cluster.crash("Dispatcher")
+    cluster.crash("JobMaster")
+    await dispatcher_is_back(cluster)
+    await eventually(lambda: runs_with(2), 60, "two subtasks of each")
+
+    await (await cluster.dispatcher()).resize_job(job_id, bounds(graph, 1, 1))
+
+    await eventually(lambda: runs_with(1), 60, "one subtask of each")

@@ -37,7 +37,7 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
-from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex
+from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, ParallelismBounds
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.states import JobStatus
 
@@ -64,6 +64,7 @@ class World:
     dispatchers: int = 0
     """How many were started."""
     cancelled: list[JobID] = field(default_factory=list)
+    resized: list[tuple[JobID, tuple[ParallelismBounds, ...]]] = field(default_factory=list)
     after_submission: Hook = _nothing
     """Called when a job is stored and not yet answered for."""
     on_result_request: Hook = _nothing
@@ -149,6 +150,10 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         if self._job(job_id).status is JobStatus.FINISHED:
             raise JobStateError(job_id, "has finished and cannot be cancelled")
         self._world.cancelled.append(job_id)
+
+    async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
+        self._job(job_id)
+        self._world.resized.append((job_id, bounds))
 
     async def request_cluster_overview(self) -> ClusterOverview:
         profile = ResourceProfile(2.0, 2**30)

@@ -368,6 +368,21 @@ def test_details_show_executions_waiting_and_failures() -> None:
     assert "flights (1/2) TE-1 on 10.0.0.1" in text
 
 
+def test_a_failure_shows_what_failed_besides_it() -> None:
+    other = ExceptionEntry(11.5, "no disk\nat all", task="flights (2/2)")
+    failure = replace(_DETAILS.exceptions[0], concurrent=(other,))
+    text = cli_output.job_details(replace(_DETAILS, exceptions=(failure,)), now=75.0)
+    assert "  and flights (2/2): no disk" in text.splitlines()
+
+
+def test_python_tasks_are_not_said_to_be_spark() -> None:
+    execution = ExecutionInfo(0, 0, ExecutionState.RUNNING, "TaskExecutor-0-0 bundle 0 on 10.0.0.1")
+    vertex = VertexInfo(JobVertexID(bytes(16)), "words", 1, (execution,))
+    details = replace(_DETAILS, vertices=(vertex,), pending_reason=None)
+    assert "Spark" not in cli_output.job_details(details, now=75.0)
+    assert cli_output.progress_text(details) == "RUNNING | restart 1 | 1/1 tasks of words"
+
+
 def test_json_of_details_has_ids_as_hex_and_states_by_name() -> None:
     value = json.loads(cli_output.to_json(_DETAILS))
     assert value["job_id"] == "0" * 32

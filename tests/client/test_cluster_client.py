@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 
 from flinkray.client.cluster_client import ClientClosedError, ClusterClient
 from flinkray.core.errors import (
+    ConfigurationError,
     DuplicateJobSubmissionError,
     JobCancelledError,
     JobExecutionError,
@@ -19,9 +21,10 @@ from flinkray.core.errors import (
     RpcConnectionError,
     RpcTimeoutError,
 )
-from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.core.ids import JobID, JobVertexID, LeaderSessionID
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
-from flinkray.scheduler.job_info import JobDetails
+from flinkray.scheduler.job_graph import ParallelismBounds
+from flinkray.scheduler.job_info import JobDetails, VertexInfo
 from flinkray.scheduler.states import JobStatus
 from tests.client.scripted_cluster import ADDRESS, World, job_graph, scripted_cluster
 
@@ -93,6 +96,24 @@ def test_cancelling_reaches_the_job_and_what_it_answers_reaches_the_caller(
     world.end(handle.job_id)
     with pytest.raises(JobStateError, match="has finished"):
         handle.cancel()
+
+
+def test_vertices_are_resized_by_their_names(world: World, client: ClusterClient) -> None:
+    """DI-20, as the client sees it."""
+    handle = client.submit(job_graph())
+    vertices = tuple(
+        VertexInfo(JobVertexID(bytes([i]) * 16), name, 1, ())
+        for i, name in enumerate(("a", "b", "twins", "twins"))
+    )
+    world.jobs[handle.job_id] = replace(world.jobs[handle.job_id], vertices=vertices)
+
+    handle.resize({"b": (1, 4)})
+
+    bounds = ParallelismBounds(vertices[1].vertex_id, 1, 4)
+    assert world.resized == [(handle.job_id, (bounds,))]
+    for name, number in (("c", 0), ("twins", 2)):
+        with pytest.raises(ConfigurationError, match=f"{number} vertices named '{name}'"):
+            handle.resize({name: (1, 4)})
 
 
 def test_second_submission_of_an_id_is_a_duplicate(client: ClusterClient) -> None:

@@ -208,6 +208,23 @@ def test_job_whose_slots_are_all_there_goes_on_at_once() -> None:
     assert replaced.executed(replaced.slots(3, 53.0)) == 3
 
 
+def test_lower_bounds_make_it_smaller_at_once_and_higher_ones_larger_in_time() -> None:
+    """DI-20."""
+    scaled = executing(3)
+    assert scaled.executed(scaled.scaling.resize(graph(elastic("a", 1, 2)), 11.0)) == 2
+    timer = one(scaled.scaling.resize(graph(elastic("a", 1, 3)), 12.0), StartTimer)
+    assert timer.delay == 29.0, "so long it runs at least"
+    assert scaled.executed(scaled.scaling.timer(timer.generation, 41.0)) == 3
+
+
+def test_what_runs_with_less_than_it_must_from_now_on_runs_on() -> None:
+    """DI-20."""
+    scaled = executing(2)
+    assert scaled.scaling.resize(graph(elastic("a", 3, 4)), 20.0) == []
+    assert scaled.scaling.parallelism == {vertex_id("a"): 2}
+    assert scaled.executed(scaled.slots(4, 100.0)) == 4
+
+
 def test_ended_job_decides_nothing() -> None:
     scaled = executing(2)
     scaled.scaling.end(11.0)

@@ -1,4 +1,4 @@
-"""An elastic job on real Ray: it runs with what there is, grows, and survives a lost TaskExecutor."""
+"""An elastic job on real Ray: runs with what there is, grows, and survives a lost TaskExecutor."""
 
 from __future__ import annotations
 
