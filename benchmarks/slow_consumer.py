@@ -1,0 +1,172 @@
+"""A producer that is a hundred times as fast as its consumer, in another process: what each of them
+holds in memory, and how much has passed.
+
+    python benchmarks/slow_consumer.py [--seconds 10] [--times 100] [--json FILE]
+
+First the consumer takes batches as fast as they come; from that follows how long a consumer that is
+so many times as slow takes for one.  Then it does, and the producer writes as fast as it is let.
+By a unix socket with shared memory, and by TCP.  From the fast run on, both processes' memory may
+grow by what the configuration allows a channel: what waits at the producer, the credit of the
+consumer, and a batch in each hand, with some room for the allocator.  Several times as much passes.
+
+Exit status 1: memory grew by more, or the consumer did not set the pace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from _channels.contender import Peer
+from _channels.memory import Watch
+from _machine import facts
+from _rpc.report import Goal, Section
+
+from flinkray.rpc import codec
+from flinkray.streaming.elements import END_OF_INPUT, Columns
+from flinkray.streaming.network import NetworkEnvironment, NetworkSettings, Signal
+
+SECRET = b"benchmark".ljust(32)
+BATCH_BYTES = 2**20
+WARM_UP = 500
+ALLOCATOR = 4 * 2**20
+"""Bytes that allocators may keep beside what is in use."""
+LEAST_PASSED = 3
+"""Times the bound: memory without a bound would show."""
+PACE = 0.5
+"""The slow run must take at least this part of the time that the consumer alone would take."""
+
+
+class Run(NamedTuple):
+    """What was seen while *batches* went through."""
+
+    batches: int
+    seconds: float
+    producer_growth: int
+    consumer_growth: int
+
+
+def bound(settings: NetworkSettings) -> int:
+    """Bytes that either process may hold for one channel."""
+    credit = settings.exclusive_credit + settings.floating_credit
+    return settings.most_queued + credit + 2 * BATCH_BYTES + ALLOCATOR
+
+
+class Pair:
+    """This process and a consumer; *node* says whether they share one."""
+
+    def __init__(self, node: str) -> None:
+        self._environment = NetworkEnvironment("fast", SECRET, node_id="one")
+        self._peer = Peer("slow_reader", node, codec.encode(self._environment.address).hex())
+        self._number = 0
+        rows = BATCH_BYTES // 32
+        self._columns = [np.arange(first, first + rows) for first in range(4)]
+
+    def batch(self, number: int) -> Columns:
+        """One of its own each time: nothing is the same memory as the last."""
+        arrays = {
+            name: pa.array(column + number)
+            for name, column in zip("abcd", self._columns, strict=True)
+        }
+        return Columns(pa.record_batch(arrays))
+
+    def run(self, batches: int, pause: float) -> Run:
+        self._number += 1
+        partition = self._environment.create_partition(self._number, "Source", 1, buffer_timeout=0)
+        room, consumed = Signal(), Signal()
+        partition.listen(room.set)
+        partition.on_consumed(consumed.set)
+        put = partition.subpartitions[0].put
+        with Watch() as memory:
+            self._peer.say(f"{self._number} {pause}")
+            begun = time.perf_counter()
+            for number in range(batches):
+                while not partition.has_room():
+                    room.wait()
+                put(self.batch(number))
+                memory.look()
+            put(END_OF_INPUT)
+            consumed.wait()
+            seconds = time.perf_counter() - begun
+        self._environment.release_partition(partition)
+        return Run(batches, seconds, memory.growth, int(self._peer.line()))
+
+    def close(self) -> None:
+        self._peer.close()
+        self._environment.close()
+
+
+def measure(name: str, node: str, seconds: float, times: float) -> Section:
+    pair = Pair(node)
+    try:
+        pair.run(WARM_UP // 5, 0)
+        fast = pair.run(WARM_UP, 0)
+        pause = times * fast.seconds / fast.batches
+        least = LEAST_PASSED * bound(NetworkSettings()) // BATCH_BYTES + 1
+        slow = pair.run(max(least, int(seconds / pause)), pause)
+    finally:
+        pair.close()
+    section = Section(
+        f"{name}: batches of {BATCH_BYTES >> 20} MiB",
+        ("consumer", "batches", "seconds", "MB passed", "producer grew by, MB", "consumer by, MB"),
+    )
+    for title, run in (("as fast", fast), (f"{times:.0f} x slower", slow)):
+        section.add(
+            title,
+            f"{run.batches:,}",
+            f"{run.seconds:.1f}",
+            f"{run.batches * BATCH_BYTES / 1e6:,.0f}",
+            f"{run.producer_growth / 1e6:.1f}",
+            f"{run.consumer_growth / 1e6:.1f}",
+        )
+    allowed = bound(NetworkSettings()) / 1e6
+    section.goals = [
+        Goal(f"{name}: producer's memory, MB", slow.producer_growth / 1e6, allowed, digits=1),
+        Goal(f"{name}: consumer's memory, MB", slow.consumer_growth / 1e6, allowed, digits=1),
+        Goal(
+            f"{name}: slow run over its consumer's own time",
+            slow.seconds / (slow.batches * pause),
+            PACE,
+            True,
+            2,
+        ),
+    ]
+    section.figures = {"as fast": fast._asdict(), "slow": slow._asdict(), "pause": pause}
+    return section
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each slow run (10)")
+    parser.add_argument("--times", type=float, default=100.0, help="how much slower (100)")
+    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
+    options = parser.parse_args()
+    machine = facts("flinkray", "pyarrow")
+    for name, value in machine.items():
+        print(f"{name:<28}{value}")
+    sections = []
+    for name, node in (("unix socket, shared memory", "one"), ("TCP", "two")):
+        sections.append(measure(name, node, options.seconds, options.times))
+        sections[-1].show()
+    goals = [goal for section in sections for goal in section.goals]
+    if options.json:
+        report: dict[str, Any] = {
+            "machine": machine,
+            "goals": {
+                goal.what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
+                for goal in goals
+            },
+            "runs": {section.title: section.figures for section in sections},
+        }
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    sys.exit(0 if all(goal.is_met for goal in goals) else 1)
+
+
+if __name__ == "__main__":
+    main()
