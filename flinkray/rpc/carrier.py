@@ -8,11 +8,14 @@ from typing import Any
 
 import msgpack
 
-from flinkray.rpc.carried import NO_BATCH, NOBODY, CarriedStream
+from flinkray.rpc.carried import NO_BATCH, NOBODY, WINDOW, CarriedStream
 from flinkray.rpc.envelope import MAX_FRAME_SIZE
 
 MAX_OPEN = 4
 """Requests that are left unanswered although there is nothing to say."""
+
+MAX_AHEAD = 8 * WINDOW
+"""Requests that may have overtaken one that is missing.  The other side never has so many open."""
 
 ROUND = 20.0
 """Seconds after which an open request is answered in any case."""
@@ -58,7 +61,10 @@ class AnsweringStream(CarriedStream):
             future.set_result(self._answers.get(number, _NOTHING))
             return future
         self._waiting[number] = future
-        self._early[number] = (is_last, frames)
+        if number < self._next_request + MAX_AHEAD:
+            self._early[number] = (is_last, frames)
+        else:
+            self._end(f"request {number} came, and {self._next_request} has not")
         while self._next_request in self._early and self._lost is None:
             is_last, frames = self._early.pop(self._next_request)
             self._next_request += 1

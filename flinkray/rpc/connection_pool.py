@@ -91,7 +91,10 @@ class ConnectionPool:
                 self._connect(process_name), f"connect to {process_name}"
             )
             self._connecting[process_name] = task
-        return await asyncio.shield(task)
+        await asyncio.wait({task})  # others wait for it too
+        if task.cancelled():  # it is no cancellation of who waits here
+            raise RpcConnectionError(self._closed_reason or f"connecting to {process_name} ended")
+        return task.result()
 
     async def _connect(self, process_name: str) -> ClientConnection:
         try:

@@ -289,6 +289,7 @@ class RayRpcService(BaseRpcService):
             if address is not None:
                 if not spec.detached:
                     self._taken_children.add(spec.name)
+                    self.watch(address, lambda _: self._taken_children.discard(spec.name))
                 return address
         return await self._actors.start(spec, self._is_running)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc import handshake
 from flinkray.rpc.carried import CallingStream
-from flinkray.rpc.carrier import ROUND, SILENCE, AnsweringStream, Carrier
+from flinkray.rpc.carrier import MAX_AHEAD, ROUND, SILENCE, AnsweringStream, Carrier
 from flinkray.testing.virtual_time import run_on_virtual_time
 
 SECRET = b"s" * 32
@@ -236,6 +236,25 @@ def test_what_is_no_request_is_refused(request_bytes: bytes) -> None:
         answer = msgpack.unpackb(await system.carrier.carry(request_bytes))
         assert answer == [-1, [], "not a request of a carried connection"]
         assert system.served.empty()
+
+    run_on_virtual_time(run())
+
+
+def test_requests_far_ahead_of_one_that_is_missing_end_the_connection_and_are_not_kept() -> None:
+    async def run() -> None:
+        system = System(1, doubled=0.0)
+        request = (b"c" * 16, 1, 1, False, [])
+        first = system.call(msgpack.packb(request))
+        stream = await system.served.get()
+        answers = [
+            system.call(msgpack.packb((b"c" * 16, number, 1, False, [b"x" * 1000])))
+            for number in range(3, 3000)
+        ]
+        told = [msgpack.unpackb(answer) for answer in await asyncio.gather(first, *answers)]
+        (reason,) = (reason for _, _, reason in told if reason)
+        assert reason.endswith("came, and 2 has not")
+        assert len(stream._early) <= MAX_AHEAD
+        assert stream._waiting == {}
 
     run_on_virtual_time(run())
 

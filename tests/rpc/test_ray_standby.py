@@ -92,6 +92,18 @@ async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcServ
     await asyncio.wait_for(gone, 10)
 
 
+async def test_a_child_that_has_ended_by_itself_is_forgotten(service: RayRpcService) -> None:
+    """A JobMaster lives for long, and a Dispatcher for ever."""
+    await standby(service)
+    address = await service.spawn(role("worker"))
+    assert service._taken_children == {"worker"}
+    gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(address, gone.set_result)
+    await service.stop("worker")
+    await asyncio.wait_for(gone, 10)
+    assert service._taken_children == set()
+
+
 async def test_without_a_standby_process_an_actor_of_that_name_is_created(
     service: RayRpcService,
 ) -> None:

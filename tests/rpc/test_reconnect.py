@@ -282,3 +282,52 @@ async def test_a_process_that_is_reported_dead_is_not_reached_again_though_it_an
     assert "its node was given up" in await reasons.get()
     assert attempts.count == 0
     assert endpoint.seen == []
+
+
+@on_every_service
+async def test_who_connects_while_the_service_closes_is_told_so_and_not_cancelled(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancellation that nobody asked for ends whole programs."""
+    assert isinstance(services.caller, BaseRpcService)
+    begun = asyncio.Event()
+
+    async def stuck(process_name: str, where: object) -> Opened:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it never ends by itself")
+
+    monkeypatch.setattr(services.caller._pool, "_open_transport", stuck)
+    connecting = asyncio.ensure_future(services.caller.connect("host/echo", EchoGateway))
+    await begun.wait()
+    await services.caller.close()
+    with pytest.raises(RpcConnectionError, match="service of caller is closed"):
+        await connecting
+
+
+@on_every_service
+async def test_one_who_gives_up_connecting_does_not_stop_the_others(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = EchoEndpoint(services.host)
+    endpoint.start()
+    assert isinstance(services.caller, BaseRpcService)
+    may_open, begun = asyncio.Event(), asyncio.Event()
+    open_transport = services.caller._pool._open_transport
+
+    async def held_up(process_name: str, where: object) -> Opened:
+        begun.set()
+        await may_open.wait()
+        return await open_transport(process_name, where)
+
+    monkeypatch.setattr(services.caller._pool, "_open_transport", held_up)
+    first, second = (
+        asyncio.ensure_future(services.caller.connect(endpoint.address, EchoGateway))
+        for _ in range(2)
+    )
+    await begun.wait()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    may_open.set()
+    assert await (await second).echo(1) == 1
