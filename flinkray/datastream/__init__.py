@@ -51,6 +51,7 @@ from flinkray.streaming.functions import (
     ProcessJoinFunction,
     ReduceFunction,
     SinkFunction,
+    TimeDomain,
     TimerService,
 )
 from flinkray.streaming.output_tag import OutputTag
@@ -64,6 +65,9 @@ from flinkray.streaming.window_functions import (
     ProcessWindowFunction,
     WindowFunction,
 )
+from flinkray.streaming.windowing.assigners import MergingWindowAssigner, WindowAssigner
+from flinkray.streaming.windowing.triggers import Trigger, TriggerResult
+from flinkray.streaming.windowing.window import CountWindow, GlobalWindow, TimeWindow, Window
 
 __all__ = [
     "AggregateFunction",
@@ -82,6 +86,7 @@ __all__ = [
     "CoProcessFunction",
     "Configuration",
     "ConnectedStreams",
+    "CountWindow",
     "DataStream",
     "DataStreamSink",
     "Duration",
@@ -90,6 +95,7 @@ __all__ = [
     "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatMapFunction",
+    "GlobalWindow",
     "JobClient",
     "JobExecutionResult",
     "JoinFunction",
@@ -101,6 +107,7 @@ __all__ = [
     "KeyedStream",
     "MapFunction",
     "MemorySize",
+    "MergingWindowAssigner",
     "OutputTag",
     "Partitioner",
     "ProcessAllWindowFunction",
@@ -117,11 +124,17 @@ __all__ = [
     "StreamExecutionEnvironment",
     "Time",
     "TimeCharacteristic",
+    "TimeDomain",
+    "TimeWindow",
     "TimerService",
     "TimestampAssigner",
+    "Trigger",
+    "TriggerResult",
     "TypeInformation",
     "Types",
     "WatermarkStrategy",
+    "Window",
+    "WindowAssigner",
     "WindowFunction",
     "WindowedStream",
 ]

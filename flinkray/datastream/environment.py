@@ -10,7 +10,7 @@ import pyarrow as pa
 from flinkray.core.ids import JobID
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.data_stream import DataStream
-from flinkray.datastream.flink_settings import FLINK_SETTINGS
+from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.job_client import (
     CloseableIterator,
     JobClient,
@@ -19,14 +19,9 @@ from flinkray.datastream.job_client import (
     LocalResults,
 )
 from flinkray.datastream.settings import (
-    CheckpointConfig,
-    CheckpointingMode,
     Configuration,
-    ExecutionConfig,
     RuntimeExecutionMode,
-    TimeCharacteristic,
 )
-from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.graph import StreamGraph
 from flinkray.streaming.local_job import LocalJob, WaitingClock
@@ -54,10 +49,8 @@ from flinkray.streaming.watermarks import WatermarkStrategy
 if TYPE_CHECKING:
     from flinkray.client import ClusterClient, JobHandle
 
-_default_local_parallelism = 1
 
-
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(EnvironmentSettings):
     """Builds programs and runs them, in this process or on a cluster.
 
     >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -73,23 +66,9 @@ class StreamExecutionEnvironment:
         clock: WaitingClock | None = None,
         cluster: ClusterClient | None = None,
     ) -> None:
-        self._config = ExecutionConfig()
-        self._checkpoint_config = CheckpointConfig()
-        self._configuration = Configuration()
+        super().__init__()
         self._clock = clock
         self._cluster = cluster
-        self._parallelism = _default_local_parallelism
-        self._buffer_timeout = 100
-        self._chaining = True
-        self._runtime_mode = RuntimeExecutionMode.STREAMING
-        self._changelog: bool | None = None
-        self._time_characteristic = TimeCharacteristic.EventTime
-        self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
-        self._cached_files: dict[str, str] = {}
-        self._python_files: list[str] = []
-        self._python_archives: list[tuple[str, str | None]] = []
-        self._python_requirements: tuple[str, str | None] | None = None
-        self._python_executable: str | None = None
         self._transformations: list[Transformation] = []
         if configuration is not None:
             self.configure(configuration)
@@ -101,156 +80,6 @@ class StreamExecutionEnvironment:
         """A new environment, for programs that run in the slots of *cluster* (see
         :func:`flinkray.connect`); in this process when None."""
         return StreamExecutionEnvironment(configuration, cluster=cluster)
-
-    # --- settings -------------------------------------------------------------------------------
-
-    def get_config(self) -> ExecutionConfig:
-        """Settings of the execution; may be changed."""
-        return self._config
-
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """The number of subtasks of operators that have no parallelism of their own."""
-        if parallelism < 1:
-            raise ValueError(f"parallelism must be at least 1, got {parallelism}")
-        self._config.set_parallelism(parallelism)
-        return self
-
-    def get_parallelism(self) -> int:
-        """The parallelism of operators that have none of their own."""
-        return self._config.get_parallelism() or self._parallelism
-
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
-        """The number of key groups."""
-        if not 1 <= max_parallelism <= 1 << 15:
-            raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
-        self._config.set_max_parallelism(max_parallelism)
-        return self
-
-    def get_max_parallelism(self) -> int:
-        """-1: by the parallelism."""
-        return self._config.get_max_parallelism()
-
-    def set_buffer_timeout(self, timeout_millis: int) -> StreamExecutionEnvironment:
-        """How long small batches may wait for more records on their way between tasks; 0: not at
-        all, -1: until they are full."""
-        if timeout_millis < -1:
-            raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
-        self._buffer_timeout = timeout_millis
-        return self
-
-    def get_buffer_timeout(self) -> int:
-        """Milliseconds; see :meth:`set_buffer_timeout`."""
-        return self._buffer_timeout
-
-    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
-        """Streaming (the default), batch, or batch where all sources end."""
-        self._runtime_mode = execution_mode
-        return self
-
-    def set_default_local_parallelism(self, parallelism: int) -> None:
-        """The parallelism of environments where none is set."""
-        global _default_local_parallelism
-        _default_local_parallelism = parallelism
-        self._parallelism = parallelism
-
-    def get_default_local_parallelism(self) -> int:
-        """The parallelism of environments where none is set."""
-        return _default_local_parallelism
-
-    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
-        """Every operator in a task of its own."""
-        self._chaining = False
-        return self
-
-    def is_chaining_enabled(self) -> bool:
-        """False after :meth:`disable_operator_chaining`."""
-        return self._chaining
-
-    def get_checkpoint_config(self) -> CheckpointConfig:
-        """When and how checkpoints are taken; may be changed."""
-        return self._checkpoint_config
-
-    def enable_checkpointing(
-        self, interval: int, mode: CheckpointingMode | None = None
-    ) -> StreamExecutionEnvironment:
-        """Take a checkpoint every *interval* milliseconds, on a cluster."""
-        self._checkpoint_config.set_checkpoint_interval(interval)
-        if mode is not None:
-            self._checkpoint_config.set_checkpointing_mode(mode)
-        return self
-
-    def get_checkpoint_interval(self) -> int:
-        """Milliseconds; -1 means no checkpoints."""
-        return self._checkpoint_config.get_checkpoint_interval()
-
-    def get_checkpointing_mode(self) -> CheckpointingMode:
-        """Exactly or at least once."""
-        return self._checkpoint_config.get_checkpointing_mode()
-
-    def enable_changelog_state_backend(self, enabled: bool) -> StreamExecutionEnvironment:
-        """Whether checkpoints hold changes of state only, on a cluster."""
-        self._changelog = enabled
-        return self
-
-    def is_changelog_state_backend_enabled(self) -> bool | None:
-        """None: not set."""
-        return self._changelog
-
-    def set_stream_time_characteristic(self, characteristic: TimeCharacteristic) -> None:
-        """Kept for old programs; window assigners say by what time they go."""
-        self._time_characteristic = characteristic
-
-    def get_stream_time_characteristic(self) -> TimeCharacteristic:
-        """Kept for old programs."""
-        return self._time_characteristic
-
-    def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
-        """Take over settings by their names in Flink's configuration."""
-        self._configuration.add_all(configuration)
-        values = configuration.to_dict()
-        for key, value in values.items():
-            apply = FLINK_SETTINGS.get(key)
-            if apply is not None:
-                apply(self, value)
-        return self
-
-    def get_configuration(self) -> Configuration:
-        """All options that :meth:`configure` was given."""
-        return self._configuration
-
-    def register_slot_sharing_group(
-        self, slot_sharing_group: SlotSharingGroup
-    ) -> StreamExecutionEnvironment:
-        """What slots of a group hold."""
-        self._slot_sharing_groups[slot_sharing_group.get_name()] = slot_sharing_group
-        return self
-
-    def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> None:
-        """A file that tasks find under a name."""
-        self._cached_files[name] = file_path
-
-    def add_python_file(self, file_path: str) -> None:
-        """A module, package or directory that functions import."""
-        import sys
-
-        self._python_files.append(file_path)
-        folder = file_path.rpartition("/")[0] if file_path.endswith(".py") else file_path
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-
-    def set_python_requirements(
-        self, requirements_file_path: str, requirements_cached_dir: str | None = None
-    ) -> None:
-        """Packages that functions need, as a requirements file; for clusters."""
-        self._python_requirements = (requirements_file_path, requirements_cached_dir)
-
-    def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """An archive that is unpacked where functions run; for clusters."""
-        self._python_archives.append((archive_path, target_dir))
-
-    def set_python_executable(self, python_exec: str) -> None:
-        """The interpreter that runs functions; for clusters."""
-        self._python_executable = python_exec
 
     # --- sources --------------------------------------------------------------------------------
 

@@ -180,9 +180,11 @@ class ExecutionConfig:
         """Whether :meth:`enable_object_reuse` was called."""
         return self._object_reuse
 
-    def set_global_job_parameters(self, parameters: Mapping[str, str]) -> ExecutionConfig:
+    def set_global_job_parameters(
+        self, global_job_parameters_dict: Mapping[str, str]
+    ) -> ExecutionConfig:
         """What functions read with ``runtime_context.get_job_parameter``."""
-        self._job_parameters = dict(parameters)
+        self._job_parameters = dict(global_job_parameters_dict)
         return self
 
     def get_global_job_parameters(self) -> dict[str, str]:
@@ -217,6 +219,10 @@ class FileSystemCheckpointStorage:
     def get_checkpoint_path(self) -> str:
         return self._path
 
+    def get_savepoint_path(self) -> str | None:
+        """None: savepoints are told their place, or go to the environment's default directory."""
+        return None
+
     def get_min_file_size_threshold(self) -> int:
         """State up to so many bytes is stored with the checkpoint's metadata."""
         return self._threshold
@@ -242,6 +248,7 @@ class CheckpointConfig:
         self._tolerable_failures = 0
         self._retention = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
         self._unaligned = False
+        self._force_unaligned = False
         self._alignment_timeout = 0
         self._storage: FileSystemCheckpointStorage | None = None
 
@@ -273,8 +280,10 @@ class CheckpointConfig:
     def get_min_pause_between_checkpoints(self) -> int:
         return self._min_pause
 
-    def set_min_pause_between_checkpoints(self, min_pause: int) -> CheckpointConfig:
-        self._min_pause = _at_least(0, min_pause, "a pause")
+    def set_min_pause_between_checkpoints(
+        self, min_pause_between_checkpoints: int
+    ) -> CheckpointConfig:
+        self._min_pause = _at_least(0, min_pause_between_checkpoints, "a pause")
         return self
 
     def get_max_concurrent_checkpoints(self) -> int:
@@ -310,9 +319,9 @@ class CheckpointConfig:
         return self.set_externalized_checkpoint_retention(cleanup_mode)
 
     def set_externalized_checkpoint_retention(
-        self, retention: ExternalizedCheckpointRetention
+        self, retention_mode: ExternalizedCheckpointRetention
     ) -> CheckpointConfig:
-        self._retention = retention
+        self._retention = retention_mode
         return self
 
     def is_externalized_checkpoints_enabled(self) -> bool:
@@ -326,6 +335,15 @@ class CheckpointConfig:
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
         self._unaligned = enabled
+        return self
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        return self._force_unaligned
+
+    def set_force_unaligned_checkpoints(
+        self, force_unaligned_checkpoints: bool = True
+    ) -> CheckpointConfig:
+        self._force_unaligned = force_unaligned_checkpoints
         return self
 
     def disable_unaligned_checkpoints(self) -> CheckpointConfig:

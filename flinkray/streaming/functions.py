@@ -330,6 +330,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
 
     Context = BroadcastContext
     ReadOnlyContext = KeyedReadOnlyBroadcastContext
+    OnTimerContext = KeyedReadOnlyBroadcastContext
 
     @abstractmethod
     def process_element(

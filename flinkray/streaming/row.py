@@ -73,6 +73,13 @@ class Row:
             name: _as_plain(value) for name, value in zip(self._fields, self._values, strict=False)
         }
 
+    @staticmethod
+    def of_kind(row_kind: RowKind, *values: Any) -> Row:
+        """A row of that kind, by position."""
+        row = Row(*values)
+        row.set_row_kind(row_kind)
+        return row
+
     def get_row_kind(self) -> RowKind:
         return self._row_kind
 

@@ -18,8 +18,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["datastream.md", "datastream-reference.md"]
 WITH_DOCTESTS = [
     "data_stream", "keyed_stream", "windowed_stream", "connected_streams", "data_stream_sink",
-    "environment", "job_client", "settings", "slot_sharing_group", "window_join",
-    "connectors.file_system",
+    "environment", "environment_settings", "job_client", "settings", "slot_sharing_group",
+    "window_join", "connectors.file_system",
 ]  # fmt: skip
 
 

@@ -1,0 +1,226 @@
+"""What is set for a whole program: parallelism, time, checkpoints, what it brings along."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from flinkray.datastream.flink_settings import FLINK_SETTINGS
+from flinkray.datastream.settings import (
+    CheckpointConfig,
+    CheckpointingMode,
+    Configuration,
+    ExecutionConfig,
+    RuntimeExecutionMode,
+    TimeCharacteristic,
+)
+from flinkray.datastream.slot_sharing_group import SlotSharingGroup
+
+_Self = TypeVar("_Self", bound="EnvironmentSettings")
+_default_local_parallelism = 1
+
+
+class EnvironmentSettings:
+    """The settings of a :class:`~flinkray.datastream.environment.StreamExecutionEnvironment`.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> env.set_parallelism(2).set_default_savepoint_directory("/savepoints").get_parallelism()
+    2
+    >>> env.get_default_savepoint_directory()
+    '/savepoints'
+    >>> env.get_checkpointing_consistency_mode().name
+    'EXACTLY_ONCE'
+    >>> env.is_unaligned_checkpoints_enabled(), env.is_force_unaligned_checkpoints()
+    (False, False)
+    >>> env.is_chaining_of_operators_with_different_max_parallelism_enabled()
+    True
+    """
+
+    def __init__(self) -> None:
+        self._config = ExecutionConfig()
+        self._checkpoint_config = CheckpointConfig()
+        self._configuration = Configuration()
+        self._parallelism = _default_local_parallelism
+        self._buffer_timeout = 100
+        self._chaining = True
+        self._runtime_mode = RuntimeExecutionMode.STREAMING
+        self._changelog: bool | None = None
+        self._time_characteristic = TimeCharacteristic.EventTime
+        self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
+        self._cached_files: dict[str, str] = {}
+        self._python_files: list[str] = []
+        self._python_archives: list[tuple[str, str | None]] = []
+        self._python_requirements: tuple[str, str | None] | None = None
+        self._python_executable: str | None = None
+        self._savepoint_directory: str | None = None
+
+    def get_config(self) -> ExecutionConfig:
+        """Settings of the execution; may be changed."""
+        return self._config
+
+    def set_parallelism(self: _Self, parallelism: int) -> _Self:
+        """The number of subtasks of operators that have no parallelism of their own."""
+        if parallelism < 1:
+            raise ValueError(f"parallelism must be at least 1, got {parallelism}")
+        self._config.set_parallelism(parallelism)
+        return self
+
+    def get_parallelism(self) -> int:
+        """The parallelism of operators that have none of their own."""
+        return self._config.get_parallelism() or self._parallelism
+
+    def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
+        """The number of key groups."""
+        if not 1 <= max_parallelism <= 1 << 15:
+            raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
+        self._config.set_max_parallelism(max_parallelism)
+        return self
+
+    def get_max_parallelism(self) -> int:
+        """-1: by the parallelism."""
+        return self._config.get_max_parallelism()
+
+    def set_buffer_timeout(self: _Self, timeout_millis: int) -> _Self:
+        """How long small batches may wait for more records on their way between tasks; 0: not at
+        all, -1: until they are full."""
+        if timeout_millis < -1:
+            raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
+        self._buffer_timeout = timeout_millis
+        return self
+
+    def get_buffer_timeout(self) -> int:
+        """Milliseconds; see :meth:`set_buffer_timeout`."""
+        return self._buffer_timeout
+
+    def set_runtime_mode(self: _Self, execution_mode: RuntimeExecutionMode) -> _Self:
+        """Streaming (the default), batch, or batch where all sources end."""
+        self._runtime_mode = execution_mode
+        return self
+
+    def set_default_local_parallelism(self, parallelism: int) -> None:
+        """The parallelism of environments where none is set."""
+        global _default_local_parallelism
+        _default_local_parallelism = parallelism
+        self._parallelism = parallelism
+
+    def get_default_local_parallelism(self) -> int:
+        """The parallelism of environments where none is set."""
+        return _default_local_parallelism
+
+    def disable_operator_chaining(self: _Self) -> _Self:
+        """Every operator in a task of its own."""
+        self._chaining = False
+        return self
+
+    def is_chaining_enabled(self) -> bool:
+        """False after :meth:`disable_operator_chaining`."""
+        return self._chaining
+
+    def is_chaining_of_operators_with_different_max_parallelism_enabled(self) -> bool:
+        """Operators share a task whatever their max parallelism."""
+        return True
+
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        """When and how checkpoints are taken; may be changed."""
+        return self._checkpoint_config
+
+    def enable_checkpointing(
+        self: _Self, interval: int, mode: CheckpointingMode | None = None
+    ) -> _Self:
+        """Take a checkpoint every *interval* milliseconds, on a cluster."""
+        self._checkpoint_config.set_checkpoint_interval(interval)
+        if mode is not None:
+            self._checkpoint_config.set_checkpointing_mode(mode)
+        return self
+
+    def get_checkpoint_interval(self) -> int:
+        """Milliseconds; -1 means no checkpoints."""
+        return self._checkpoint_config.get_checkpoint_interval()
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Exactly or at least once."""
+        return self._checkpoint_config.get_checkpointing_mode()
+
+    def get_checkpointing_consistency_mode(self) -> CheckpointingMode:
+        """The same by its newer name."""
+        return self.get_checkpointing_mode()
+
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        """Whether barriers overtake records."""
+        return self._checkpoint_config.is_unaligned_checkpoints_enabled()
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        """Whether they do even where that is not known to be safe."""
+        return self._checkpoint_config.is_force_unaligned_checkpoints()
+
+    def set_default_savepoint_directory(self: _Self, directory: str) -> _Self:
+        """Where savepoints go that are told no other place."""
+        self._savepoint_directory = directory
+        return self
+
+    def get_default_savepoint_directory(self) -> str | None:
+        """None: not set."""
+        return self._savepoint_directory
+
+    def enable_changelog_state_backend(self: _Self, enabled: bool) -> _Self:
+        """Whether checkpoints hold changes of state only, on a cluster."""
+        self._changelog = enabled
+        return self
+
+    def is_changelog_state_backend_enabled(self) -> bool | None:
+        """None: not set."""
+        return self._changelog
+
+    def set_stream_time_characteristic(self, characteristic: TimeCharacteristic) -> None:
+        """Kept for old programs; window assigners say by what time they go."""
+        self._time_characteristic = characteristic
+
+    def get_stream_time_characteristic(self) -> TimeCharacteristic:
+        """Kept for old programs."""
+        return self._time_characteristic
+
+    def configure(self: _Self, configuration: Configuration) -> _Self:
+        """Take over settings by their names in Flink's configuration."""
+        self._configuration.add_all(configuration)
+        values = configuration.to_dict()
+        for key, value in values.items():
+            apply = FLINK_SETTINGS.get(key)
+            if apply is not None:
+                apply(self, value)
+        return self
+
+    def get_configuration(self) -> Configuration:
+        """All options that :meth:`configure` was given."""
+        return self._configuration
+
+    def register_slot_sharing_group(self: _Self, slot_sharing_group: SlotSharingGroup) -> _Self:
+        """What slots of a group hold."""
+        self._slot_sharing_groups[slot_sharing_group.get_name()] = slot_sharing_group
+        return self
+
+    def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> None:
+        """A file that tasks find under a name."""
+        self._cached_files[name] = file_path
+
+    def add_python_file(self, file_path: str) -> None:
+        """A module, package or directory that functions import."""
+        import sys
+
+        self._python_files.append(file_path)
+        folder = file_path.rpartition("/")[0] if file_path.endswith(".py") else file_path
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+    def set_python_requirements(
+        self, requirements_file_path: str, requirements_cache_dir: str | None = None
+    ) -> None:
+        """Packages that functions need, as a requirements file; for clusters."""
+        self._python_requirements = (requirements_file_path, requirements_cache_dir)
+
+    def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
+        """An archive that is unpacked where functions run; for clusters."""
+        self._python_archives.append((archive_path, target_dir))
+
+    def set_python_executable(self, python_exec: str) -> None:
+        """The interpreter that runs functions; for clusters."""
+        self._python_executable = python_exec

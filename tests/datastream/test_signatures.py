@@ -1,0 +1,79 @@
+"""Calls take PyFlink's parameters, by the same names, in the same order, with the same defaults."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import (
+    KeyedBroadcastProcessFunction,
+    Row,
+    RowKind,
+    StreamExecutionEnvironment,
+)
+from flinkray.datastream.common import Configuration
+from tests.datastream.pyflink_signatures import PYFLINK
+from tests.datastream.test_api_surface import SURFACE
+
+OWNERS = {owner.__name__: owner for owner, _ in SURFACE}
+CALLS = [(owner, name) for owner, calls in PYFLINK.items() for name in calls]
+SPELT_OTHERWISE = {
+    # Several descriptors: one and the others there.
+    ("DataStream", "broadcast"),
+}
+
+
+def parameters_of(function: Any) -> list[tuple[str, str]]:
+    """Names and defaults, as they are written in ``PYFLINK``."""
+    prefixes = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        default = "" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+        found.append((prefixes.get(parameter.kind, "") + parameter.name, default))
+    return found
+
+
+def listed(text: str) -> list[tuple[str, str]]:
+    split = [entry.partition("=") for entry in text.split(", ") if entry]
+    return [(name, default) for name, _, default in split]
+
+
+@pytest.mark.parametrize(("owner", "name"), CALLS, ids=lambda value: value)
+def test_call_takes_the_parameters_of_pyflink(owner: str, name: str) -> None:
+    if (owner, name) in SPELT_OTHERWISE:
+        return
+    expected = listed(PYFLINK[owner][name])
+    actual = parameters_of(getattr(OWNERS[owner], name))
+    assert [entry[0] for entry in actual[: len(expected)]] == [entry[0] for entry in expected]
+    for (_, mine), (_, theirs) in zip(actual, expected, strict=False):
+        if not re.match(r"<|.*\bobject at", theirs):
+            assert mine == theirs
+    # What there is beyond PyFlink must not be needed.
+    assert all(default or name.startswith("*") for name, default in actual[len(expected) :])
+
+
+def test_settings_that_checkpoints_will_go_by_are_kept() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    config = env.get_checkpoint_config()
+    config.enable_unaligned_checkpoints().set_force_unaligned_checkpoints()
+    assert env.is_unaligned_checkpoints_enabled()
+    assert env.is_force_unaligned_checkpoints()
+    assert env.set_default_savepoint_directory("/s").get_default_savepoint_directory() == "/s"
+    env.configure(Configuration().set_string("execution.checkpointing.interval", "5 s"))
+    assert env.get_checkpointing_consistency_mode() is config.get_checkpointing_mode()
+    assert env.get_checkpoint_interval() == 5000
+
+
+def test_rows_are_made_of_a_kind() -> None:
+    row = Row.of_kind(RowKind.DELETE, "a", 1)
+    assert (row.get_row_kind(), list(row)) == (RowKind.DELETE, ["a", 1])
+
+
+def test_context_of_timers_is_named_on_functions_with_broadcast_state() -> None:
+    context = KeyedBroadcastProcessFunction.OnTimerContext
+    assert {"get_current_key", "timer_service", "timestamp"} <= set(dir(context))
