@@ -12,6 +12,7 @@ from flinkray.actors.stream_coordinator.gateway import (
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
     VertexCode,
+    alignment_name,
 )
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.actors.task_process.chain_code import ChainCode
@@ -23,6 +24,7 @@ from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
+from flinkray.streaming.watermark_alignment import AlignmentGroups
 
 
 def create_stream_coordinator(
@@ -41,6 +43,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._job_master_id = arguments.job_master_id
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
         self._hosts = {vertex.vertex_id: self._new_host(vertex) for vertex in arguments.vertices}
+        self._alignment = AlignmentGroups()
+        self._attempts: dict[str, int] = {}
+        """Of source tasks, the latest that was heard of."""
         self._failure: asyncio.Future[None] = rpc_service.loop.create_future()
         self._failure.add_done_callback(lambda failure: failure.exception())  # it may be not asked
         self._place: CollectorPlace | None = None
@@ -69,6 +74,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         self._refuse_others(reader.job_master_id)
+        name = alignment_name(reader.vertex_id, reader.subtask_index)
+        if self._attempts.get(name, reader.attempt_number) < reader.attempt_number:
+            self._alignment.forget(name)
+        self._attempts[name] = max(self._attempts.get(name, 0), reader.attempt_number)
         return await self._hosts[reader.vertex_id].exchange(reader)
 
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
@@ -76,6 +85,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._place = place
         self._place_changed.set_result(None)
         self._place_changed = self.rpc_service.loop.create_future()
+
+    async def report_watermark(
+        self, job_master_id: JobMasterId, group: str, member: str, watermark: int
+    ) -> int:
+        self._refuse_others(job_master_id)
+        return self._alignment.report(group, member, watermark)
 
     async def until_failed(self) -> None:
         await asyncio.shield(self._failure)

@@ -21,6 +21,11 @@ def stream_coordinator_process(job_id: JobID) -> str:
     return f"StreamCoordinator-{job_id}"
 
 
+def alignment_name(vertex_id: JobVertexID, subtask_index: int) -> str:
+    """Under which a source's subtask takes part in the alignment of watermarks."""
+    return f"{vertex_id}/{subtask_index}"
+
+
 def stream_coordinator_address(job_id: JobID) -> str:
     """Address of the coordinator."""
     return f"{stream_coordinator_process(job_id)}/{STREAM_COORDINATOR_ENDPOINT}"
@@ -95,6 +100,16 @@ class StreamCoordinatorGateway(RpcGateway):
     @oneway
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
         """The task that collects the job's results runs there."""
+
+    @abstractmethod
+    async def report_watermark(
+        self, job_master_id: JobMasterId, group: str, member: str, watermark: int
+    ) -> int:
+        """The least watermark of a group of aligned sources, of which this is one member's.
+
+        Raises:
+            CoordinatorReplacedError: the member is not of this JobMaster's.
+        """
 
     # for the JobMaster
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
@@ -51,6 +52,8 @@ class StreamTaskContext:
     """For each of its results, what is written."""
     splits: SplitClient | None
     """Of a vertex without inputs."""
+    alignment: AlignmentClient | None
+    """Likewise."""
     results: CollectedResults
     """Where results for the client go."""
     signal: Signal
@@ -88,6 +91,7 @@ class StreamTaskRun:
             time_service,
             seed=0,
             metrics=context.metrics,
+            alignment=None if context.alignment is None else context.alignment.alignment,
         )
         head = builder.build()
         inputs, channel_inputs = self._inputs(plan, head)
@@ -125,6 +129,8 @@ class StreamTaskRun:
                 task.open()
                 if context.splits is not None:
                     context.splits.attach(loop)
+                if context.alignment is not None:
+                    context.alignment.attach(loop.post)
                 if self._gate is not None:
                     self._gate.listen(context.signal.set)
                     self._gate.request()

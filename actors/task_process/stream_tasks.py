@@ -10,9 +10,11 @@ from flinkray.actors.stream_coordinator.gateway import (
     CollectorPlace,
     ReaderProgress,
     StreamCoordinatorGateway,
+    alignment_name,
     stream_coordinator_address,
 )
 from flinkray.actors.task_errors import TaskError
+from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
@@ -219,6 +221,7 @@ class StreamTaskResources:
         self._signal = Signal()
         self._gate: NetworkInputGate | None = None
         self._splits = self._split_client()
+        self._alignment = None if self._splits is None else self._alignment_client()
         self._results: CollectedResults | None = None
         self._place: CollectorPlace | None = None
         self._announcing: asyncio.Task[None] | None = None
@@ -241,6 +244,15 @@ class StreamTaskResources:
         address = stream_coordinator_address(deployed.job.job_id)
         return SplitClient(self._endpoint.rpc_service, address, reader)
 
+    def _alignment_client(self) -> AlignmentClient:
+        deployed = self._deployed
+        return AlignmentClient(
+            self._endpoint.rpc_service,
+            stream_coordinator_address(deployed.job.job_id),
+            deployed.job_master_id,
+            alignment_name(deployed.vertex.vertex_id, deployed.task.subtask_index),
+        )
+
     async def open(self, cancellation: Cancellation) -> StreamTaskRun:
         """What the task's thread is to run."""
         deployed = self._deployed
@@ -258,6 +270,7 @@ class StreamTaskResources:
             sources,
             [partition for _, partition in self._partitions],
             self._splits,
+            self._alignment,
             self._results,
             self._signal,
             cancellation.check,
@@ -282,7 +295,9 @@ class StreamTaskResources:
                 await asyncio.sleep(_ANNOUNCE_PAUSE)
 
     async def finish(self) -> None:
-        """The thread has returned; what it has collected is waited for."""
+        """The thread has returned; it is waited for what it has collected and reported."""
+        if self._alignment is not None:
+            await self._alignment.flush()
         if self._place is not None and self._results is not None:
             await self._results.finish()
 
@@ -293,6 +308,8 @@ class StreamTaskResources:
             reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"
         if self._splits is not None:
             self._splits.close()
+        if self._alignment is not None:
+            self._alignment.close()
         if self._announcing is not None:
             self._announcing.cancel()
         if self._results is not None:

@@ -72,10 +72,14 @@ class TaskLoop:
             self._check()
             self._signal.wait()
 
+    def post(self, mail: Callable[[], None]) -> None:
+        """From any thread: have it done between two steps, unless the task has ended."""
+        with suppress(MailboxClosedError):
+            self._task.mailbox.put(mail)
+
     def told(self, events: Sequence[bytes]) -> None:
         """From any thread: what the enumerator says to the reader."""
-        with suppress(MailboxClosedError):  # the task has ended meanwhile
-            self._task.mailbox.put(lambda: self._tell_reader(events))
+        self.post(lambda: self._tell_reader(events))
 
     def _tell_reader(self, events: Sequence[bytes]) -> None:
         assert self._source is not None

@@ -50,10 +50,11 @@ class AlignmentGroups:
         members[member] = watermark
         return min(members.values())
 
-    def forget(self, member: str) -> None:
-        """The member failed; it holds nobody back until it reports again."""
+    def forget(self, task: str) -> None:
+        """The task failed; its members hold nobody back until they report again."""
         for members in self._watermarks.values():
-            members.pop(member, None)
+            for member in [member for member in members if member.startswith(f"{task}#")]:
+                del members[member]
 
 
 class AlignedMember:

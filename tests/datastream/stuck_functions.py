@@ -7,6 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from flinkray.datastream import MapFunction
+from flinkray.streaming.elements import Block
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    FixedSplitsEnumerator,
+    Source,
+)
 
 
 class StuckAt(MapFunction):
@@ -42,6 +51,45 @@ class FailingAt(MapFunction):
         if self.fails and value == self.record:
             raise ValueError(f"record {value}")
         return value
+
+
+class OneAtATime(Source[Any]):
+    """Numbers from 0, one in each batch; with a *gate*, the last comes when that file is there."""
+
+    def __init__(self, count: int, gate: Path | None = None) -> None:
+        self.count = count
+        self.gate = None if gate is None else str(gate)
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(self, context: Any, clock: Any) -> Any:
+        return FixedSplitsEnumerator(context, [0])
+
+    def create_reader(self, context: Any) -> Any:
+        return OneAtATimeReader(context, self.count, self.gate)
+
+
+class OneAtATimeReader(SequentialReader[int]):
+    def __init__(self, context: Any, count: int, gate: str | None) -> None:
+        super().__init__(context)
+        self.count = count
+        self.gate = gate
+        self.next = 0
+
+    def open_split(self, split: int) -> None:
+        self.next = split
+
+    def read(self, max_records: int) -> Any:
+        if self.next == self.count:
+            return END_OF_INPUT
+        if self.next == self.count - 1 and self.gate is not None and not Path(self.gate).exists():
+            return NOTHING_NOW
+        self.next += 1
+        return Block([self.next - 1])
+
+    def remaining(self) -> int:
+        return self.next
 
 
 class CountingTo(MapFunction):

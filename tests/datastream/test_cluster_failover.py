@@ -11,7 +11,13 @@ import pytest
 
 from flinkray.client.stream_results import ResultsLostError
 from flinkray.core.errors import JobCancelledError, JobExecutionError
-from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from flinkray.datastream import (
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+from flinkray.datastream.common import Duration
+from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.streaming.sources.collection import NumberSequenceSource
 from flinkray.streaming.sources.source import (
@@ -22,7 +28,7 @@ from flinkray.streaming.sources.source import (
 )
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.stuck_functions import CountingTo, FailingAt, StuckAt
+from tests.datastream.stuck_functions import CountingTo, FailingAt, OneAtATime, StuckAt
 
 CONFIGURATION = {
     "taskmanager.numberOfTaskSlots": "2",
@@ -156,6 +162,43 @@ def test_an_enumerator_that_fails_fails_the_job_with_its_traceback(
         env.execute()
 
 
+def standing_still(counted: Path) -> int:
+    """The number in the file, once it does not change any more."""
+    counts: list[int] = []
+
+    def stands_still() -> bool:
+        counts.append(int.from_bytes(counted.read_bytes(), "big"))
+        return counts[-1] > 0 and len(counts) > 20 and len(set(counts[-20:])) == 1
+
+    wait_until(stands_still, 60, "the program to wait")
+    return counts[-1]
+
+
+class Thousandths(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value) * 1000
+
+
+def test_a_source_waits_for_a_slower_one_of_its_group(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    counted, gate = tmp_path / "count", tmp_path / "gate"
+    counted.write_bytes(bytes(8))
+    env = on(cluster).set_parallelism(1)
+    env.get_config().set_auto_watermark_interval(5)
+    strategy = (
+        WatermarkStrategy.for_monotonous_timestamps()
+        .with_timestamp_assigner(Thousandths())
+        .with_watermark_alignment("group", Duration.of_millis(500), Duration.of_millis(5))
+    )
+    slow = env.from_source(OneAtATime(2, gate), strategy, "slow")
+    fast = env.from_source(OneAtATime(100_000), strategy, "fast").map(CountingTo(counted))
+    results = slow.union(fast).execute_and_collect()
+    assert standing_still(counted) < 100_000
+    gate.touch()
+    assert len(list(results)) == 100_002
+
+
 def test_a_program_whose_results_nobody_takes_waits_with_bounded_memory(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -165,13 +208,7 @@ def test_a_program_whose_results_nobody_takes_waits_with_bounded_memory(
     records = env.from_sequence(1, 10**9).map(lambda v: bytes(1000)).map(CountingTo(counted))
     with records.rebalance().map(lambda v: v).execute_and_collect() as results:
         next(results)
-        counts: list[int] = []
-
-        def stands_still() -> bool:
-            counts.append(int.from_bytes(counted.read_bytes(), "big"))
-            return len(counts) > 20 and len(set(counts[-20:])) == 1
-
-        wait_until(stands_still, 60, "the program to wait")
-        assert counts[-1] * 1000 < 32 * 2**20
-        for _ in range(counts[-1] + 1):
+        count = standing_still(counted)
+        assert count * 1000 < 32 * 2**20
+        for _ in range(count + 1):
             next(results)

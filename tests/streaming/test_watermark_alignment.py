@@ -228,7 +228,8 @@ def test_least_watermark_is_that_of_all_members_of_the_group() -> None:
 
 def test_member_that_failed_holds_nobody_back() -> None:
     groups = AlignmentGroups()
-    groups.report("g", "a", 10)
+    groups.report("g", "a#0", 10)
+    groups.report("g", "a#1", 20)
     groups.forget("a")
     assert groups.report("g", "b", 30) == 30
 

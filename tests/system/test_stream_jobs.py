@@ -1,0 +1,130 @@
+"""Stream programs on Ray: tasks in processes of their own, channels between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.util.state import list_actors
+
+import flinkray
+from flinkray.client import ClusterClient
+from flinkray.core.errors import JobCancelledError, JobExecutionError
+from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from flinkray.datastream.connectors import DiscardingSink
+from flinkray.testing.waiting import wait_until
+from tests.datastream.stuck_functions import StuckAt
+from tests.system.observer import kill
+
+pytestmark = [pytest.mark.ray]
+
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "2",
+    "restart-strategy.fixed-delay.delay": "100 ms",
+    "task.cancellation.interval": "200 ms",
+}
+
+
+@pytest.fixture(scope="module")
+def streams(ray_cluster: object) -> Iterator[ClusterClient]:
+    with flinkray.connect(cluster_id="streams", configuration=CONFIGURATION) as client:
+        yield client
+
+
+def on(client: ClusterClient) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment(cluster=client).set_parallelism(2)
+
+
+class Word:
+    """Not importable where the tasks are: it travels with the functions."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def counts(client: ClusterClient) -> list[Any]:
+    words = on(client).from_collection(["to be", "or not", "to be"]).flat_map(str.split).map(Word)
+    same = words.rebalance().filter(lambda word: isinstance(word, Word))
+    return list(same.map(lambda word: (word.text, os.getpid())).execute_and_collect())
+
+
+def task_processes() -> dict[str, int]:
+    """Name and pid of those of the cluster that live."""
+    actors = list_actors(
+        address=ray.get_runtime_context().gcs_address,
+        filters=[("state", "=", "ALIVE"), ("class_name", "=", "TaskProcess")],
+        detail=True,
+        limit=1000,
+    )
+    return {a.name: a.pid for a in actors if a.ray_namespace == "flinkray-streams"}
+
+
+def test_records_of_the_programs_own_classes_travel_between_processes(
+    streams: ClusterClient,
+) -> None:
+    found = counts(streams)
+    assert sorted(text for text, _ in found) == ["be", "be", "not", "or", "to", "to"]
+    pids = {pid for _, pid in found}
+    assert len(pids) == 2
+    assert pids <= set(task_processes().values())
+
+
+def open_files(pids: set[int]) -> int:
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+
+
+def test_programs_leave_nothing_open_in_task_processes(streams: ClusterClient) -> None:
+    """Connections between processes stay for the next; files, sockets and memory of jobs go."""
+    pids = {pid for _, pid in counts(streams)}
+    before = open_files(pids)
+    for _ in range(3):
+        counts(streams)
+    wait_until(lambda: open_files(pids) <= before, 20, f"at most {before} open files")
+
+
+@pytest.mark.kill
+def test_a_killed_task_process_restarts_the_program(streams: ClusterClient, tmp_path: Path) -> None:
+    """FO-01: every record is there once."""
+    marker = tmp_path / "stuck"
+    env = on(streams)
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    numbers = env.from_sequence(1, 1000).map(StuckAt(500, marker)).map(lambda v: (v % 3, v))
+    results = numbers.key_by(lambda v: v[0]).sum(1).execute_and_collect()
+    wait_until(marker.exists, 60, "a task to be stuck")
+    for pid in task_processes().values():
+        kill(pid)
+    assert set(results) == {(r, sum(v for v in range(1, 1001) if v % 3 == r)) for r in range(3)}
+
+
+def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
+    streams: ClusterClient, tmp_path: Path
+) -> None:
+    marker = tmp_path / "stuck"
+    env = on(streams)
+    numbers = env.from_sequence(1, 1000).rebalance().map(StuckAt(500, marker)).rebalance()
+    numbers.map(lambda v: v).sink_to(DiscardingSink())
+    client = env.execute_async()
+    wait_until(marker.exists, 60, "a task to be stuck")
+    assert client.get_job_status().result(60) == "RUNNING"
+    client.cancel().result(60)
+    with pytest.raises(JobCancelledError):
+        client.get_job_execution_result().result(60)
+
+
+def test_the_error_of_a_function_names_what_failed(streams: ClusterClient) -> None:
+    env = on(streams)
+    env.from_sequence(0, 5).rebalance().map(lambda v: 1 // v).name("divide").print()
+    with pytest.raises(JobExecutionError) as failed:
+        env.execute()
+    text = str(failed.value)
+    assert "failed: Traceback" in text
+    assert "ZeroDivisionError" in text
+    assert "in operator 'divide', subtask" in text
