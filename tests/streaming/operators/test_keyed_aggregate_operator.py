@@ -1,4 +1,4 @@
-"""Aggregates of columns give what the record-at-a-time operators give."""
+"""Rolling and final aggregates of columns give what the record-at-a-time operators give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flinkray.streaming.columnar.keyed_aggregate import (
 )
 from flinkray.streaming.columnar.slots import DENSE_RANGE, SlotTable
 from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
-from flinkray.streaming.elements import MAX_TIMESTAMP, Columns
+from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.keyed import ReduceOperator
@@ -31,6 +31,8 @@ keys_of = {
     "text": st.sampled_from(["a", "b", "ü"]),
     "null": st.one_of(st.none(), st.sampled_from("ab")),
 }
+
+
 ARROW = {"int": pa.int64(), "wide": pa.int64(), "text": pa.string(), "null": pa.string()}
 
 
@@ -122,71 +124,6 @@ def test_slots_are_given_in_order_on_every_way() -> None:
     assert table.slots_of(pa.array([5, None, 9])).tolist() == [0, 5, 2]
     assert table.slots_of(pa.array([-4, 10, 5])).tolist() == [4, 6, 0]
     assert table.keys == [5, 3, 9, 5 + DENSE_RANGE, -4, None, 10]
-
-
-records = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(-100, 100), st.integers(-50, 50)),
-    min_size=1,
-    max_size=20,
-)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(records, st.integers(-60, 60)), min_size=1, max_size=5),
-    st.integers(1, 12),
-    st.integers(1, 12),
-    st.integers(0, 5),
-)
-def test_window_aggregates_are_those_of_the_definition(
-    batches: list[tuple[list[tuple[str, int, int]], int]], size: int, slide: int, offset: int
-) -> None:
-    offset = offset % slide
-    aggregates = [
-        ColumnAggregate("n", "count"),
-        *(ColumnAggregate(how, how, "v") for how in ("sum", "min", "max", "mean")),
-    ]
-    operator = WindowAggregateOperator(size, slide, offset, aggregates, Keys("k"))
-    h = OperatorHarness(operator, keyed=True)
-    watermark = -(10**9)
-    windows: dict[tuple[int, str], list[int]] = {}
-    for rows, advance in batches:
-        keys, values, times = map(list, zip(*rows, strict=True))
-        batch = pa.record_batch({"k": keys, "v": values})
-        h.process_columns(Columns(batch, np.array(times, np.int64)))
-        for key, value, time in rows:
-            for start in range(time, time - size, -1):
-                if (start - offset) % slide == 0 and start + size - 1 > watermark:
-                    windows.setdefault((start, key), []).append(value)
-        if advance > watermark:
-            watermark = advance
-            h.watermark(watermark)
-    h.watermark(MAX_TIMESTAMP)
-    expected = {
-        (key, start, start + size, len(v), sum(v), min(v), max(v), sum(v) / len(v))
-        for (start, key), v in windows.items()
-    }
-    results = h.records()
-    assert {tuple(row) for row, _ in results} == expected
-    assert len(results) == len(expected)
-    assert all(time == row.window_end - 1 for row, time in results)
-
-
-def test_window_aggregate_goes_on_after_a_restore() -> None:
-    def operator() -> WindowAggregateOperator:
-        aggregates = [ColumnAggregate("n", "count"), ColumnAggregate("low", "min", "v")]
-        return WindowAggregateOperator(10, 10, 0, aggregates, Keys("k"))
-
-    h = OperatorHarness(operator(), keyed=True)
-    batch = pa.record_batch({"k": [1, 2, 1], "v": [5.0, 7.0, 3.0]})
-    h.process_columns(Columns(batch, np.array([0, 3, 12])))
-    restored = OperatorHarness(operator(), keyed=True, restore=h.snapshot())
-    for each in (h, restored):
-        each.process_columns(Columns(batch, np.array([4, 5, 6])))
-        each.watermark(100)
-        assert sorted(map(tuple, each.values())) == [
-            (1, 0, 10, 3, 3.0), (1, 10, 20, 1, 3.0), (2, 0, 10, 2, 7.0),
-        ]  # fmt: skip
 
 
 def test_what_cannot_be_aggregated_is_named() -> None:

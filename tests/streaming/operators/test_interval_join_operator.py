@@ -1,0 +1,104 @@
+"""Interval joins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions import (
+    ProcessJoinFunction,
+)
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operators.interval_join import IntervalJoinOperator
+from flinkray.streaming.output_tag import OutputTag
+from flinkray.testing.operator_harness import OperatorHarness
+
+BY_FIRST = Keys(lambda value: value[0])
+
+
+SIDE: OutputTag[Any] = OutputTag("side")
+
+
+class Pairs(ProcessJoinFunction[Any, Any, Any]):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+        assert ctx.get_timestamp() == max(ctx.get_left_timestamp(), ctx.get_right_timestamp())
+        yield left[1], right[1]
+
+
+def join(lower: int, upper: int, **late: Any) -> OperatorHarness:
+    operator = IntervalJoinOperator(Pairs(), lower, upper, BY_FIRST, BY_FIRST, **late)
+    return OperatorHarness(operator, keyed=True, side_outputs=["side"])
+
+
+def feed(h: OperatorHarness, *times: int) -> None:
+    for time in times:
+        h.process(("k", time), at=time)
+        h.process(("k", time), at=time, on=1)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "differences"),
+    [(-1, 1, {-1, 0, 1}), (0, 1, {0, 1}), (-1, 0, {-1, 0}), (0, 0, {0}), (-3, -1, {-3, -2, -1})],
+)
+def test_bounds_are_inclusive_and_results_carry_the_later_time(
+    lower: int, upper: int, differences: set[int]
+) -> None:
+    """WI-15: (-1, 1) with both bounds exclusive is (0, 0)."""
+    h = join(lower, upper)
+    feed(h, 1, 2, 3, 4, 5)
+    expected = {
+        ((left, right), max(left, right))
+        for left in range(1, 6)
+        for right in range(1, 6)
+        if right - left in differences
+    }
+    records = h.records()
+    assert set(records) == expected
+    assert len(records) == len(expected)
+
+
+def test_only_records_of_one_key_join() -> None:
+    h = join(-10, 10)
+    h.process(("a", 1), at=1)
+    h.process(("b", 1), at=1, on=1)
+    assert h.values() == []
+
+
+def test_join_needs_timestamps() -> None:
+    """WI-15"""
+    with pytest.raises(StreamError, match="no timestamps"):
+        join(0, 1).process(("a", 1))
+
+
+def test_late_records_do_not_join() -> None:
+    """WI-15"""
+    h = join(-1, 1, late_left=SIDE)
+    h.watermark(5)
+    h.watermark(5, on=1)
+    h.process(("k", 4), at=4)
+    h.process(("k", 5), at=5, on=1)
+    assert h.values() == []
+    assert h.side("side") == [("k", 4)]
+    h.process(("k", 6), at=6)
+    assert h.values() == [(6, 5)]
+
+
+def test_buffers_are_cleaned_by_the_watermark() -> None:
+    """WI-15"""
+    h = join(0, 1)
+    feed(h, 1, 2, 3, 4, 5)
+    for on in (0, 1):
+        h.watermark(4, on=on)
+    operator: Any = h.operator
+    assert sorted(operator.left["k"]) == [4, 5]
+    assert sorted(operator.right["k"]) == [5]
+    for on in (0, 1):
+        h.watermark(7, on=on)
+    assert operator.left == operator.right == {}
+
+
+def test_empty_interval_is_refused() -> None:
+    with pytest.raises(StreamError, match="above the upper bound"):
+        join(2, 1)
