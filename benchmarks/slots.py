@@ -99,13 +99,16 @@ class Cluster:
         self.starts = self.manager.set_requirements(declare.requirements, 0.0)
 
     def register(self) -> None:
-        """Every worker starts and registers; all slots are requested from them."""
+        """All workers start, then each registers; all slots are requested from them."""
         self.requests: list[RequestSlot] = []
+        groups = []
         for number, start in enumerate(self.starts):
             assert isinstance(start, StartWorkerGroup)
             group = WorkerGroupId(f"g{number}")
             started = self.manager.worker_group_started(start.request_number, group, 1.0)
             assert any(isinstance(action, StartTaskExecutor) for action in started)
+            groups.append(group)
+        for number, group in enumerate(groups):
             name = ResourceID(f"te{number}")
             location = WorkerLocation(name, f"{name}/te", f"n{number % 1000}", "", 1, group, 0)
             self.locations[name] = location

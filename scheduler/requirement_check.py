@@ -131,7 +131,7 @@ def _count_shared_workers(books: SlotBooks, now: float, actions: list[SlotManage
     if books.waits_for_shared_workers != (wanted > 0):
         books.waits_for_shared_workers = wanted > 0
         books.to_look_after.update(dict.fromkeys(groups.shared_starting))
-    wanted -= sum(group.number_starting for group in groups.shared_starting.values())
+    wanted -= groups.number_of_shared_workers_coming
     requested = len(groups.shared_requests)
     if requested > max(0, wanted):
         requests = list(groups.shared_requests.values())

@@ -138,6 +138,9 @@ class GroupBooks:
     _slots_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
     """Of TaskExecutors that are being started."""
     number_of_slots_coming: int = 0
+    number_of_shared_workers_coming: int = 0
+    """TaskExecutors of shared groups that are being started."""
+    _shared_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
     _of_job: dict[JobID, WorkerGroup] = field(default_factory=dict)
     _request_of_job: dict[JobID, GroupRequest] = field(default_factory=dict)
 
@@ -162,6 +165,10 @@ class GroupBooks:
                 index[group_id] = group
             else:
                 index.pop(group_id, None)
+        workers = group.number_starting if group_id in self.shared_starting else 0
+        self.number_of_shared_workers_coming += workers - self._shared_coming.pop(group_id, 0)
+        if workers:
+            self._shared_coming[group_id] = workers
         coming = group.number_starting * group.slots_per_bundle if is_starting else 0
         self.number_of_slots_coming += coming - self._slots_coming.pop(group_id, 0)
         if coming:

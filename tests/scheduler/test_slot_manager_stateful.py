@@ -367,6 +367,15 @@ class SlotManagerMachine(RuleBasedStateMachine):
         assert registered == set(self.workers)
 
     @invariant()
+    def workers_that_are_coming_are_counted(self) -> None:
+        groups = self.manager._books.groups
+        starting = {g.group_id: g for g in groups.started.values() if g.number_starting}
+        shared = {group_id: g for group_id, g in starting.items() if g.is_shared}
+        assert groups.shared_starting == shared
+        coming = sum(group.number_starting for group in shared.values())
+        assert groups.number_of_shared_workers_coming == coming
+
+    @invariant()
     def a_second_check_changes_nothing(self) -> None:
         assert self.manager.check(self.now) == []
 
