@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from flinkray.streaming.sources.source import (
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import CountingTo, FailingAt, OneAtATime, StuckAt
+from tests.datastream.threads import none_left
 
 CONFIGURATION = {
     "taskmanager.numberOfTaskSlots": "2",
@@ -44,17 +44,11 @@ CONFIGURATION = {
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
     """One of its own: nothing of what it has started may be left."""
-    before = set(threading.enumerate())
-    with threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster:
+    with (
+        none_left(),
+        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
+    ):
         yield cluster
-
-    def left() -> list[str]:
-        return [t.name for t in threading.enumerate() if t not in before]
-
-    try:
-        wait_until(lambda: not left(), 20, "all threads to end")
-    except AssertionError as error:
-        raise AssertionError(f"{error}; there are {left()}") from None
 
 
 def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:

@@ -33,6 +33,7 @@ from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import StreamError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from tests.datastream.threads import none_left
 
 SLOTS = {
     "taskmanager.numberOfTaskSlots": "2",
@@ -43,12 +44,9 @@ SLOTS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    before = set(threading.enumerate())
     storage = str(tmp_path_factory.mktemp("cluster"))
-    with threaded_cluster(storage, configuration=SLOTS) as cluster:
+    with none_left(), threaded_cluster(storage, configuration=SLOTS) as cluster:
         yield cluster
-    left = [t.name for t in threading.enumerate() if t not in before and t.is_alive()]
-    assert not [name for name in left if name.startswith(("task ", "timers ", "listen "))], left
 
 
 def local() -> StreamExecutionEnvironment:
