@@ -70,12 +70,12 @@ class ClusterPartitionTracker:
         return self._release((data_set_id,))
 
     def data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """With the number of partitions that there are of each."""
-        counts: dict[IntermediateDataSetID, int] = {}
+        """With the number of different partitions that there are of each."""
+        found: dict[IntermediateDataSetID, set[int]] = {}
         for hosted in self._hosted.values():
             for data_set, partitions in hosted.items():
-                counts[data_set] = counts.get(data_set, 0) + len(partitions)
-        return tuple(ClusterDataSet(*entry) for entry in counts.items())
+                found.setdefault(data_set, set()).update(partitions)
+        return tuple(ClusterDataSet(one, len(partitions)) for one, partitions in found.items())
 
     def _forget(self, resource_id: ResourceID) -> None:
         for data_set in self._hosted.pop(resource_id, ()):
