@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from flinkray.rpc.ray_placement import MAX_CONCURRENCY, actor_options
 from flinkray.rpc.ray_process import process_class, standby_class
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.time_limit import within
+
+logger = logging.getLogger(__name__)
 
 NAME_FREED_TIMEOUT = 10.0
 """Seconds that a spawn waits for a dying process of the same name."""
@@ -170,9 +173,16 @@ class RayActors:
 
     def _adopt(self, process_name: str, handle: ActorHandle[Any]) -> None:
         self._children[process_name] = handle
-        task = asyncio.ensure_future(self._tend(process_name, handle))
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._tend(process_name, handle), name=f"tend {process_name}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._tended)
+
+    def _tended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            logger.error("%s: failed: %r", task.get_name(), error, exc_info=error)
 
     async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
         """Give the name of a child free when it is dead."""
@@ -183,7 +193,7 @@ class RayActors:
             except ray.exceptions.ActorDiedError:
                 if self._children.get(process_name) is handle:
                     del self._children[process_name]
-                await self._run(ray.kill, handle)
+                await patiently(self._run, ray.kill, handle)
                 return
             except ray.exceptions.RayError:
                 pause = _ASK_AGAIN  # Ray restarts it, or does not reach it now

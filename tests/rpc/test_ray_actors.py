@@ -1,0 +1,66 @@
+"""Looking after actors that are children, while Ray's head comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from flinkray.rpc.ray_actors import RayActors
+from flinkray.testing.virtual_time import on_virtual_time
+
+
+def dead_child() -> Any:
+    """What is known here of an actor that has died."""
+
+    def park() -> Any:
+        future: Future[None] = Future()
+        future.set_exception(ray.exceptions.ActorDiedError())
+        return SimpleNamespace(future=lambda: future)
+
+    return SimpleNamespace(park=SimpleNamespace(remote=park))
+
+
+class Head:
+    """Runs what is asked of it, but for its first failures."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.asked: list[object] = []
+
+    async def run(self, fn: Callable[..., Any], *args: object) -> Any:
+        self.asked.append(fn)
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+@on_virtual_time
+async def test_the_name_of_a_dead_child_is_freed_when_rays_head_is_back() -> None:
+    head = Head(ray.exceptions.RpcError("away"), ray.exceptions.RpcError("still away"))
+    actors = RayActors("test", head.run)
+    actors._adopt("worker", dead_child())
+    (tending,) = actors._tasks
+    await asyncio.wait({tending}, timeout=60)
+    assert tending.done()
+    assert head.asked == [ray.kill] * 3
+    assert actors._children == {}
+
+
+async def test_an_error_that_nobody_expects_is_logged_with_the_childs_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    actors = RayActors("test", Head(KeyError("mystery")).run)
+    with caplog.at_level(logging.ERROR):
+        actors._adopt("worker", dead_child())
+        (tending,) = actors._tasks
+        await asyncio.wait({tending})
+        await asyncio.sleep(0)
+    (record,) = (r for r in caplog.records if r.name == "flinkray.rpc.ray_actors")
+    assert "tend worker" in record.getMessage()
+    assert record.exc_info is not None
