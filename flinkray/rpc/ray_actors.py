@@ -157,17 +157,27 @@ class RayActors:
             handle = ray.get_actor(process_name, self._namespace)
             return handle, handle.ready.remote()
 
-        try:
-            handle, answer = await self._run(ask)
-        except ValueError:
+        was_out_of_memory = False
+        while True:
+            try:
+                handle, answer = await self._run(ask)
+            except ValueError:
+                return
+            try:
+                await within(_NAME_FREED_POLL, result_of(answer))
+            except ray.exceptions.ActorDiedError:
+                break
+            except ray.exceptions.OutOfMemoryError:
+                if was_out_of_memory:  # see _tend
+                    break
+                was_out_of_memory = True
+                await asyncio.sleep(_ASK_AGAIN)
+                continue
+            except (ray.exceptions.RayError, asyncio.TimeoutError):
+                pass  # being started or restarted: it may be there in a moment
             return
-        try:
-            await within(_NAME_FREED_POLL, result_of(answer))
-        except ray.exceptions.ActorDiedError:
-            self._children.pop(process_name, None)
-            await self._run(ray.kill, handle)
-        except (ray.exceptions.RayError, asyncio.TimeoutError):
-            pass  # being started or restarted: it may be there in a moment
+        self._children.pop(process_name, None)
+        await self._run(ray.kill, handle)
 
     # --- owning -------------------------------------------------------------------------------
 
@@ -185,16 +195,28 @@ class RayActors:
             logger.error("%s: failed: %r", task.get_name(), error, exc_info=error)
 
     async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
-        """Give the name of a child free when it is dead."""
+        """Give the name of a child free when it is dead.
+
+        Of one that Ray's memory monitor has killed, Ray says so and nothing else from then on.  If
+        it is being restarted, only calls that were under way hear that.
+        """
+        was_out_of_memory = False
         while True:
             pause = _NAME_FREED_POLL
             try:
                 await result_of(handle.park.remote())
+                was_out_of_memory = False
             except ray.exceptions.ActorDiedError:
-                if self._children.get(process_name) is handle:
-                    del self._children[process_name]
-                await patiently(self._run, ray.kill, handle)
-                return
+                break
+            except ray.exceptions.OutOfMemoryError:
+                if was_out_of_memory:
+                    break
+                was_out_of_memory = True
+                pause = _ASK_AGAIN
             except ray.exceptions.RayError:
+                was_out_of_memory = False
                 pause = _ASK_AGAIN  # Ray restarts it, or does not reach it now
             await asyncio.sleep(pause)
+        if self._children.get(process_name) is handle:
+            del self._children[process_name]
+        await patiently(self._run, ray.kill, handle)

@@ -16,15 +16,20 @@ from flinkray.rpc.ray_actors import RayActors
 from flinkray.testing.virtual_time import on_virtual_time
 
 
-def dead_child() -> Any:
-    """What is known here of an actor that has died."""
+def child(*errors: Exception) -> Any:
+    """What is known here of an actor: what calls fail with, the last one for ever."""
+    left = list(errors)
 
     def park() -> Any:
         future: Future[None] = Future()
-        future.set_exception(ray.exceptions.ActorDiedError())
+        future.set_exception(left.pop(0) if len(left) > 1 else left[0])
         return SimpleNamespace(future=lambda: future)
 
-    return SimpleNamespace(park=SimpleNamespace(remote=park))
+    return SimpleNamespace(park=SimpleNamespace(remote=park), left=left)
+
+
+def dead_child() -> Any:
+    return child(ray.exceptions.ActorDiedError())
 
 
 class Head:
@@ -50,6 +55,34 @@ async def test_the_name_of_a_dead_child_is_freed_when_rays_head_is_back() -> Non
     assert tending.done()
     assert head.asked == [ray.kill] * 3
     assert actors._children == {}
+
+
+@on_virtual_time
+async def test_the_name_of_a_child_that_was_killed_for_lack_of_memory_is_freed() -> None:
+    """Ray never says of it that it has died."""
+    head = Head()
+    actors = RayActors("test", head.run)
+    actors._adopt("worker", child(ray.exceptions.OutOfMemoryError("killed")))
+    (tending,) = actors._tasks
+    await asyncio.wait({tending}, timeout=60)
+    assert tending.done()
+    assert head.asked == [ray.kill]
+
+
+@on_virtual_time
+async def test_a_child_that_ray_restarts_after_it_ran_out_of_memory_is_left_alone() -> None:
+    head = Head()
+    actors = RayActors("test", head.run)
+    out_of_memory = ray.exceptions.OutOfMemoryError("killed")
+    restarting = ray.exceptions.ActorUnavailableError("restarting", None)
+    worker = child(out_of_memory, restarting, out_of_memory, restarting, restarting)
+    actors._adopt("worker", worker)
+    (tending,) = actors._tasks
+    await asyncio.wait({tending}, timeout=60)
+    assert not tending.done()
+    assert len(worker.left) == 1
+    assert head.asked == []
+    tending.cancel()
 
 
 async def test_an_error_that_nobody_expects_is_logged_with_the_childs_name(
