@@ -119,8 +119,10 @@ class Scale:
     """Bounds, of a job's widest vertex."""
     others: int
     """The largest of its other vertices."""
+    shortest_work: float
+    """Seconds that the first tasks of a job work."""
     longest_pause: float
-    """Seconds that a task works."""
+    """Seconds more, for any task."""
     latest_start: float
     """Of a job."""
     end_of_faults: float
@@ -128,11 +130,12 @@ class Scale:
     configuration: dict[str, str]
 
 
-SMALL = Scale((1, 2), 2, 8.0, 10.0, 20.0, NODE, CONFIGURATION)
+SMALL = Scale((1, 2), 2, 0.0, 8.0, 10.0, 20.0, NODE, CONFIGURATION)
 LARGE = Scale(
     (16, 17),
     4,
-    4.0,
+    2.0,
+    3.0,
     0.5,
     7.0,
     ResourceProfile(11, 2**40),
@@ -144,7 +147,8 @@ LARGE = Scale(
         "resourcemanager.taskmanager-timeout": "3 s",
     },
 )
-"""Three jobs need 48 to 51 TaskExecutors at the same time; six nodes have room for 66."""
+"""Three jobs need 48 to 51 TaskExecutors at the same time, those apart that are cancelled before;
+six nodes have room for 66."""
 
 
 @dataclass
@@ -270,7 +274,8 @@ class WholeCluster:
             for _ in range(random.choice((0, 0, 1)))
         ]
         last = "wait" if is_endless else "finish"
-        attempts.append(["register", f"pause {self._pause(False)}", last])
+        pause = self.scale.shortest_work + self._pause(False)
+        attempts.append(["register", f"pause {pause}", last])
         vertices = tuple(
             JobVertex(
                 JobVertexID.generate(),
@@ -293,7 +298,10 @@ class WholeCluster:
         widths[random.randrange(len(widths))] = parallelism
         vertices = [
             builder.add(
-                step(self._pause(is_endless), failures if i == 0 else 0),
+                step(
+                    self._pause(is_endless) + (self.scale.shortest_work if i == 0 else 0.0),
+                    failures if i == 0 else 0,
+                ),
                 name=f"vertex {i}",
                 parallelism=width,
             )
