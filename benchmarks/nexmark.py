@@ -18,6 +18,7 @@ import json
 import statistics
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -94,9 +95,10 @@ def main() -> None:
     for name, value in machine.items():
         print(f"{name:<28}{value}")
     runner = RUNNERS[options.runner]()
-    print(f"\n== results of {CHECKED_EVENTS:,} events")
-    wrong = differing(runner)
-    section = measured(Nexmark(options.events), runner, options.rounds)
+    with closing(runner):
+        print(f"\n== results of {CHECKED_EVENTS:,} events")
+        wrong = differing(runner)
+        section = measured(Nexmark(options.events), runner, options.rounds)
     section.goals.insert(
         0, Goal("queries whose results differ from DuckDB's", len(wrong), 0, digits=0)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,16 +18,17 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from flinkray.datastream.connectors import ArrowSource, CollectionSource, DiscardingSink
+from flinkray.datastream.connectors import DiscardingSink
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 
 from .runners import Build, LocalRunner, Runner, seconds
+from .sources import Table, Values
 
 KEYS = 1000
 JOIN_KEYS = 100_000
 WINDOW = 1000
-"""Milliseconds; 100 records have the same one."""
+"""Milliseconds."""
 TUMBLING = TumblingEventTimeWindows.of(WINDOW)
 
 
@@ -64,67 +64,84 @@ THIRD = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(la
 COLUMN = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
 
 
-@dataclass
+BLOCK_RECORDS = 4_000
+BATCH_ROWS = 65_000
+JOIN_BATCH_ROWS = 100_000
+"""All of them are multiples of the numbers of keys, or the other way round."""
+
+
+def keyed_by(keys: int, factor: int, rows: int) -> Any:
+    """Every key as often as any other."""
+    return np.arange(rows) * factor % keys
+
+
 class Data:
     """The same records as Python values and as columns; of the latter ten times as many."""
 
-    rows: int
+    def __init__(self, rows: int) -> None:
+        blocks = -(-rows // BLOCK_RECORDS)
+        self.rows = blocks * BLOCK_RECORDS
+        pairs = [(value * 7919 % KEYS, value) for value in range(BLOCK_RECORDS)]
+        self.numbers = Values(range(BLOCK_RECORDS), blocks)
+        self.pairs = Values(pairs, blocks)
+        self.stamped = Values(pairs, blocks, timed=True)
 
-    def __post_init__(self) -> None:
-        self.pairs = [(number * 7919 % KEYS, number) for number in range(self.rows)]
-        self.stamped = [(key, number, number // 100) for key, number in self.pairs]
-        self.many = self.rows * 10
-        numbers = np.arange(self.many)
-        self.table = pa.table({"k": numbers * 7919 % KEYS, "v": numbers, "t": numbers // 100})
+        batches = -(-rows * 10 // BATCH_ROWS)
+        self.many = batches * BATCH_ROWS
+        keys, values = keyed_by(KEYS, 7919, BATCH_ROWS), np.arange(BATCH_ROWS)
         names = pa.array([f"key-{key}" for key in range(KEYS)])
-        self.texts = self.table.set_column(0, "k", names.take(self.table["k"].combine_chunks()))
-        # Two streams of half the rows each; in a window, a key comes about once in each.
-        half = np.arange(self.many // 2)
-        self.left = pa.table({"k": half * 7919 % JOIN_KEYS, "v": half, "t": half // 100})
-        self.right = pa.table({"k": half * 6841 % JOIN_KEYS, "x": half, "t": half // 100})
-        self.pairs_of = [
-            [tuple(row.values()) for row in table.slice(0, self.rows // 2).to_pylist()]
-            for table in (self.left, self.right)
+        self.columns = Table(pa.record_batch({"k": keys, "v": values}), batches)
+        self.texts = Table(pa.record_batch({"k": names.take(pa.array(keys)), "v": values}), batches)
+        self.table = self.columns.table()
+
+        # Two streams of half the rows each; in a window, a key comes once in each.
+        halves = -(-rows * 5 // JOIN_BATCH_ROWS)
+        self.joined = 2 * halves * JOIN_BATCH_ROWS
+        values = np.arange(JOIN_BATCH_ROWS)
+        sides = [
+            {"k": keyed_by(JOIN_KEYS, factor, JOIN_BATCH_ROWS), name: values}
+            for factor, name in ((7919, "v"), (6841, "x"))
         ]
+        self.left, self.right = (Table(pa.record_batch(side), halves) for side in sides)
+        few = -(-rows // (2 * JOIN_BATCH_ROWS))
+        self.joined_values = 2 * few * JOIN_BATCH_ROWS
+        records = [list(zip(side["k"].tolist(), values.tolist(), strict=True)) for side in sides]
+        self.values_of = [Values(side, few, timed=True) for side in records]
 
 
 # --- programs -------------------------------------------------------------------------------------
 
 
 def doubled(data: Data, env: StreamExecutionEnvironment) -> Any:
-    return env.from_source(CollectionSource(range(data.rows))).map(lambda x: x * 2)
+    return env.from_source(data.numbers).map(lambda x: x * 2)
 
 
 def python_sum(data: Data, env: StreamExecutionEnvironment) -> Any:
-    return (
-        env.from_source(CollectionSource(data.pairs)).key_by(lambda v: v[0]).process(RunningSum())
-    )
+    return env.from_source(data.pairs).key_by(lambda v: v[0]).process(RunningSum())
 
 
 def python_window(data: Data, env: StreamExecutionEnvironment) -> Any:
-    stream = env.from_source(CollectionSource(data.stamped), THIRD)
+    stream = env.from_source(data.stamped, THIRD)
     return stream.key_by(lambda v: v[0]).window(TUMBLING).aggregate(CountAndSum())
 
 
-def columns_sum(table: pa.Table, env: StreamExecutionEnvironment) -> Any:
-    return env.from_source(ArrowSource(table)).key_by("k").sum("v")
+def columns_sum(table: Table, env: StreamExecutionEnvironment) -> Any:
+    return env.from_source(table).key_by("k").sum("v")
 
 
-def columns_window(table: pa.Table, env: StreamExecutionEnvironment) -> Any:
-    stream = env.from_source(ArrowSource(table), COLUMN).key_by("k").window(TUMBLING)
+def columns_window(table: Table, env: StreamExecutionEnvironment) -> Any:
+    stream = env.from_source(table, COLUMN).key_by("k").window(TUMBLING)
     return stream.aggregate_columns(n="count", total=("v", "sum"))
 
 
 def python_join(data: Data, env: StreamExecutionEnvironment) -> Any:
-    first, second = (env.from_source(CollectionSource(values), THIRD) for values in data.pairs_of)
+    first, second = (env.from_source(values, THIRD) for values in data.values_of)
     keyed = first.join(second).where(lambda v: v[0]).equal_to(lambda v: v[0])
     return keyed.window(TUMBLING).apply(lambda a, b: (a[0], a[1], b[1]))
 
 
 def columns_join(data: Data, env: StreamExecutionEnvironment) -> Any:
-    first, second = (
-        env.from_source(ArrowSource(table), COLUMN) for table in (data.left, data.right)
-    )
+    first, second = (env.from_source(table, COLUMN) for table in (data.left, data.right))
     return first.join(second).where("k").equal_to("k").window(TUMBLING).columns()
 
 
@@ -133,8 +150,9 @@ def columns_join(data: Data, env: StreamExecutionEnvironment) -> Any:
 
 def dictionary(data: Data) -> None:
     totals: dict[int, int] = {}
-    for key, value in data.pairs:
-        totals[key] = totals.get(key, 0) + value
+    for number in range(data.pairs.batches):
+        for key, value in data.pairs.batch(number).values:
+            totals[key] = totals.get(key, 0) + value
 
 
 def group_by(data: Data, threads: bool) -> None:
@@ -149,7 +167,8 @@ def group_by_window(data: Data, threads: bool) -> None:
 
 def arrow_join(data: Data, threads: bool) -> None:
     first, second = (
-        table.append_column("w", pc.divide(table["t"], WINDOW)) for table in (data.left, data.right)
+        table.append_column("w", pc.divide(table["t"], WINDOW))
+        for table in (data.left.table(), data.right.table())
     )
     first.join(second.drop_columns("t"), ["k", "w"], join_type="inner", use_threads=threads)
 
@@ -188,26 +207,26 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
         KEYED: (few, program(python_sum)),
         LOOP: (few, beside(dictionary)),
         WINDOWED: (few, program(python_window)),
-        SUM: (many, program(columns_sum, data.table)),
+        SUM: (many, program(columns_sum, data.columns)),
         "keyed sum, columns, text keys": (many, program(columns_sum, data.texts)),
         "final keyed sum (batch mode), columns": (
             many,
-            program(columns_sum, data.table, mode=RuntimeExecutionMode.BATCH),
+            program(columns_sum, data.columns, mode=RuntimeExecutionMode.BATCH),
         ),
         GROUPED: (many, beside(group_by, runner.cores > 1)),
-        WINDOWS: (many, program(columns_window, data.table)),
+        WINDOWS: (many, program(columns_window, data.columns)),
         "tumbling window, columns, text keys": (many, program(columns_window, data.texts)),
         GROUPED_WINDOWS: (many, beside(group_by_window, runner.cores > 1)),
-        "two-stream join in windows, Python function": (few, program(python_join)),
-        "two-stream join in windows, columns": (many, program(columns_join)),
-        "  pyarrow join, key and window": (many, beside(arrow_join, runner.cores > 1)),
+        "two-stream join in windows, Python function": (data.joined_values, program(python_join)),
+        "two-stream join in windows, columns": (data.joined, program(columns_join)),
+        "  pyarrow join, key and window": (data.joined, beside(arrow_join, runner.cores > 1)),
     }
     if isinstance(runner, LocalRunner):
         # What dividing records by key costs; in slots the two subtasks run side by side.
         two = LocalRunner(2)
         chosen |= {
             f"{KEYED}, 2 subtasks": (few, program(python_sum, runner=two)),
-            f"{SUM}, 2 subtasks": (many, program(columns_sum, data.table, runner=two)),
-            f"{WINDOWS}, 2 subtasks": (many, program(columns_window, data.table, runner=two)),
+            f"{SUM}, 2 subtasks": (many, program(columns_sum, data.columns, runner=two)),
+            f"{WINDOWS}, 2 subtasks": (many, program(columns_window, data.columns, runner=two)),
         }
     return chosen
