@@ -98,7 +98,19 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("target")
-@click.option("--parallelism", default=1, show_default=True, help="Slots = Spark executors.")
+@click.argument("arguments", nargs=-1)
+@click.option(
+    "--python",
+    "is_program",
+    is_flag=True,
+    help="TARGET is a program of streams: it is executed, with ARGUMENTS.",
+)
+@click.option(
+    "--parallelism",
+    default=1,
+    show_default=True,
+    help="Slots = Spark executors; of streams, the subtasks of operators that have none set.",
+)
 @click.option("--cpu", default=1.0, show_default=True, help="Cores of each slot.")
 @click.option("--memory", default="1g", show_default=True, help="Memory of each slot.")
 @click.option("--name", help="Name of the job.  Default: the function's.")
@@ -110,6 +122,8 @@ def cli() -> None:
 @_common
 def run(
     target: str,
+    arguments: tuple[str, ...],
+    is_program: bool,
     parallelism: int,
     cpu: float,
     memory: str,
@@ -126,11 +140,18 @@ def run(
     function takes a SparkSession and returns a DataFrame or nothing.  Where no cluster runs on this
     machine, an embedded one is started for the job (--address local: always).
 
+    With --python, TARGET is a script that is executed as the main module; what it executes of
+    flinkray.datastream runs on the cluster.
+
     Ctrl-C cancels the job and waits for its end; a second one leaves at once.
     """
     from flinkray.client.connect import connect
     from flinkray.client.job_builder import spark_job
 
+    if is_program:
+        return _run_program(target, arguments, parallelism, address, cluster_id)
+    if arguments:
+        raise click.UsageError("only programs (--python) take arguments")
     job = spark_job(
         load_pipeline(target),
         name=name,
@@ -179,6 +200,21 @@ def run(
     if result.has_data:
         text += f": {result.num_rows} rows at {result.location}"
     click.echo(text)
+    return 0
+
+
+def _run_program(
+    path: str, arguments: Sequence[str], parallelism: int, address: str | None, cluster_id: str
+) -> int:
+    from flinkray.client.connect import connect
+    from flinkray.client.program import check_program, run_program
+
+    check_program(path)
+    address = _address_to_run_at(address)
+    if address == "local":
+        _note("no cluster on this machine: starting an embedded one for this program")
+    with connect(address, cluster_id=cluster_id) as client:
+        run_program(client, path, arguments, parallelism)
     return 0
 
 

@@ -23,6 +23,7 @@ from flinkray.datastream.settings import (
     RuntimeExecutionMode,
 )
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.execution_target import execution_target
 from flinkray.streaming.graph import StreamGraph
 from flinkray.streaming.local_job import LocalJob, WaitingClock
 from flinkray.streaming.operators.source import SourceOperator
@@ -78,8 +79,13 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         configuration: Configuration | None = None, cluster: ClusterClient | None = None
     ) -> StreamExecutionEnvironment:
         """A new environment, for programs that run in the slots of *cluster* (see
-        :func:`flinkray.connect`); in this process when None."""
-        return StreamExecutionEnvironment(configuration, cluster=cluster)
+        :func:`flinkray.connect`).  None: of the one that ``flinkray run`` has connected to, else in
+        this process."""
+        target = execution_target()
+        env = StreamExecutionEnvironment(cluster=cluster or target.cluster)
+        if target.parallelism is not None:
+            env.set_parallelism(target.parallelism)
+        return env if configuration is None else env.configure(configuration)
 
     # --- sources --------------------------------------------------------------------------------
 

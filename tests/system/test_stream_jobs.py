@@ -85,9 +85,10 @@ def test_programs_leave_nothing_open_in_task_processes(streams: ClusterClient) -
     """Connections between processes stay for the next; files, sockets and memory of jobs go."""
     pids = {pid for _, pid in counts(streams)}
     before = open_files(pids)
-    for _ in range(3):
+    for _ in range(6):
         counts(streams)
-    wait_until(lambda: open_files(pids) <= before, 20, f"at most {before} open files")
+    most = before + 4  # calls between processes open and close sockets at any time
+    wait_until(lambda: open_files(pids) <= most, 20, f"at most {most} open files")
 
 
 @pytest.mark.kill

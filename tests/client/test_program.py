@@ -1,0 +1,87 @@
+"""``flinkray run --python``: programs of streams, executed as main modules on a cluster."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from flinkray.client.cli import BAD_INPUT, FAILED, execute
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.streaming.execution_target import execution_target
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+
+PROGRAM = """
+import sys
+from flinkray.datastream import StreamExecutionEnvironment
+from beside import Doubling
+
+if __name__ == "__main__":
+    env = StreamExecutionEnvironment.get_execution_environment()
+    results = env.from_sequence(1, 3).map(Doubling()).execute_and_collect()
+    with open(sys.argv[1], "w") as out:
+        out.write(f"{env.get_parallelism()} {sorted(results)}")
+"""
+BESIDE = """
+from flinkray.datastream import MapFunction
+
+class Doubling(MapFunction):
+    def map(self, value):
+        return 2 * value
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedCluster]:
+    with threaded_cluster(str(tmp_path / "cluster")) as cluster:
+        monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
+        module = importlib.import_module(
+            "flinkray.client.connect"
+        )  # the name is the function's, too
+        monkeypatch.setattr(module, "connect", lambda *_, **__: nullcontext(cluster.client))
+        yield cluster
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "beside.py").write_text(BESIDE)
+    (folder / "program.py").write_text(PROGRAM)
+    return folder / "program.py"
+
+
+def test_a_program_runs_on_the_cluster_with_its_arguments(
+    cluster: ThreadedCluster, program: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.txt"
+    line = ["run", "--python", "--parallelism", "3", str(program), str(out)]
+    assert execute(line) == 0
+    assert out.read_text() == "3 [2, 4, 6]"
+    assert execution_target().cluster is None
+    assert StreamExecutionEnvironment.get_execution_environment().get_parallelism() == 1
+
+
+def test_the_error_of_a_program_that_fails_is_told(
+    cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text(PROGRAM.replace("Doubling()", "lambda v: 1 // (v - 2)"))
+    assert execute(["run", "--python", "--verbose", str(program), "unused"]) == FAILED
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (["run", "--python", "nothing.py"], "the script nothing.py does not exist"),
+        (["run", "script.py", "argument"], "only programs (--python) take arguments"),
+    ],
+)
+def test_a_wrong_line_is_refused(
+    line: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(line) == BAD_INPUT
+    assert text in capsys.readouterr().err
