@@ -9,6 +9,9 @@ from typing import Any
 from flinkray.core.errors import FlinkRayError
 
 
+_OURS = ("flinkray.streaming", "flinkray.state", "flinkray.datastream", "flinkray.actors")
+
+
 class StreamError(FlinkRayError):
     """A stream program that cannot run as it is written; the text says what to change."""
 
@@ -113,7 +116,7 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
 
 def _is_ours(step: TracebackType) -> bool:
     module = str(step.tb_frame.f_globals.get("__name__", ""))
-    return module.startswith(("flinkray.streaming", "flinkray.state", "flinkray.datastream"))
+    return module.startswith(_OURS)
 
 
 def _user_frames(error: BaseException) -> TracebackType | None:

@@ -69,7 +69,7 @@ def test_the_error_of_a_program_that_fails_is_told(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(PROGRAM.replace("Doubling()", "lambda v: 1 // (v - 2)"))
-    assert execute(["run", "--python", "--verbose", str(program), "unused"]) == FAILED
+    assert execute(["run", "--python", str(program), "unused"]) == FAILED
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 

@@ -229,6 +229,7 @@ def test_the_error_of_a_function_begins_with_its_traceback(cluster: ThreadedClus
         env.execute("divides")
     text = str(failed.value)
     assert "ZeroDivisionError" in text
+    assert "flinkray/" not in text.partition("ZeroDivisionError")[0], "only the user's own frames"
     assert "in operator 'divide', subtask" in text
     assert "on record 0" in text
 
