@@ -8,7 +8,6 @@ from typing import Any
 
 from flinkray.core.errors import FlinkRayError
 
-
 _OURS = ("flinkray.streaming", "flinkray.state", "flinkray.datastream", "flinkray.actors")
 
 
