@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo    run the example pipeline: 336,776 flights through PySpark in two slots'
+	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events, in two slots'
 	@echo 'make test    lint, types and all tests'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make lint    ruff, mypy'

@@ -107,6 +107,8 @@ def test_demo_writes_the_numbers_that_pandas_computes_and_leaves_no_process(
     for slot in (0, 1):
         assert f"slot {slot}: RUNNING in TaskExecutor-" in output
     assert "/#/actors" in output
+    assert "worst so far: 08 Mar  LaGuardia  105.7 min late on average" in output
+    assert "336,776 flights in 3 airports' days" in output
     assert demo.processes_left() == []
 
 
