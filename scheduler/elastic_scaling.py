@@ -61,6 +61,7 @@ ScalingAction = StartTimer | Execute | GiveUp
 
 
 class _State(Enum):
+    NEW = "not started"
     WAITING = "waiting for slots"
     EXECUTING = "executing"
     ENDED = "ended"
@@ -72,7 +73,7 @@ class ElasticScaling:
     def __init__(self, job_graph: JobGraph, settings: ScalingSettings | None = None) -> None:
         self._job_graph = job_graph
         self._settings = settings or ScalingSettings()
-        self._state = _State.WAITING
+        self._state = _State.NEW
         self._slots: tuple[ResourceProfile, ...] = ()
         self._changed_at = 0.0
         """When the slots were others last."""
@@ -94,6 +95,7 @@ class ElasticScaling:
 
     def start(self, now: float) -> list[ScalingAction]:
         """The job begins; once."""
+        self._state = _State.WAITING
         self._waiting_since = self._changed_at = now
         return self._decide(now)
 
@@ -153,7 +155,7 @@ class ElasticScaling:
     # decisions
 
     def _decide(self, now: float) -> list[ScalingAction]:
-        if self._state is _State.ENDED:
+        if self._state in (_State.NEW, _State.ENDED):
             return []
         possible = parallelism_for(self._job_graph, self._slots)
         if self._state is _State.WAITING:

@@ -217,6 +217,13 @@ def test_lower_bounds_make_it_smaller_at_once_and_higher_ones_larger_in_time() -
     assert scaled.executed(scaled.scaling.timer(timer.generation, 41.0)) == 3
 
 
+def test_bounds_that_come_before_the_start_cost_no_timer() -> None:
+    """DI-20: a JobMaster that registers early hears of them; its job never began to run."""
+    scaled = Scaled()
+    assert scaled.scaling.resize(graph(elastic("a", 2, 4)), 0.0) == []
+    assert one(scaled.scaling.start(0.0), StartTimer).delay == 300.0
+
+
 def test_what_runs_with_less_than_it_must_from_now_on_runs_on() -> None:
     """DI-20."""
     scaled = executing(2)

@@ -49,7 +49,13 @@ def until_runs_with(handle: JobHandle, parallelism: int) -> list[ExecutionInfo]:
         states = {execution.state for execution in found}
         return len(found) == parallelism and states == {ExecutionState.RUNNING}
 
-    wait_until(runs, 90, f"{parallelism} subtasks to run")
+    try:
+        wait_until(runs, 90, f"{parallelism} subtasks to run")
+    except AssertionError as error:
+        details = handle.details()
+        states = [e.state.name for e in executions(handle)]
+        story = f"{details.status.name} {states}, {details.pending_reason}, {details.exceptions}"
+        raise AssertionError(f"{error}; {details.name}: {story}") from None
     return executions(handle)
 
 
