@@ -7,11 +7,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+from flinkray.actors.settings import default_restart_strategy
 from flinkray.client import ClusterClient
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.job_result import JobExecutionResult as ClusterJobResult
 from flinkray.client.stream_job import stream_job
 from flinkray.client.stream_results import StreamResults
+from flinkray.core.config import Configuration
 from flinkray.core.errors import JobStateError
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
@@ -21,11 +23,18 @@ from flinkray.streaming.graph import StreamGraph
 
 
 def submit(
-    cluster: ClusterClient, graph: StreamGraph, groups: dict[str, SlotSharingGroup]
+    cluster: ClusterClient,
+    graph: StreamGraph,
+    groups: dict[str, SlotSharingGroup],
+    settings: dict[str, str],
 ) -> JobHandle:
     """Begin to run a program.
 
+    Args:
+        settings: the program's configuration; of it ``restart-strategy.*`` counts.
+
     Raises:
+        ConfigurationError: the restart strategy is none that there is.
         StreamError: something in it cannot be sent to the cluster.
         JobSubmissionError: it could never run.
     """
@@ -34,7 +43,9 @@ def submit(
         for name, group in groups.items()
         if (profile := slot_profile(group)) is not None
     }
-    return cluster.submit(stream_job(graph, slot_profiles=profiles))
+    restarts = {k: v for k, v in settings.items() if k.startswith("restart-strategy.")}
+    strategy = default_restart_strategy(Configuration(restarts)) if restarts else None
+    return cluster.submit(stream_job(graph, slot_profiles=profiles, restart_strategy=strategy))
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:

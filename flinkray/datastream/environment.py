@@ -266,7 +266,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def _submit(self, cluster: ClusterClient, graph: StreamGraph) -> JobHandle:
         from flinkray.datastream.cluster_execution import submit
 
-        return submit(cluster, graph, self._slot_sharing_groups)
+        settings = self._configuration.to_dict()
+        return submit(cluster, graph, self._slot_sharing_groups, settings)
 
     def close(self) -> None:
         """Nothing is kept open."""

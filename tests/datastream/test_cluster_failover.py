@@ -11,6 +11,7 @@ import pytest
 from flinkray.client.stream_results import ResultsLostError
 from flinkray.core.errors import JobCancelledError, JobExecutionError
 from flinkray.datastream import (
+    Configuration,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
     WatermarkStrategy,
@@ -116,6 +117,14 @@ def test_the_job_fails_with_the_cause_when_restarts_are_used_up(cluster: Threade
     env = on(cluster)
     env.from_sequence(1, 1000).rebalance().map(FailingAt(500, attempts=9)).rebalance().print()
     with pytest.raises(JobExecutionError, match=r"(?s)Traceback.*ValueError: record 500"):
+        env.execute()
+
+
+def test_a_program_can_set_its_own_restart_strategy(cluster: ThreadedCluster) -> None:
+    settings = Configuration().set_string("restart-strategy.type", "none")
+    env = on(cluster).configure(settings)
+    env.from_sequence(1, 1000).map(FailingAt(500)).sink_to(DiscardingSink())
+    with pytest.raises(JobExecutionError, match="record 500"):
         env.execute()
 
 
