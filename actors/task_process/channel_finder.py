@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from flinkray.actors.task_process.gateway import (
     ChannelPlaces,
@@ -23,13 +23,21 @@ class ChannelFinder:
     """For all tasks of a process: what several want to know at the same time is asked once.
 
     A partition whose producer has not been deployed yet is looked for again after *initial_backoff*
-    seconds, then after twice as long, and so on up to *max_backoff*, after which it is given up.
+    seconds, then after twice as long, and so on up to *max_backoff*, after which it is given up,
+    unless its producer *is_to_come*, as the JobMaster says (JM-13).
     """
 
-    def __init__(self, rpc_service: RpcService, initial_backoff: float, max_backoff: float) -> None:
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        initial_backoff: float,
+        max_backoff: float,
+        is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
+    ) -> None:
         self._rpc_service = rpc_service
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
+        self._is_to_come = is_to_come
         self._questions: dict[_Question, asyncio.Task[ChannelPlaces]] = {}
 
     async def find(
@@ -49,8 +57,10 @@ class ChannelFinder:
                 return found
             if backoff > self._max_backoff:
                 missing, partition = next(iter(wanted.items()))
-                where = locations.location_of(partition).resource_id
-                raise PartitionNotFoundError(missing, where) from cause
+                if not await self._is_to_come(job_id, missing):
+                    where = locations.location_of(partition).resource_id
+                    raise PartitionNotFoundError(missing, where) from cause
+                backoff = self._max_backoff
             await asyncio.sleep(backoff)
             backoff *= 2
 

@@ -73,7 +73,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             producer_state=task_executor.request_partition_state,
         )
         self._functions = FunctionTasks(self._reader, self._partitions, task_executor)
-        self._streams = StreamTasks(self, configuration, self._partitions)
+        self._streams = StreamTasks(self, configuration, self._partitions, self._reader.is_to_come)
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: Batches[TaskExecutionState] = Batches(self, self._tell, MOST_STATES)
         self.terminated.add_done_callback(lambda _: self._abandon())

@@ -108,7 +108,7 @@ class PartitionReader:
                 cause = error
                 self._not_found(key, partition_id, error)
             if backoff > self._max_backoff:
-                if not await self._is_to_come(job_id, partition_id):
+                if not await self.is_to_come(job_id, partition_id):
                     raise PartitionNotFoundError(
                         partition_id,
                         location.resource_id,
@@ -118,7 +118,7 @@ class PartitionReader:
             await asyncio.sleep(backoff)
             backoff *= 2
 
-    async def _is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
+    async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
         """Whether its producer is on its way.  One question at a time, for all tasks here."""
         wanted = JobPartition(job_id, partition_id)
         question = self._questions.get(wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Awaitable, Callable
 
 from flinkray.actors.stream_coordinator.gateway import (
     CollectorPlace,
@@ -28,7 +29,7 @@ from flinkray.actors.task_process.stream_task import StreamTaskContext, StreamTa
 from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import IntermediateDataSetID
+from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler import distribution
 from flinkray.scheduler.states import ExecutionState
@@ -57,7 +58,11 @@ class StreamTasks:
     from the first stream task on, or from when somebody asks for their address."""
 
     def __init__(
-        self, endpoint: RpcEndpoint, configuration: Configuration, read: ResultPartitions
+        self,
+        endpoint: RpcEndpoint,
+        configuration: Configuration,
+        read: ResultPartitions,
+        is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
     ) -> None:
         """*read*: partitions that are read by calls; collected results are among them."""
         self._endpoint = endpoint
@@ -67,6 +72,7 @@ class StreamTasks:
             endpoint.rpc_service,
             configuration.get(options.REQUEST_BACKOFF_INITIAL),
             configuration.get(options.REQUEST_BACKOFF_MAX),
+            is_to_come,
         )
         self._network: NetworkEnvironment | None = None
         self._kept: dict[JobPartition, ResultPartition] = {}
