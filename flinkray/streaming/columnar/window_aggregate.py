@@ -2,7 +2,8 @@
 
 Time is cut into *panes*, the largest pieces of which all windows are made; a pane has one number
 per key and aggregate.  Sliding windows therefore cost no more per record than tumbling ones; panes
-are put together when a window ends.
+are put together when a window ends.  Keys that are in no pane any more are forgotten when they have become
+most of those that are known, so that keys that come for a while and then no more cost nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from flinkray.streaming.operator import OperatorState, StreamOperator
 KINDS = ("count", "sum", "min", "max", "mean")
 
 _PANES: ValueStateDescriptor[Any] = ValueStateDescriptor("panes")
+
+_FORGET_FROM = 4096
+"""Known keys; of fewer none are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,13 @@ class _Pane:
         grown[: len(array)] = array
         return grown
 
+    def keep(self, slots: npt.NDArray[np.intp], size: int) -> None:
+        """These slots of the first *size*, in this order, and no others."""
+        self.counts = self.grown(self.counts, size, 0)[slots]
+        for measure, array in self.measures.items():
+            start = _start_of(measure.how, array.dtype)
+            self.measures[measure] = self.grown(array, size, start)[slots]
+
 
 def _start_of(how: str, kind: np.dtype[Any]) -> Any:
     if how == "sum":
@@ -100,6 +111,7 @@ class WindowAggregateOperator(StreamOperator):
 
     def open(self) -> None:
         self._slots = SlotTable()
+        self._look_at = _FORGET_FROM
         self._panes: dict[int, _Pane] = {}
         self._watermark = MIN_TIMESTAMP
         self._key_type: pa.DataType | None = None
@@ -194,6 +206,8 @@ class WindowAggregateOperator(StreamOperator):
         for start in self._windows_that_end(before, timestamp):
             self._emit(start)
         self._drop_panes(timestamp)
+        if len(self._slots) >= self._look_at:
+            self._forget_keys()
         self.output.emit_watermark(timestamp)
 
     def _windows_that_end(self, before: int, watermark: int) -> list[int]:
@@ -264,6 +278,27 @@ class WindowAggregateOperator(StreamOperator):
             last = begin - (begin - self._offset) % self._slide
             if last + self._size - 1 <= watermark:
                 del self._panes[number]
+
+    @property
+    def keys_known(self) -> int:
+        """How many keys have a place in the arrays of every pane."""
+        return len(self._slots)
+
+    def _forget_keys(self) -> None:
+        """To be done when their number has doubled: it costs no more than giving them slots."""
+        size = len(self._slots)
+        present = np.zeros(size, np.bool_)
+        for pane in self._panes.values():
+            counts = pane.counts[:size]
+            present[: len(counts)] |= counts > 0
+        kept = np.flatnonzero(present)
+        if 2 * len(kept) <= size:
+            keys, self._slots = self._slots.keys, SlotTable()
+            for slot in kept.tolist():
+                self._slots.slot_of(keys[slot])
+            for pane in self._panes.values():
+                pane.keep(kept, size)
+        self._look_at = max(_FORGET_FROM, 2 * len(self._slots))
 
     # --- snapshots ----------------------------------------------------------------------------
 

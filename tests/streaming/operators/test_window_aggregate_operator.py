@@ -75,3 +75,29 @@ def test_window_aggregate_goes_on_after_a_restore() -> None:
         assert sorted(map(tuple, each.values())) == [
             (1, 0, 10, 3, 3.0), (1, 10, 20, 1, 3.0), (2, 0, 10, 2, 7.0),
         ]  # fmt: skip
+
+
+def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> None:
+    aggregates = [ColumnAggregate("n", "count"), ColumnAggregate("high", "max", "v")]
+    operator = WindowAggregateOperator(20, 10, 0, aggregates, Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    records: list[tuple[int, int, int]] = []
+    most = 0
+    for moment in range(0, 200, 10):  # every key comes at two or three moments, but for 0
+        new = range(moment * 100, moment * 100 + 2000)
+        keys = [0, *new, *(key - 1000 for key in new if key % 7 == 0)]
+        batch = pa.record_batch({"k": keys, "v": range(len(keys))})
+        h.process_columns(Columns(batch, np.full(len(keys), moment)))
+        records += ((key, moment, value) for value, key in enumerate(keys))
+        h.watermark(moment - 1)
+        most = max(most, operator.keys_known)
+    h.watermark(MAX_TIMESTAMP)
+    windows: dict[tuple[int, int], list[int]] = {}
+    for key, moment, value in records:
+        for start in (moment - 10, moment):
+            windows.setdefault((key, start), []).append(value)
+    expected = {(k, s, s + 20, len(v), max(v)) for (k, s), v in windows.items()}
+    results = [tuple(row) for row in h.values()]
+    assert set(results) == expected
+    assert len(results) == len(expected)
+    assert most < 10_000 < len({key for key, _, _ in records})
