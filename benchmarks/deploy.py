@@ -20,12 +20,12 @@ from typing import Any
 
 import ray
 from _machine import facts
+from _streams.runners import wait_for_standbys
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import PythonJobBuilder
 from flinkray.rpc import LocalRpcService
-from flinkray.rpc.ray_directory import RayDirectory
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import JobDetails
 from flinkray.scheduler.states import ExecutionState
@@ -86,14 +86,6 @@ def measure(client: ClusterClient, graph: JobGraph) -> float:
     handle.cancel()
     handle.wait(timeout=60)
     return since - submitted
-
-
-def wait_for_standbys(cluster_id: str) -> None:
-    """A job takes two; those that are taken are replaced within seconds."""
-    directory = RayDirectory(f"flinkray-{cluster_id}")
-    deadline = time.monotonic() + 60
-    while len(directory.ready_standbys()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 def cold(rounds: int) -> None:

@@ -3,10 +3,11 @@
     python benchmarks/nexmark.py [--events 4000000] [--rounds 3] [--runner local] [--json FILE]
 
 The events are made by the program itself, texts included, as in the published benchmark, and
-results are dropped.  First every query's results on fewer events are compared with DuckDB's.  The
-local runner has one process with one thread, so it never has more than one core; events per second
-of processor time are those of a core that is not shared.  Figures are medians.  Beside them stand
-those of Flink 2.3's SQL with two cores (`_streams/published.py`), divided by two.
+results are dropped.  First every query's results on fewer events are compared with DuckDB's.
+Figures are medians, per core: by the processor's time of all processes that run tasks, which is
+what a core that is not shared would give, and by the clock.  Goals are held by the former.  On a
+cluster neither counts the start of the job.  Beside them stand those of Flink 2.3's SQL with two
+cores, by the clock (`_streams/published.py`), divided by two.
 
 Exit status 1: a goal was missed, or results differ.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections import Counter
 from contextlib import closing
@@ -28,7 +28,8 @@ from _nexmark.queries import QUERIES, Query
 from _nexmark.sql import SQL, tables
 from _rpc.report import Goal, Section
 from _streams.published import NEXMARK_SQL
-from _streams.runners import RUNNERS, Runner, seconds
+from _streams.runners import RUNNERS, Runner, Taken, medians
+from _streams.runners import run as run_program
 
 from flinkray.datastream import DataStream, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
@@ -42,9 +43,8 @@ def stream(query: Query, settings: Nexmark, env: StreamExecutionEnvironment) -> 
     return query(env.from_source(NexmarkSource(settings)))
 
 
-def run(query: Query, settings: Nexmark, runner: Runner) -> float:
-    """Seconds."""
-    return seconds(runner, lambda env: stream(query, settings, env).sink_to(DiscardingSink()))
+def run(query: Query, settings: Nexmark, runner: Runner) -> Taken:
+    return run_program(runner, lambda env: stream(query, settings, env).sink_to(DiscardingSink()))
 
 
 def differing(runner: Runner) -> list[str]:
@@ -65,19 +65,22 @@ def differing(runner: Runner) -> list[str]:
 
 
 def measured(settings: Nexmark, runner: Runner, rounds: int) -> Section:
-    taken: dict[str, list[float]] = {query: [] for query in QUERIES}
+    taken: dict[str, list[Taken]] = {query: [] for query in QUERIES}
     for _ in range(rounds):
         for name, query in QUERIES.items():
             taken[name].append(run(query, settings, runner))
     section = Section(
-        f"millions of events a second, {runner.description}",
-        ("query", "per core", "Flink SQL per core", "times Flink"),
+        f"millions of events a second and core, {runner.description}",
+        ("query", "by processor time", "by the clock", "Flink SQL", "times Flink", "by the clock"),
     )
     for name, times in taken.items():
-        rate = settings.events / statistics.median(times) / runner.cores
+        median = medians(times)
+        rate, by_clock = settings.events / median.processor, settings.events / median.clock
+        by_clock /= runner.cores
         flink = NEXMARK_SQL[name] / CORES_OF_FLINK
-        section.add(name, f"{rate / 1e6:.2f}", f"{flink / 1e6:.2f}", f"{rate / flink:.1f}")
-        section.figures[name] = rate
+        shown = [f"{figure / 1e6:.2f}" for figure in (rate, by_clock, flink)]
+        section.add(name, *shown, f"{rate / flink:.1f}", f"{by_clock / flink:.1f}")
+        section.figures[name] = {"processor": rate, "clock": by_clock}
         section.goals.append(
             Goal(f"{name}: over Flink's SQL, per core", rate / flink, GOAL, True, 1)
         )
@@ -99,6 +102,7 @@ def main() -> None:
         print(f"\n== results of {CHECKED_EVENTS:,} events")
         wrong = differing(runner)
         section = measured(Nexmark(options.events), runner, options.rounds)
+        section.notes = runner.notes()
     section.goals.insert(
         0, Goal("queries whose results differ from DuckDB's", len(wrong), 0, digits=0)
     )

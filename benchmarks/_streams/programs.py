@@ -22,7 +22,7 @@ from flinkray.datastream.connectors import DiscardingSink
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 
-from .runners import Build, LocalRunner, Runner, seconds
+from .runners import Build, LocalRunner, Runner, Taken, run, time_of
 from .sources import Table, Values
 
 KEYS = 1000
@@ -155,22 +155,22 @@ def dictionary(data: Data) -> None:
             totals[key] = totals.get(key, 0) + value
 
 
-def group_by(data: Data, threads: bool) -> None:
-    data.table.group_by("k", use_threads=threads).aggregate([("v", "sum")])
+def group_by(data: Data) -> None:
+    data.table.group_by("k", use_threads=False).aggregate([("v", "sum")])
 
 
-def group_by_window(data: Data, threads: bool) -> None:
+def group_by_window(data: Data) -> None:
     windows = pc.divide(data.table["t"], WINDOW)
     table = data.table.append_column("w", windows)
-    table.group_by(["k", "w"], use_threads=threads).aggregate([("v", "sum"), ("v", "count")])
+    table.group_by(["k", "w"], use_threads=False).aggregate([("v", "sum"), ("v", "count")])
 
 
-def arrow_join(data: Data, threads: bool) -> None:
+def arrow_join(data: Data) -> None:
     first, second = (
         table.append_column("w", pc.divide(table["t"], WINDOW))
         for table in (data.left.table(), data.right.table())
     )
-    first.join(second.drop_columns("t"), ["k", "w"], join_type="inner", use_threads=threads)
+    first.join(second.drop_columns("t"), ["k", "w"], join_type="inner", use_threads=False)
 
 
 MAP = "map, Python function"
@@ -183,23 +183,18 @@ WINDOWS = "tumbling window, columns"
 GROUPED_WINDOWS = "  pyarrow group-by, key and window"
 
 
-def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[], float]]]:
-    """Name -> records, and what takes the seconds of one run."""
+def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[], Taken]]]:
+    """Name -> records, and one run."""
 
-    def program(build: Callable[..., Any], on: Any = data, **options: Any) -> Callable[[], float]:
+    def program(build: Callable[..., Any], on: Any = data, **options: Any) -> Callable[[], Taken]:
         def with_sink(env: StreamExecutionEnvironment) -> Any:
             return build(on, env).sink_to(DiscardingSink())
 
         ends: Build = with_sink
-        return partial(seconds, options.pop("runner", runner), ends, **options)
+        return partial(run, options.pop("runner", runner), ends, **options)
 
-    def beside(work: Callable[..., None], *arguments: Any) -> Callable[[], float]:
-        def taken() -> float:
-            begun = runner.clock()
-            work(data, *arguments)
-            return runner.clock() - begun
-
-        return taken
+    def beside(work: Callable[[Data], None]) -> Callable[[], Taken]:
+        return partial(time_of, partial(work, data))
 
     few, many = data.rows, data.many
     chosen = {
@@ -213,13 +208,13 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
             many,
             program(columns_sum, data.columns, mode=RuntimeExecutionMode.BATCH),
         ),
-        GROUPED: (many, beside(group_by, runner.cores > 1)),
+        GROUPED: (many, beside(group_by)),
         WINDOWS: (many, program(columns_window, data.columns)),
         "tumbling window, columns, text keys": (many, program(columns_window, data.texts)),
-        GROUPED_WINDOWS: (many, beside(group_by_window, runner.cores > 1)),
+        GROUPED_WINDOWS: (many, beside(group_by_window)),
         "two-stream join in windows, Python function": (data.joined_values, program(python_join)),
         "two-stream join in windows, columns": (data.joined, program(columns_join)),
-        "  pyarrow join, key and window": (data.joined, beside(arrow_join, runner.cores > 1)),
+        "  pyarrow join, key and window": (data.joined, beside(arrow_join)),
     }
     if isinstance(runner, LocalRunner):
         # What dividing records by key costs; in slots the two subtasks run side by side.

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import psutil
 
 import flinkray
+from flinkray.core.options import STANDBY_PROCESSES
 from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
+from flinkray.rpc.ray_directory import RayDirectory
+from flinkray.scheduler.states import ExecutionState
 
 Build = Callable[[StreamExecutionEnvironment], Any]
+
+
+class Taken(NamedTuple):
+    """What a program took, in seconds."""
+
+    processor: float
+    """Of all cores together."""
+    clock: float
 
 
 class Runner(Protocol):
@@ -19,79 +33,139 @@ class Runner(Protocol):
 
     description: str
     cores: int
-    """That a program may use, and so may what it is compared with; the time of the clock is taken
-    where there are several."""
-    overhead: float
-    """Seconds that a program without records takes, which are subtracted."""
-
-    def clock(self) -> float:
-        """Seconds of what is measured."""
+    """That a program may use."""
 
     def environment(self) -> StreamExecutionEnvironment:
         """Where a program begins."""
+
+    def execute(self, env: StreamExecutionEnvironment) -> Taken:
+        """Run the program to its end."""
+
+    def notes(self) -> list[str]:
+        """What else there is to say of what was executed."""
 
     def close(self) -> None:
         """End what was started."""
 
 
 class LocalRunner:
-    """In this process and thread: one core, of which the processor's time is taken, so that
-    whatever else the machine does counts less."""
+    """In this process and thread."""
 
-    description = "one process and thread, processor time"
+    description = "one process and thread"
     cores = 1
-    overhead = 0.0
 
     def __init__(self, parallelism: int = 1) -> None:
         self._parallelism = parallelism
 
-    def clock(self) -> float:
-        return time.process_time()
-
     def environment(self) -> StreamExecutionEnvironment:
         env = StreamExecutionEnvironment.get_execution_environment()
         return env.set_parallelism(self._parallelism)
+
+    def execute(self, env: StreamExecutionEnvironment) -> Taken:
+        return time_of(lambda: env.execute("benchmark"))
+
+    def notes(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         return None
 
 
 class ClusterRunner:
-    """In two slots of a cluster on this machine, which is started for it."""
+    """In two slots of a cluster on this machine, which is started for it.
 
-    description = "two slots of a cluster, time of the clock without that of an empty program"
+    The processor's time is that of the processes that run the tasks, less that of a program without
+    records; the time of the clock goes from when all tasks ran to when all had finished, as their
+    JobMaster saw it.  So neither counts the start of a job, which takes as long however many
+    records there are; :meth:`notes` says how long.
+    """
+
+    description = "two slots of a cluster"
     cores = 2
 
     def __init__(self) -> None:
         self._cluster = flinkray.connect(ray_options={"num_cpus": self.cores})
-        self.overhead = 0.0
-        empty = [seconds(self, _nearly_empty) for _ in range(4)]
-        self.overhead = median(empty[1:])  # the first one starts processes
+        self._overhead = 0.0
+        self._besides: list[float] = []
+        """Seconds that each program took besides, from submission to its end."""
+        empty = [self._run_nearly_empty().processor for _ in range(4)]
+        self._overhead = median(empty[1:])  # the first one starts processes
+        self._besides.clear()
 
-    def clock(self) -> float:
-        return time.perf_counter()
+    def _run_nearly_empty(self) -> Taken:
+        env = self.environment()
+        env.from_sequence(1, 10).key_by(lambda n: n).map(lambda n: n).sink_to(DiscardingSink())
+        return self.execute(env)
 
     def environment(self) -> StreamExecutionEnvironment:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=self._cluster)
         return env.set_parallelism(self.cores)
 
+    def execute(self, env: StreamExecutionEnvironment) -> Taken:
+        wait_for_standbys(self._cluster.cluster_id)
+        before, begun = self._processor_seconds(), time.perf_counter()
+        result = env.execute("benchmark")
+        whole = time.perf_counter() - begun
+        processor = self._processor_seconds() - before - self._overhead
+        executions = [
+            execution
+            for vertex in self._cluster.job(result.get_job_id()).details().vertices
+            for execution in vertex.executions
+        ]
+        first, last = (
+            max(execution.state_timestamps[state.name] for execution in executions)
+            for state in (ExecutionState.RUNNING, ExecutionState.FINISHED)
+        )
+        self._besides.append(whole - (last - first))
+        return Taken(max(processor, 1e-6), max(last - first, 1e-6))
+
+    def _processor_seconds(self) -> float:
+        """Of the processes of tasks, until now."""
+        spent = 0.0
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if " ".join(process.cmdline()).startswith("ray::TaskProcess"):
+                    times = process.cpu_times()
+                    spent += times.user + times.system
+        return spent
+
+    def notes(self) -> list[str]:
+        return [f"start and end of a job besides: {median(self._besides):.2f} s (median)"]
+
     def close(self) -> None:
         self._cluster.close()
 
 
-def _nearly_empty(env: StreamExecutionEnvironment) -> None:
-    env.from_sequence(1, 10).key_by(lambda n: n).map(lambda n: n).sink_to(DiscardingSink())
+def wait_for_standbys(cluster_id: str) -> None:
+    """Those that a job takes are replaced within seconds, so many as there are by default."""
+    directory = RayDirectory(f"flinkray-{cluster_id}")
+    deadline = time.monotonic() + 60
+    while (
+        len(directory.ready_standbys()) < STANDBY_PROCESSES.default and time.monotonic() < deadline
+    ):
+        time.sleep(0.1)
 
 
 RUNNERS: dict[str, Callable[[], Runner]] = {"local": LocalRunner, "cluster": ClusterRunner}
 
 
-def seconds(
+def time_of(work: Callable[[], object]) -> Taken:
+    """What it takes this process."""
+    processor, begun = time.process_time(), time.perf_counter()
+    work()
+    return Taken(time.process_time() - processor, time.perf_counter() - begun)
+
+
+def run(
     runner: Runner, build: Build, mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING
-) -> float:
-    """How long the program took; *build* ends it with a sink."""
+) -> Taken:
+    """What the program took; *build* ends it with a sink."""
     env = runner.environment().set_runtime_mode(mode)
     build(env)
-    begun = runner.clock()
-    env.execute("benchmark")
-    return max(runner.clock() - begun - runner.overhead, 1e-6)
+    return runner.execute(env)
+
+
+def medians(taken: Sequence[Taken]) -> Taken:
+    """Of each."""
+    processor, clock = zip(*taken, strict=True)
+    return Taken(median(processor), median(clock))

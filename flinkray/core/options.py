@@ -376,9 +376,10 @@ ADAPTIVE_SCALING_INTERVAL_MIN = ConfigOption(
 STANDBY_PROCESSES = ConfigOption(
     "cluster.standby-processes",
     integer(minimum=0),
-    2,
-    "So many processes wait to become a JobMaster or a SlotPool, so that a job need not wait for "
-    "two new processes: a job takes two. Each needs some 60 MiB.",
+    3,
+    "So many processes wait to become a JobMaster, a SlotPool or the coordinator of a stream job, "
+    "so that a job need not wait for new processes: one of streams takes three, others two. Each "
+    "needs some 60 MiB.",
 )
 MAX_JOB_MASTER_FAILOVERS = ConfigOption(
     "jobmaster.max-failovers",
