@@ -2,7 +2,7 @@
 
 Time is cut into *panes*, the largest pieces of which all windows are made; a pane has one number
 per key and aggregate.  Sliding windows therefore cost no more per record than tumbling ones; panes
-are put together when a window ends.  Keys that are in no pane any more are forgotten when they have become
+are put together when a window ends.  Keys that are in no pane any more are forgotten when they are
 most of those that are known, so that keys that come for a while and then no more cost nothing.
 """
 
