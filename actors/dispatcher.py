@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 JOB_MASTER_FACTORY = "flinkray.actors.job_master:create_job_master"
 
 STANDBY_IMPORTS = ("flinkray.actors.job_master", "flinkray.actors.slot_pool")
-"""What processes that wait for the role of a JobMaster or SlotPool have loaded."""
+"""What processes that wait for a role have loaded; a StreamCoordinator needs little more."""
 
 _REFUSAL_PATIENCE = 5.0
 """Seconds for which it is tried to remove the graph of a job that is refused, before its submitter

@@ -120,27 +120,26 @@ class PythonTasks:
 
     def cancel(self, attempts: Iterable[ExecutionAttemptID]) -> None:
         """Idempotent, also for tasks that have ended: one message per process."""
-        by_place: dict[int, tuple[TaskProcessPlace, list[ExecutionAttemptID]]] = {}
+        by_place: dict[int, tuple[TaskProcessPlace, list[_Task]]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is not None and not task.is_cancelling:
                 task.is_cancelling = True
-                by_place.setdefault(task.place.number, (task.place, []))[1].append(attempt_id)
+                by_place.setdefault(task.place.number, (task.place, []))[1].append(task)
         for place, of_place in by_place.values():
-            told = tuple(of_place)
-            self.processes.cancel_tasks(place, told)
+            self.processes.cancel_tasks(place, tuple(task.attempt_id for task in of_place))
             self._endpoint.schedule_run_async(
-                self._cancellation_timeout, partial(self._end_by_force, told)
+                self._cancellation_timeout, partial(self._end_by_force, of_place)
             )
 
-    def _end_by_force(self, attempts: tuple[ExecutionAttemptID, ...]) -> None:
-        """Those of these that still run do not react to being cancelled."""
-        for attempt_id in attempts:
-            task = self._tasks.get(attempt_id)
-            if task is not None:
+    def _end_by_force(self, tasks: list[_Task]) -> None:
+        """Those of these that still run do not react to being cancelled.  Another task may have
+        the attempt's id by now: a later JobMaster counts attempts anew."""
+        for task in tasks:
+            if self._tasks.get(task.attempt_id) is task:
                 self.processes.kill(
                     task.place,
-                    f"{task.place} was killed: its task {attempt_id} did not end within "
+                    f"{task.place} was killed: its task {task.attempt_id} did not end within "
                     f"{self._cancellation_timeout:g} s after it was cancelled",
                 )
 

@@ -331,7 +331,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
     async def disconnect_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
-        self._job_master_lost(job_id, job_master_id, reason)
+        self._job_master_lost(job_id, job_master_id, reason, logging.INFO)
 
     async def release_job(self, job_id: JobID, reason: str) -> None:
         log.info("job %s has ended (%s), its workers are released", job_id, reason)
@@ -347,10 +347,18 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
                 self._close_job_master(job_master.job_id)
                 self._slots.job_master_deaf(job_master.job_id)
 
-    def _job_master_lost(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
+    def _job_master_lost(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        reason: str,
+        level: int = logging.WARNING,
+    ) -> None:
         job_master = self._members.job_masters.get(job_id)
         if job_master is not None and job_master.job_master_id == job_master_id:
-            log.warning("JobMaster %s of job %s is gone: %s", job_master_id.short(), job_id, reason)
+            log.log(
+                level, "JobMaster %s of job %s is gone: %s", job_master_id.short(), job_id, reason
+            )
             self._close_job_master(job_id)
             self._slots.job_master_gone(job_id, f"its JobMaster is gone: {reason}")
 

@@ -44,7 +44,8 @@ class Deployments:
         """*first_version*: above all versions of parts of an earlier graph of the job."""
         self._graph = graph
         self._first_version = first_version
-        information = JobInformation(graph.job_graph.job_id, graph.job_graph.name)
+        job = graph.job_graph
+        information = JobInformation(job.job_id, job.name, job.files)
         self._job = SharedPart(_JOB_KEY, first_version, information)
         self._vertices = [
             SharedPart(1 + vertex.index, first_version, _vertex_information(vertex))

@@ -212,6 +212,29 @@ class ParallelismBounds:
     upper: int
 
 
+@register
+class JobFileUse(Enum):
+    """What a file is for that travels with a job."""
+
+    IMPORT = "import"
+    """User code imports from it."""
+    CACHE = "cache"
+    """User code asks for it by its name."""
+
+
+@message
+class JobFile:
+    """A file or directory of the client that the job's tasks have a copy of."""
+
+    name: str
+    """Under which it is asked for; of what is imported, the file's own."""
+    use: JobFileUse
+    content: bytes | BlobKey
+    """Of a directory: a zip archive of what is in it."""
+    is_directory: bool = False
+    is_executable: bool = False
+
+
 @message
 class JobGraph:
     """A job as submitted."""
@@ -225,11 +248,13 @@ class JobGraph:
     scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT
     restart_all: bool = False
     """True: any failure restarts the whole job, not only the regions that it concerns."""
+    files: tuple[JobFile, ...] = ()
 
     @property
     def blobs(self) -> tuple[BlobKey, ...]:
         """What the graph refers to; the blobs' owner is the job."""
         codes = [vertex.invokable.code for vertex in self.vertices]
+        codes += [file.content for file in self.files]
         return tuple(dict.fromkeys(code for code in codes if isinstance(code, BlobKey)))
 
     @property

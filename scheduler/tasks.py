@@ -15,7 +15,12 @@ from flinkray.core.ids import (
     JobVertexID,
 )
 from flinkray.core.message import message
-from flinkray.scheduler.job_graph import DistributionPattern, Invokable, ResultPartitionType
+from flinkray.scheduler.job_graph import (
+    DistributionPattern,
+    Invokable,
+    JobFile,
+    ResultPartitionType,
+)
 from flinkray.scheduler.slots import WorkerLocation
 from flinkray.scheduler.states import ExecutionState
 
@@ -73,6 +78,7 @@ class JobInformation:
 
     job_id: JobID
     job_name: str
+    files: tuple[JobFile, ...] = ()
 
 
 @message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from flinkray.actors.job_files import JobFiles
 from flinkray.actors.stream_coordinator.gateway import (
     STREAM_COORDINATOR_ENDPOINT,
     CollectorPlace,
@@ -43,11 +44,13 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._job_master_id = arguments.job_master_id
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
         self._hosts = {vertex.vertex_id: self._new_host(vertex) for vertex in arguments.vertices}
+        self._job_files = arguments.files
+        self._files = JobFiles(rpc_service)
         self._alignment = AlignmentGroups()
         self._attempts: dict[str, int] = {}
         """Of source tasks, the latest that was heard of."""
         self._failure: asyncio.Future[None] = rpc_service.loop.create_future()
-        self._failure.add_done_callback(lambda failure: failure.exception())  # it may be not asked
+        self._failure.add_done_callback(_seen)
         self._place: CollectorPlace | None = None
         self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
 
@@ -55,15 +58,20 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._failure.cancel()
         for host in self._hosts.values():
             await host.close()
+        self._files.close()
 
     def _new_host(self, vertex: VertexCode) -> SourceHost:
         async def load(blob_server: str | None) -> Source[object]:
-            code = vertex.code
-            if isinstance(code, BlobKey):
+            async def fetch(key: BlobKey) -> bytes:
                 if blob_server is None:
                     raise RpcConnectionError(f"no blob server is known to have {vertex.name}")
                 client = BlobClient(self.rpc_service, blob_server)
-                code = await client.get(BlobOwner.of_job(self._job_id), code)
+                return await client.get(BlobOwner.of_job(self._job_id), key)
+
+            await self._files.provide(self._job_id, self._job_files, fetch)
+            code = vertex.code
+            if isinstance(code, BlobKey):
+                code = await fetch(code)
             return await self.rpc_service.run_blocking(_load_source, code)
 
         return SourceHost(self, vertex.name, load, self._failed)
@@ -105,6 +113,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             raise CoordinatorReplacedError(
                 f"the coordinator of job {self._job_id} is not that of JobMaster {job_master_id}"
             )
+
+
+def _seen(failure: asyncio.Future[None]) -> None:
+    """Nobody may have asked for it; asyncio need not complain."""
+    if not failure.cancelled():
+        failure.exception()
 
 
 def _load_source(code: bytes) -> Source[object]:

@@ -10,6 +10,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
 from flinkray.rpc import RpcGateway, ask_timeout, oneway
+from flinkray.scheduler.job_graph import JobFile
 
 STREAM_COORDINATOR_ENDPOINT = "streams"
 
@@ -53,6 +54,8 @@ class StreamCoordinatorArguments:
     job_id: JobID
     job_master_id: JobMasterId
     vertices: tuple[VertexCode, ...]
+    files: tuple[JobFile, ...] = ()
+    """That the code imports from."""
 
 
 @message

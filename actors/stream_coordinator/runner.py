@@ -44,7 +44,7 @@ class StreamCoordinatorRunner:
             if vertex.invokable.kind == STREAM and not vertex.inputs
         )
         self._arguments = StreamCoordinatorArguments(
-            graph.job_id, job_master.fencing_token, vertices
+            graph.job_id, job_master.fencing_token, vertices, graph.files
         )
 
     def start(self) -> None:

@@ -7,6 +7,7 @@ import logging
 from functools import partial
 
 from flinkray.actors.batches import MOST_STATES, Batches
+from flinkray.actors.job_files import JobFiles
 from flinkray.actors.settings import apply_rpc_settings
 from flinkray.actors.task_process.deployed import Deployed, TaskResources
 from flinkray.actors.task_process.deployed_parts import DeployedParts
@@ -23,8 +24,9 @@ from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
-from flinkray.actors.task_process.user_code import CodeOrigin, UserCode
+from flinkray.actors.task_process.user_code import CodeOrigin, UserCode, UserFunction
 from flinkray.core import options
+from flinkray.core.blobs import BlobKey
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
@@ -73,7 +75,10 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             producer_state=task_executor.request_partition_state,
         )
         self._functions = FunctionTasks(self._reader, self._partitions, task_executor)
-        self._streams = StreamTasks(self, configuration, self._partitions, self._reader.is_to_come)
+        self._files = JobFiles(rpc_service)
+        self._streams = StreamTasks(
+            self, configuration, self._partitions, self._reader.is_to_come, self._files.cached
+        )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: Batches[TaskExecutionState] = Batches(self, self._tell, MOST_STATES)
         self.terminated.add_done_callback(lambda _: self._abandon())
@@ -81,6 +86,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     async def on_stop(self) -> None:
         await self._streams.close()
         await self._user_code.close()
+        self._files.close()
 
     def _abandon(self) -> None:
         for task in tuple(self._tasks.values()):
@@ -132,13 +138,20 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             self,
             job_id,
             attempt_id,
-            load=partial(self._user_code.load, deployed.task.allocation_id, origin),
+            load=partial(self._load, deployed, origin),
             open_context=resources.open,
             finish=resources.finish,
             report=report,
             interrupt_interval=self._interrupt_interval,
         )
         task.start()
+
+    async def _load(self, deployed: Deployed, origin: CodeOrigin) -> UserFunction:
+        async def fetch(key: BlobKey) -> bytes:
+            return await self._user_code.fetch(origin.job_id, key, origin.blob_server)
+
+        await self._files.provide(origin.job_id, deployed.job.files, fetch)
+        return await self._user_code.load(deployed.task.allocation_id, origin)
 
     async def cancel_tasks(self, attempts: tuple[ExecutionAttemptID, ...]) -> None:
         for attempt_id in attempts:
@@ -164,6 +177,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     async def forget_job(self, job_id: JobID) -> None:
         self._parts.forget(job_id)
         self._reader.forget_job(job_id)
+        self._files.forget(job_id)
 
     async def data_address(self) -> DataAddress:
         return self._streams.data_address()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.collected_results import CollectedResults
@@ -59,6 +59,8 @@ class StreamTaskContext:
     signal: Signal
     check_cancelled: Callable[[], None]
     """Raises."""
+    cached_files: Mapping[str, str]
+    """Where they are, by name."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
 
@@ -78,6 +80,7 @@ class StreamTaskRun:
             ChannelError: a producer or consumer is gone.
         """
         context = self._context
+        plan = replace(plan, cached_files=context.cached_files)
         clock = SystemClock()
         time_service = ProcessingTimeService(clock)
         builder = ChainBuilder(
@@ -139,7 +142,7 @@ class StreamTaskRun:
                 task.close()
         except (ChannelError, PartitionNotFoundError, PartitionReleasedError, RpcError):
             raise  # no fault of an operator
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise operator_error(error, context.name) from error
         self._wait_until_read(loop)
 

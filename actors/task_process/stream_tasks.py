@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from flinkray.actors.stream_coordinator.gateway import (
     CollectorPlace,
@@ -63,11 +63,14 @@ class StreamTasks:
         configuration: Configuration,
         read: ResultPartitions,
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
+        cached_files: Callable[[JobID], Mapping[str, str]],
     ) -> None:
-        """*read*: partitions that are read by calls; collected results are among them."""
+        """*read*: partitions that are read by calls; collected results are among them.
+        *cached_files*: of a job, by name."""
         self._endpoint = endpoint
         self._configuration = configuration
         self._read = read
+        self.cached_files = cached_files
         self._finder = ChannelFinder(
             endpoint.rpc_service,
             configuration.get(options.REQUEST_BACKOFF_INITIAL),
@@ -280,6 +283,7 @@ class StreamTaskResources:
             self._results,
             self._signal,
             cancellation.check,
+            self._tasks.cached_files(deployed.job.job_id),
         )
         return StreamTaskRun(context, self._gate)
 

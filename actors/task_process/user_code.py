@@ -74,11 +74,16 @@ class UserCode:
     async def _load(self, origin: CodeOrigin) -> UserFunction:
         code = origin.code
         if isinstance(code, BlobKey):
-            code = await self._fetch(origin.job_id, code, origin.blob_server)
+            code = await self.fetch(origin.job_id, code, origin.blob_server)
         # importing what it needs may take long
         return await self._rpc_service.run_blocking(load_function, code)
 
-    async def _fetch(self, job_id: JobID, key: BlobKey, blob_server: str | None) -> bytes:
+    async def fetch(self, job_id: JobID, key: BlobKey, blob_server: str | None) -> bytes:
+        """What travels with a job by reference.
+
+        Raises:
+            FlinkRayError: it cannot be fetched.
+        """
         if blob_server is None:
             raise RpcConnectionError(f"job {job_id}: no blob server is known to have its code")
         cache = self._blobs.get(blob_server)

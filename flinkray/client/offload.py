@@ -1,4 +1,4 @@
-"""Taking large user code out of a job graph."""
+"""Taking large user code and files out of a job graph."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from flinkray.scheduler.job_graph import JobGraph
 
 
 def offload(graph: JobGraph, min_size: int) -> tuple[JobGraph, dict[BlobKey, bytes]]:
-    """The graph with keys in place of the largest pieces of user code, and these pieces.
+    """The graph with keys in place of the largest pieces of user code and files, and these pieces.
 
     As many as it takes until what is left in the graph is at most *min_size* bytes together.
     """
-    codes = {
-        index: code
-        for index, vertex in enumerate(graph.vertices)
-        if isinstance(code := vertex.invokable.code, bytes)
-    }
+    vertices, files = list(graph.vertices), list(graph.files)
+    contents = [vertex.invokable.code for vertex in vertices] + [file.content for file in files]
+    pieces = {index: piece for index, piece in enumerate(contents) if isinstance(piece, bytes)}
     blobs: dict[BlobKey, bytes] = {}
-    vertices = list(graph.vertices)
-    left = sum(map(len, codes.values()))
-    for index, code in sorted(codes.items(), key=lambda item: len(item[1]), reverse=True):
+    left = sum(map(len, pieces.values()))
+    for index, piece in sorted(pieces.items(), key=lambda item: len(item[1]), reverse=True):
         if left <= min_size:
             break
-        key = BlobKey.of(code)
-        blobs[key] = code
-        vertex = vertices[index]
-        vertices[index] = replace(vertex, invokable=replace(vertex.invokable, code=key))
-        left -= len(code)
-    return replace(graph, vertices=tuple(vertices)), blobs
+        key = BlobKey.of(piece)
+        blobs[key] = piece
+        if index < len(vertices):
+            vertex = vertices[index]
+            vertices[index] = replace(vertex, invokable=replace(vertex.invokable, code=key))
+        else:
+            place = index - len(vertices)
+            files[place] = replace(files[place], content=key)
+        left -= len(piece)
+    return replace(graph, vertices=tuple(vertices), files=tuple(files)), blobs

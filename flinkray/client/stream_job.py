@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 
 from flinkray.actors.task_process.chain_code import dump_chain
 from flinkray.actors.task_process.stream_tasks import BUFFER_TIMEOUTS
@@ -14,6 +15,7 @@ from flinkray.scheduler.job_graph import (
     IntermediateDataSet,
     Invokable,
     JobEdge,
+    JobFile,
     JobGraph,
     JobType,
     JobVertex,
@@ -32,6 +34,7 @@ def stream_job(
     *,
     slot_profiles: Mapping[str, ResourceProfile] | None = None,
     restart_strategy: RestartStrategy | None = None,
+    files: tuple[JobFile, ...] = (),
     job_id: JobID | None = None,
 ) -> JobGraph:
     """The job of a stream program.
@@ -39,6 +42,7 @@ def stream_job(
     Args:
         slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
         restart_strategy: the cluster's when None.
+        files: that its functions import from or ask for.
         job_id: a new one when None.
 
     Raises:
@@ -54,18 +58,28 @@ def stream_job(
     for chain in chains:
         for edge in ways_out(graph, chain):
             data_sets[id(edge)] = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
+    own_id = job_id or JobID.generate()
     job = JobGraph(
-        job_id or JobID.generate(),
+        own_id,
         graph.job_name,
-        tuple(_vertex(graph, chain, data_sets, profiles) for chain in chains),
+        tuple(_vertex(own_id, graph, chain, data_sets, profiles) for chain in chains),
         restart_strategy,
         JobType.BATCH if graph.batch else JobType.STREAMING,
+        files=files,
     )
     validate(job)
     return job
 
 
+def _vertex_id(job_id: JobID, chain: Chain) -> JobVertexID:
+    """Chains are called alike in all runs of a program; attempts of tasks, which are called by
+    their vertices, must not be, as several jobs may run in one process."""
+    ids = bytes.fromhex(job_id.hex()) + bytes.fromhex(chain.vertex_id)
+    return JobVertexID.from_hex(blake2b(ids, digest_size=16).hexdigest())
+
+
 def _vertex(
+    job_id: JobID,
     graph: StreamGraph,
     chain: Chain,
     data_sets: Mapping[int, IntermediateDataSet],
@@ -75,7 +89,7 @@ def _vertex(
     timeouts = (-1 if r.buffer_timeout is None else r.buffer_timeout for r in plan.results)
     group = chain.head.slot_sharing_group
     return JobVertex(
-        JobVertexID.from_hex(chain.vertex_id),
+        _vertex_id(job_id, chain),
         chain.name,
         chain.parallelism,
         profiles.get(group, _ANY_SLOT),

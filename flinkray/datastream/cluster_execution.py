@@ -19,6 +19,7 @@ from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
+from flinkray.scheduler.job_graph import JobFile
 from flinkray.streaming.graph import StreamGraph
 
 
@@ -27,11 +28,13 @@ def submit(
     graph: StreamGraph,
     groups: dict[str, SlotSharingGroup],
     settings: dict[str, str],
+    files: tuple[JobFile, ...],
 ) -> JobHandle:
     """Begin to run a program.
 
     Args:
         settings: the program's configuration; of it ``restart-strategy.*`` counts.
+        files: that its functions import from or ask for.
 
     Raises:
         ConfigurationError: the restart strategy is none that there is.
@@ -45,7 +48,8 @@ def submit(
     }
     restarts = {k: v for k, v in settings.items() if k.startswith("restart-strategy.")}
     strategy = default_restart_strategy(Configuration(restarts)) if restarts else None
-    return cluster.submit(stream_job(graph, slot_profiles=profiles, restart_strategy=strategy))
+    job = stream_job(graph, slot_profiles=profiles, restart_strategy=strategy, files=files)
+    return cluster.submit(job)
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:

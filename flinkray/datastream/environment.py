@@ -199,6 +199,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
                 self._configuration.get_string("execution.sorted-inputs.memory", "128mb")
             ),
             job_parameters=self._config.get_global_job_parameters(),
+            cached_files={name: path for name, (path, _) in self._cached_files.items()},
         )
         graph = build_graph(self._transformations, settings)
         if clear:
@@ -267,7 +268,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         from flinkray.datastream.cluster_execution import submit
 
         settings = self._configuration.to_dict()
-        return submit(cluster, graph, self._slot_sharing_groups, settings)
+        return submit(cluster, graph, self._slot_sharing_groups, settings, self._job_files())
 
     def close(self) -> None:
         """Nothing is kept open."""

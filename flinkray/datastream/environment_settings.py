@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TypeVar
 
 from flinkray.datastream.flink_settings import FLINK_SETTINGS
@@ -14,6 +16,8 @@ from flinkray.datastream.settings import (
     TimeCharacteristic,
 )
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
+from flinkray.scheduler.job_graph import JobFile, JobFileUse
+from flinkray.streaming.errors import StreamError
 
 _Self = TypeVar("_Self", bound="EnvironmentSettings")
 _default_local_parallelism = 1
@@ -47,11 +51,11 @@ class EnvironmentSettings:
         self._changelog: bool | None = None
         self._time_characteristic = TimeCharacteristic.EventTime
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
-        self._cached_files: dict[str, str] = {}
+        self._cached_files: dict[str, tuple[str, bool]] = {}
+        """By name: path, and whether it is executable."""
         self._python_files: list[str] = []
-        self._python_archives: list[tuple[str, str | None]] = []
-        self._python_requirements: tuple[str, str | None] | None = None
-        self._python_executable: str | None = None
+        self._of_no_effect: dict[str, str] = {}
+        """Calls that clusters refuse, and what to do instead."""
         self._savepoint_directory: str | None = None
 
     def get_config(self) -> ExecutionConfig:
@@ -199,28 +203,58 @@ class EnvironmentSettings:
         return self
 
     def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> None:
-        """A file that tasks find under a name."""
-        self._cached_files[name] = file_path
+        """A file or directory of which tasks have a copy: functions find it by
+        ``runtime_context.get_distributed_cache().get_file(name)``."""
+        self._cached_files[name] = (file_path, executable)
 
     def add_python_file(self, file_path: str) -> None:
-        """A module, package or directory that functions import."""
-        import sys
-
+        """A module, a zip archive or wheel, or a directory that functions import from."""
         self._python_files.append(file_path)
-        folder = file_path.rpartition("/")[0] if file_path.endswith(".py") else file_path
+        is_module = file_path.endswith(".py")
+        folder = os.path.dirname(os.path.abspath(file_path)) if is_module else file_path
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
     def set_python_requirements(
         self, requirements_file_path: str, requirements_cache_dir: str | None = None
     ) -> None:
-        """Packages that functions need, as a requirements file; for clusters."""
-        self._python_requirements = (requirements_file_path, requirements_cache_dir)
+        """Packages that functions need, as a requirements file.  Programs in this process have them
+        installed; clusters refuse it."""
+        self._of_no_effect["set_python_requirements"] = (
+            "install the packages on the cluster's nodes, or in the runtime environment of its Ray"
+        )
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """An archive that is unpacked where functions run; for clusters."""
-        self._python_archives.append((archive_path, target_dir))
+        """An archive that is unpacked where functions run; clusters refuse it."""
+        self._of_no_effect["add_python_archive"] = (
+            "unpack it, and give its directory to register_cached_file (data) or add_python_file "
+            "(code)"
+        )
 
     def set_python_executable(self, python_exec: str) -> None:
-        """The interpreter that runs functions; for clusters."""
-        self._python_executable = python_exec
+        """The interpreter that runs functions; clusters refuse it."""
+        self._of_no_effect["set_python_executable"] = (
+            "functions run in the interpreter of the cluster's Ray, which must be the version of "
+            "the client's"
+        )
+
+    def _job_files(self) -> tuple[JobFile, ...]:
+        """What the program brings along to a cluster.
+
+        Raises:
+            StreamError: it wants something that clusters do not do.
+            JobFileError: a file cannot be read.
+        """
+        from flinkray.client.job_files import take_along
+
+        for call, instead in self._of_no_effect.items():
+            raise StreamError(f"{call} has no effect on a cluster: {instead}")
+        imported = [
+            take_along(path, os.path.basename(path.rstrip("/")), JobFileUse.IMPORT)
+            for path in self._python_files
+        ]
+        cached = [
+            take_along(path, name, JobFileUse.CACHE, executable)
+            for name, (path, executable) in self._cached_files.items()
+        ]
+        return (*imported, *cached)

@@ -152,6 +152,7 @@ class ChainBuilder:
             keyed=planned.keyed,
             seed=self._seed,
             job_parameters=self._plan.job_parameters,
+            cached_files=self._plan.cached_files,
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
             alignment=self._alignment,
         )

@@ -3,7 +3,7 @@ rest of the graph.  That is what travels to the processes that run them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,8 @@ class ChainPlan:
     """For each edge into the head, the head's input that it feeds."""
     auto_watermark_interval: int
     job_parameters: dict[str, str]
+    cached_files: Mapping[str, str]
+    """Paths by name, here: of the client; tasks on a cluster have their own."""
 
     @property
     def is_source(self) -> bool:
@@ -114,6 +116,7 @@ def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
         [edge.input_index for edge in chain.head.inputs],
         graph.auto_watermark_interval,
         dict(graph.job_parameters),
+        dict(graph.cached_files),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from flinkray.core.errors import FlinkRayError
 
 _OURS = ("flinkray.streaming", "flinkray.state", "flinkray.datastream", "flinkray.actors")
+_LEADING = (*_OURS, "flinkray.rpc", "asyncio", "concurrent.futures")
+"""Modules by whose frames enumerators are reached, too."""
 
 
 class StreamError(FlinkRayError):
@@ -41,7 +43,10 @@ class OperatorError(FlinkRayError):
         self.occasion = occasion
 
     def __str__(self) -> str:
-        lines = [self.story.rstrip(), f"in operator {self.operator!r}, subtask {self.subtask}"]
+        place = f"in operator {self.operator!r}"
+        if self.subtask != self.operator:
+            place += f", subtask {self.subtask}"
+        lines = [self.story.rstrip(), place]
         if self.record:
             lines.append(f"on record {self.record}")
         elif self.occasion:
@@ -113,14 +118,17 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
     )
 
 
-def _is_ours(step: TracebackType) -> bool:
+def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
     module = str(step.tb_frame.f_globals.get("__name__", ""))
-    return module.startswith(_OURS)
+    return module.startswith(modules)
 
 
 def _user_frames(error: BaseException) -> TracebackType | None:
-    """Without the package's frames that lead to the user's; all where there is none of the user."""
+    """Without the package's frames that lead to the user's.  Where there is none of the user: none
+    of an error of the package, which says what to change; else all."""
     step = error.__traceback__
-    while step is not None and _is_ours(step):
+    while step is not None and _is_ours(step, _LEADING):
         step = step.tb_next
-    return error.__traceback__ if step is None else step
+    if step is None and not isinstance(error, FlinkRayError):
+        return error.__traceback__
+    return step

@@ -61,6 +61,7 @@ class StreamGraph:
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
     job_parameters: dict[str, str] = field(default_factory=dict)
+    cached_files: dict[str, str] = field(default_factory=dict)
     batch: bool = False
     """All input is bounded, and results are those of the whole of it."""
 

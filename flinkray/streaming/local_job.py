@@ -235,7 +235,7 @@ class LocalJob:
     def _guarded(self, acting: StreamTask | SourceCoordinator, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function must not end the program
             raise operator_error(error, acting.name) from error
 
     @contextmanager

@@ -131,6 +131,7 @@ class OperatorContext:
     keyed: bool = False
     seed: int = 0
     job_parameters: Mapping[str, str] = field(default_factory=dict)
+    cached_files: Mapping[str, str] = field(default_factory=dict)
     metrics: MetricGroup = field(default_factory=MetricGroup)
     alignment: TaskAlignment | None = None
     """Of tasks that read a source."""
@@ -185,6 +186,7 @@ class StreamOperator:
             max_parallelism=context.max_parallelism,
             attempt_number=context.attempt_number,
             job_parameters=context.job_parameters,
+            cached_files=context.cached_files,
             metrics=context.metrics,
             keyed_state=self.keyed_state,
         )

@@ -73,6 +73,21 @@ class Row:
             name: _as_plain(value) for name, value in zip(self._fields, self._values, strict=False)
         }
 
+    def values_by(self, names: Sequence[str]) -> list[Any]:
+        """The values in the order of *names*; of a row without names, in its own order.
+
+        Raises:
+            ValueError: it has not just these names.
+        """
+        fields = self._fields
+        if fields is None or fields == names:
+            return list(self._values)
+        if sorted(fields) != sorted(names):
+            raise ValueError(
+                f"{self!r} has the fields {fields}, its declared type has {list(names)}"
+            )
+        return [self._values[fields.index(name)] for name in names]
+
     @staticmethod
     def of_kind(row_kind: RowKind, *values: Any) -> Row:
         """A row of that kind, by position."""

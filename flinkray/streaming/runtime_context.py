@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flinkray.core.errors import FlinkRayError
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -26,6 +27,32 @@ from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.window_functions import KeyedStateStore
 
 
+class DistributedCache:
+    """Copies of the client's files, where the function runs."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def get_file(self, name: str) -> str:
+        """The path of a file or directory; not to be changed, others read it, too.
+
+        Raises:
+            CachedFileError: nothing was registered under that name.
+        """
+        path = self._paths.get(name)
+        if path is None:
+            known = ", ".join(map(repr, self._paths)) or "none"
+            raise CachedFileError(
+                f"no file is registered as {name!r}, known are: {known}; call "
+                "register_cached_file before execute"
+            )
+        return path
+
+
+class CachedFileError(FlinkRayError):
+    """A function asks for a file that the program has not registered."""
+
+
 class RuntimeContext(KeyedStateStore):
     """Where a function runs, its metrics, and its keyed state."""
 
@@ -37,6 +64,7 @@ class RuntimeContext(KeyedStateStore):
         max_parallelism: int,
         attempt_number: int,
         job_parameters: Mapping[str, str],
+        cached_files: Mapping[str, str],
         metrics: MetricGroup,
         keyed_state: HeapKeyedStateBackend | None,
     ) -> None:
@@ -46,6 +74,7 @@ class RuntimeContext(KeyedStateStore):
         self._max_parallelism = max_parallelism
         self._attempt_number = attempt_number
         self._job_parameters = dict(job_parameters)
+        self._cache = DistributedCache(cached_files)
         self._metrics = metrics
         self._keyed_state = keyed_state
 
@@ -79,6 +108,10 @@ class RuntimeContext(KeyedStateStore):
     def get_job_parameter(self, key: str, default_value: str) -> str:
         """A global parameter of the job."""
         return self._job_parameters.get(key, default_value)
+
+    def get_distributed_cache(self) -> DistributedCache:
+        """The files that the program has registered with ``register_cached_file``."""
+        return self._cache
 
     def get_metrics_group(self) -> MetricGroup:
         """Where the function registers metrics."""

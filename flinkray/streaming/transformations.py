@@ -110,6 +110,7 @@ class GraphSettings:
     batch: bool = False
     sort_memory: int = DEFAULT_MEMORY
     job_parameters: dict[str, str] = field(default_factory=dict)
+    cached_files: dict[str, str] = field(default_factory=dict)
 
 
 def build_graph(transformations: Iterable[Transformation], settings: GraphSettings) -> StreamGraph:
@@ -123,6 +124,7 @@ def build_graph(transformations: Iterable[Transformation], settings: GraphSettin
         chaining_enabled=settings.chaining_enabled,
         auto_watermark_interval=settings.auto_watermark_interval,
         job_parameters=dict(settings.job_parameters),
+        cached_files=dict(settings.cached_files),
         batch=settings.batch,
     )
     builder = _Builder(graph, settings)

@@ -98,6 +98,7 @@ class RowTypeInfo(_Composite):
     ) -> None:
         super().__init__("RowTypeInfo", field_types)
         names = [f"f{place}" for place in range(len(self.field_types))]
+        self._is_named = field_names is not None
         self.field_names = list(field_names) if field_names is not None else names
         if len(self.field_names) != len(self.field_types):
             raise ValueError(
@@ -109,7 +110,7 @@ class RowTypeInfo(_Composite):
         return list(self.field_names)
 
     def converter(self) -> Convert | None:
-        names = self.field_names
+        names, named = self.field_names, self._is_named
         converters = self._field_converters()
         plain = not any(converters)
 
@@ -118,7 +119,7 @@ class RowTypeInfo(_Composite):
                 if plain and value._fields == names:
                     return value
                 kind = value.get_row_kind()
-                values = list(value)
+                values = value.values_by(names) if named else list(value)
             elif isinstance(value, dict):
                 kind = None
                 values = [value[name] for name in names]

@@ -12,6 +12,7 @@ from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.task_errors import TaskError
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, IntermediateDataSetID, JobVertexID
+from flinkray.core.options import TASK_CANCELLATION_TIMEOUT
 from flinkray.scheduler.job_graph import PYTHON, Invokable, ResultPartitionType
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import (
@@ -188,3 +189,25 @@ async def test_results_of_a_job_keep_the_executor_until_its_master_is_gone(tmp_p
 
     assert (await executor.find_partitions(JOB, DATA_SET)).partitions == ()
     assert await executor.can_be_released()
+
+
+@on_virtual_time
+async def test_a_later_task_is_not_ended_because_an_earlier_one_of_its_name_was_cancelled(
+    tmp_path: Path,
+) -> None:
+    """Another JobMaster of the job counts attempts anew; it was killed with its process."""
+    bench = Bench(tmp_path)
+    executor, master = await start(bench)
+    states = States(master)
+    one = deployments(vertex(waits), A)
+    attempt = attempt_of(vertex(waits), one.tasks[0])
+    assert await executor.submit_tasks(one, MASTER, None) == ()
+    await states.until(ExecutionState.RUNNING)
+    assert await executor.cancel_tasks((attempt,), MASTER) == ()
+    await states.until(ExecutionState.CANCELED)
+    assert await executor.submit_tasks(one, MASTER, None) == ()
+    await states.until(ExecutionState.RUNNING)
+
+    await asyncio.sleep(2 * TASK_CANCELLATION_TIMEOUT.default)
+
+    assert states.all[-1].state is ExecutionState.RUNNING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.blob import BlobNotFoundError, BlobOwner, BlobServer, BlobServerGateway, BlobStore
@@ -14,7 +15,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.ha import MemoryDirectory
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex
+from flinkray.scheduler.job_graph import SPARK, Invokable, JobFile, JobFileUse, JobGraph, JobVertex
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 
@@ -93,3 +94,18 @@ async def test_code_that_the_cluster_lost_again_is_uploaded_again() -> None:
     (key,) = blobs
     assert await gateway.get(owner, key, 0, 1000) == b"a" * 200
     await asyncio.gather(connection.close(), client.close(), masters.close())
+
+
+def test_files_are_taken_out_like_code_the_largest_first() -> None:
+    small, large = (
+        JobFile(name, JobFileUse.CACHE, name.encode() * 100) for name in ("a", "words.txt")
+    )
+    job = replace(graph(b"code"), files=(small, large))
+
+    offloaded, blobs = offload(job, 200)
+
+    key = BlobKey.of(b"words.txt" * 100)
+    assert offloaded.files == (small, replace(large, content=key))
+    assert codes_of(offloaded) == [b"code"]
+    assert blobs == {key: b"words.txt" * 100}
+    assert offloaded.blobs == (key,), "kept as long as the job"

@@ -5,13 +5,16 @@ The cluster is a MiniCluster; tests/system has some of this on Ray.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flinkray.client.job_files import JobFileError
 from flinkray.core.errors import JobCancelledError, JobExecutionError
 from flinkray.datastream import (
     BroadcastProcessFunction,
@@ -28,10 +31,15 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.common import Time
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
-from flinkray.datastream.connectors import DiscardingSink
+from flinkray.datastream.connectors import (
+    DiscardingSink,
+    FileSource,
+    FixedSplitsEnumerator,
+    IteratorSource,
+)
 from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from tests.datastream.threads import none_left
 
@@ -239,6 +247,133 @@ def test_an_operator_that_cannot_be_sent_is_named_at_submission(cluster: Threade
     env.from_collection([1]).map(lambda v: (v, lock)).name("locked").print()
     with pytest.raises(StreamError, match=r"'locked' cannot be sent .*lock"):
         env.execute()
+
+
+def test_two_runs_of_one_program_do_not_meet_in_the_process_that_they_share(tmp_path: Path) -> None:
+    """Their vertices had the same ids, and with them the attempts of their tasks."""
+    one_process = {**SLOTS, "taskmanager.slots-per-task-process": "2"}
+    with threaded_cluster(str(tmp_path), configuration=one_process) as cluster:
+
+        def run(last: int) -> CloseableIterator:
+            numbers = on(cluster).set_parallelism(1).from_sequence(1, last)
+            results = numbers.map(lambda v: v).execute_and_collect()
+            assert isinstance(results, CloseableIterator)
+            return results
+
+        with run(20_000) as one, run(30_000) as other:
+            first = next(one), next(other)  # both run
+            assert first == (1, 1)
+            assert (sum(1 for _ in one), sum(1 for _ in other)) == (19_999, 29_999)
+
+
+def test_functions_find_files_that_were_registered(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("to be")
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "one.txt").write_text("or not")
+    for env in (local(), on(cluster)):
+        env.register_cached_file(str(words), "words")
+        env.register_cached_file(str(folder), "folder", executable=True)
+        found = env.from_collection([1]).map(Reading()).execute_and_collect(limit=1)
+        assert found == [("to be", "or not")]
+
+
+class Reading(MapFunction):
+    def open(self, runtime_context: Any) -> None:
+        cache = runtime_context.get_distributed_cache()
+        self.words = Path(cache.get_file("words")).read_text()
+        self.more = Path(cache.get_file("folder"), "one.txt").read_text()
+
+    def map(self, value: Any) -> Any:
+        return self.words, self.more
+
+
+def test_a_file_that_was_not_registered_is_named(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("")
+    for env in (local(), on(cluster)):
+        env.register_cached_file(str(tmp_path / "other.txt"), "other")
+        env.from_collection([1]).map(Reading()).print()
+        with pytest.raises(
+            (OperatorError, JobExecutionError),
+            match="no file is registered as 'words', known are: 'other'",
+        ):
+            env.execute()
+
+
+def test_a_file_that_is_not_there_is_refused_by_the_client(cluster: ThreadedCluster) -> None:
+    env = on(cluster)
+    env.add_python_file("no/such/module.py")
+    env.from_collection([1]).print()
+    with pytest.raises(JobFileError, match=r"no/such/module\.py cannot be sent along"):
+        env.execute()
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        (lambda env: env.set_python_requirements("requirements.txt"), "install the packages"),
+        (lambda env: env.add_python_archive("data.zip"), "register_cached_file"),
+        (lambda env: env.set_python_executable("python3"), "the interpreter of the cluster's Ray"),
+    ],
+)
+def test_what_clusters_do_not_do_is_refused_and_not_ignored(
+    call: Callable[[StreamExecutionEnvironment], None], instead: str, cluster: ThreadedCluster
+) -> None:
+    env = on(cluster)
+    call(env)
+    env.from_collection([1]).print()
+    with pytest.raises(StreamError, match=f"has no effect on a cluster: .*{instead}"):
+        env.execute()
+
+
+@pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
+def test_a_function_that_exits_fails_the_program_by_its_name(
+    env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment], cluster: ThreadedCluster
+) -> None:
+    env = env_of(cluster)
+    env.from_collection([7]).map(lambda v: sys.exit(v)).name("leaves").print()
+    with pytest.raises(
+        (OperatorError, JobExecutionError), match="SystemExit: 7\nin operator 'leaves'"
+    ):
+        env.execute()
+
+
+class NoWay(FixedSplitsEnumerator[int]):
+    def start(self) -> None:
+        raise LookupError("no way to the queue")
+
+
+class Unreachable(IteratorSource):
+    def create_enumerator(self, context: Any, clock: Any) -> Any:
+        return NoWay(context, [0])
+
+
+@pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
+def test_the_error_of_an_enumerator_begins_with_the_users_frames(
+    env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment], cluster: ThreadedCluster
+) -> None:
+    env = env_of(cluster)
+    env.from_source(Unreachable(lambda: [1]), None, "queue").print()
+    with pytest.raises((OperatorError, JobExecutionError)) as failed:
+        env.execute()
+    text = str(failed.value)
+    assert text.count("  File ") == 1
+    assert "in start" in text
+    assert "LookupError: no way to the queue\nin operator 'enumerator of Source: queue" in text
+    assert "subtask" not in text
+
+
+def test_an_error_that_says_what_to_change_shows_no_frames_of_the_framework(
+    cluster: ThreadedCluster,
+) -> None:
+    env = on(cluster)
+    env.from_source(FileSource("no/such/folder"), None, "files").print()
+    with pytest.raises(JobExecutionError, match="there is no file or directory") as failed:
+        env.execute()
+    assert "File " not in str(failed.value)
 
 
 def test_results_are_an_iterator_that_can_be_closed_early(cluster: ThreadedCluster) -> None:

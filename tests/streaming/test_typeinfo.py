@@ -95,3 +95,19 @@ def test_row_survives_pickling() -> None:
     row = _row(["a"], [1], RowKind.UPDATE_AFTER)
     assert pickle.loads(pickle.dumps(row)) == row
     assert hash(row) == hash(_row(["a"], [1]))
+
+
+def test_named_rows_become_rows_of_a_named_type_by_their_names() -> None:
+    """PyFlink's coder asks rows for their fields by name; by position, values changed places."""
+    convert = Types.ROW_NAMED(["word", "n"], [Types.STRING(), Types.INT()]).converter()
+    assert convert is not None
+    row = convert(Row(word="to", n=1))
+    assert (row.word, row.n, list(row)) == ("to", 1, ["to", 1])
+    assert list(convert(Row("to", 1))) == ["to", 1], "without names: by position"
+
+
+def test_a_row_with_other_names_than_its_declared_type_is_refused() -> None:
+    convert = Types.ROW_NAMED(["word", "n"], [Types.STRING(), Types.INT()]).converter()
+    assert convert is not None
+    with pytest.raises(ValueError, match=r"has the fields \['number', 'word'\], its declared type"):
+        convert(Row(word="to", number=1))

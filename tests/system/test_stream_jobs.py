@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ray.util.state import list_actors
 import flinkray
 from flinkray.client import ClusterClient
 from flinkray.core.errors import JobCancelledError, JobExecutionError
-from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from flinkray.datastream import MapFunction, RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import StuckAt
@@ -75,6 +76,37 @@ def test_records_of_the_programs_own_classes_travel_between_processes(
     pids = {pid for _, pid in found}
     assert len(pids) == 2
     assert pids <= set(task_processes().values())
+
+
+class Pricing(MapFunction):
+    """Imports what only came along with the program."""
+
+    def open(self, runtime_context: Any) -> None:
+        from pricing_of_streams import price  # type: ignore[import-not-found]
+
+        cache = runtime_context.get_distributed_cache()
+        self.price, self.factor = price, int(Path(cache.get_file("factor")).read_text())
+
+    def map(self, value: Any) -> Any:
+        return self.price(value) * self.factor
+
+
+def test_programs_bring_modules_and_files_each_its_own(
+    streams: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one gets its module, although the process has imported the first one's."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for number, large in ((2, ""), (3, "x" * 2**20)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        code = f"filling = {large!r}\ndef price(value):\n    return value + {number}\n"
+        (folder / "pricing_of_streams.py").write_text(code)
+        (folder / "factor.txt").write_text("10")
+        env = on(streams)
+        env.add_python_file(str(folder / "pricing_of_streams.py"))
+        env.register_cached_file(str(folder / "factor.txt"), "factor")
+        priced = env.from_sequence(1, 4).rebalance().map(Pricing()).execute_and_collect()
+        assert sorted(priced) == [(v + number) * 10 for v in range(1, 5)]
 
 
 def open_files(pids: set[int]) -> int:

@@ -1,0 +1,46 @@
+"""Taking files of the client along with a job."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.scheduler.job_graph import JobFile, JobFileUse
+
+_LEFT_OUT = "__pycache__"
+
+
+class JobFileError(FlinkRayError):
+    """A file that is to travel with a job cannot be read; the text names it."""
+
+
+def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = False) -> JobFile:
+    """Read a file, or pack a directory.
+
+    Raises:
+        JobFileError: there is no such file, or it cannot be read.
+    """
+    file = Path(path).expanduser()
+    try:
+        if file.is_dir():
+            return JobFile(name, use, _packed(file), is_directory=True)
+        return JobFile(name, use, file.read_bytes(), is_executable=is_executable)
+    except OSError as error:
+        raise JobFileError(
+            f"{path} cannot be sent along with the program: {error.strerror}; it must be a file or "
+            "directory of this machine"
+        ) from error
+
+
+def _packed(directory: Path) -> bytes:
+    """The same bytes for the same files, whenever they were written."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(directory.rglob("*")):
+            if file.is_file() and _LEFT_OUT not in file.parts:
+                member = zipfile.ZipInfo(file.relative_to(directory).as_posix())
+                member.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(member, file.read_bytes())
+    return packed.getvalue()
