@@ -122,11 +122,10 @@ class ClusterRunner:
     def _processor_seconds(self) -> float:
         """Of the processes of tasks, until now."""
         spent = 0.0
-        for process in psutil.Process().children(recursive=True):
+        for process in task_processes():
             with suppress(psutil.NoSuchProcess):
-                if " ".join(process.cmdline()).startswith("ray::TaskProcess"):
-                    times = process.cpu_times()
-                    spent += times.user + times.system
+                times = process.cpu_times()
+                spent += times.user + times.system
         return spent
 
     def notes(self) -> list[str]:
@@ -134,6 +133,16 @@ class ClusterRunner:
 
     def close(self) -> None:
         self._cluster.close()
+
+
+def task_processes() -> list[psutil.Process]:
+    """Of clusters that this process has started."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if " ".join(process.cmdline()).startswith("ray::TaskProcess"):
+                found.append(process)
+    return found
 
 
 def wait_for_standbys(cluster_id: str) -> None:
