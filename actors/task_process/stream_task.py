@@ -17,6 +17,7 @@ from flinkray.streaming.errors import operator_error
 from flinkray.streaming.metrics import Counter, Gauge, Meter, MetricGroup
 from flinkray.streaming.network import (
     ChannelError,
+    ChannelMetrics,
     ChannelSource,
     NetworkInputGate,
     PartitionNotFoundError,
@@ -114,7 +115,13 @@ class StreamTaskRun:
             time_service,
         )
         loop = TaskLoop(task, context.signal, clock, context.check_cancelled, context.splits)
-        context.metrics.gauge("idleTimeMs", lambda: int(loop.idle_seconds * 1000))
+        times = TaskTimes(loop, context.partitions)
+        context.metrics.gauge("busyTimeMs", times.busy)
+        context.metrics.gauge("idleTimeMs", times.idle)
+        if inputs:
+            context.metrics.gauge(
+                "currentInputWatermark", lambda: min(taking.valve.current for taking in inputs)
+            )
         try:
             self._run(task, loop)
         finally:
@@ -124,7 +131,7 @@ class StreamTaskRun:
         context = self._context
         for partition in context.partitions:
             partition.listen(context.signal.set)
-            register_output(context.metrics, partition.metrics)
+        register_output(context.metrics, lambda: total_metrics(context.partitions))
         if self._gate is not None:
             register_input(context.metrics, self._gate.metrics)
         try:
@@ -180,6 +187,30 @@ class StreamTaskRun:
                 counts[index] += 1
         ports = head.inputs()
         return [TaskInput(p, c) for p, c in zip(ports, counts, strict=True)], channel_inputs
+
+
+def total_metrics(partitions: Sequence[ResultPartition]) -> ChannelMetrics:
+    """Of all of a task's results."""
+    total = ChannelMetrics()
+    for partition in partitions:
+        total += partition.metrics()
+    return total
+
+
+class TaskTimes:
+    """How a task's time divides, in milliseconds: what it has waited for without a consumer's
+    having no room was for something to do."""
+
+    def __init__(self, loop: TaskLoop, partitions: Sequence[ResultPartition]) -> None:
+        self._loop = loop
+        self._partitions = partitions
+
+    def busy(self) -> int:
+        return int((self._loop.elapsed() - self._loop.waited()) * 1000)
+
+    def idle(self) -> int:
+        held_up = max((p.metrics().back_pressured_seconds for p in self._partitions), default=0.0)
+        return max(0, int((self._loop.waited() - held_up) * 1000))
 
 
 def _own_operator(planned: PlannedOperator) -> StreamOperator:

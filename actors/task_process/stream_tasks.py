@@ -26,6 +26,7 @@ from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.produced import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task import StreamTaskContext, StreamTaskRun
+from flinkray.actors.task_process.task_metrics import TaskMetrics
 from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
@@ -34,6 +35,7 @@ from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler import distribution
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
+from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.network import (
     ChannelSource,
     DataAddress,
@@ -71,6 +73,8 @@ class StreamTasks:
         self._configuration = configuration
         self._read = read
         self.cached_files = cached_files
+        self.metrics = TaskMetrics()
+        endpoint.rpc_service.samplers.append(self.metrics.samples)
         self._finder = ChannelFinder(
             endpoint.rpc_service,
             configuration.get(options.REQUEST_BACKOFF_INITIAL),
@@ -233,6 +237,7 @@ class StreamTaskResources:
         self._alignment = None if self._splits is None else self._alignment_client()
         self._results: CollectedResults | None = None
         self._place: CollectorPlace | None = None
+        self._metrics: MetricGroup | None = None
         self._announcing: asyncio.Task[None] | None = None
 
     def _split_client(self) -> SplitClient | None:
@@ -285,7 +290,13 @@ class StreamTaskResources:
             cancellation.check,
             self._tasks.cached_files(deployed.job.job_id),
         )
+        self._metrics = context.metrics
+        self._tasks.metrics.begun(*self._metrics_key(), context.metrics)
         return StreamTaskRun(context, self._gate)
+
+    def _metrics_key(self) -> tuple[str, str, int]:
+        deployed = self._deployed
+        return deployed.job.job_name, deployed.vertex.name, deployed.task.subtask_index
 
     def _announce(self, read: ReadPartition) -> None:
         self._place = self._tasks.collect(self._deployed, read)
@@ -316,6 +327,8 @@ class StreamTaskResources:
         reason = None
         if state.state is not ExecutionState.FINISHED:
             reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"
+        if self._metrics is not None:
+            self._tasks.metrics.ended(*self._metrics_key(), self._metrics)
         if self._splits is not None:
             self._splits.close()
         if self._alignment is not None:

@@ -18,7 +18,7 @@ from flinkray.rpc.gateway import (
 from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
 from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
 from flinkray.rpc.mailbox import TimerHandle
-from flinkray.rpc.metrics import LatencyHistogram, MethodMetrics, RpcMetrics
+from flinkray.rpc.metrics import LatencyHistogram, MethodMetrics, MetricSample, RpcMetrics
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.registration import (
     RegisteredRpcConnection,
@@ -47,6 +47,7 @@ __all__ = [
     "LocalRpcService",
     "LoopClock",
     "MethodMetrics",
+    "MetricSample",
     "PeriodicTask",
     "Placement",
     "RayRpcService",

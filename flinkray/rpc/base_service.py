@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
 from flinkray.rpc.exports import exports_of
 from flinkray.rpc.gateway import RpcGateway
-from flinkray.rpc.metrics import RpcMetrics, RpcRecorder
+from flinkray.rpc.metrics import MetricSample, RpcMetrics, RpcRecorder
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.proxy import Binding, binding_of, make_proxy
 from flinkray.rpc.service import RpcService
@@ -61,6 +61,7 @@ class BaseRpcService(RpcService):
         """Differs for each process that ever had this name."""
         self.clock = clock
         self.ask_timeout = ask_timeout
+        self.samplers: list[Callable[[], Iterable[MetricSample]]] = []
         self.max_frame_size = max_frame_size
         self.max_pending_calls = MAX_PENDING_CALLS
         self.max_pending_bytes = MAX_PENDING_BYTES

@@ -6,7 +6,7 @@ of bits of the latency in microseconds.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from flinkray.core.message import message
 
@@ -68,6 +68,20 @@ class RpcMetrics:
     """What this process has called."""
     handled: dict[str, MethodMetrics] = field(default_factory=dict)
     """What its endpoints have handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSample:
+    """A figure of something else than calls, which is exported with theirs."""
+
+    name: str
+    """As Prometheus has it, without prefix and suffix."""
+    description: str
+    value: float
+    tags: dict[str, str]
+    """Of the same names in all samples of a name."""
+    is_total: bool = False
+    """True: it only grows, until whatever it is of begins anew."""
 
 
 class MethodRecorder:

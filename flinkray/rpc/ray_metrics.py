@@ -6,11 +6,17 @@ does nothing for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ray.util.metrics import Counter, Gauge
 
-from flinkray.rpc.metrics import BUCKETS, LatencyHistogram, MethodMetrics, RpcMetrics
+from flinkray.rpc.metrics import (
+    BUCKETS,
+    LatencyHistogram,
+    MethodMetrics,
+    MetricSample,
+    RpcMetrics,
+)
 
 QUANTILES = (0.5, 0.99)
 
@@ -28,6 +34,10 @@ class MetricsExporter:
         self._process = process_name
         self._last = RpcMetrics()
         self._last_refused = 0
+        self._gauges: dict[str, Gauge] = {}
+        self._counters: dict[str, Counter] = {}
+        self._totals: dict[tuple[str, ...], float] = {}
+        """Of samples, what was exported last."""
         self._calls = Counter("flinkray_rpc_calls", "Calls of gateway methods.", _TAGS)
         self._failures = Counter("flinkray_rpc_failures", "Calls that failed.", _TAGS)
         self._latency = Gauge(
@@ -43,8 +53,16 @@ class MetricsExporter:
             "flinkray_rpc_connections", "Connections to other processes.", ("process",)
         )
 
-    def export(self, metrics: RpcMetrics, refused_frames: int, connections: int) -> None:
-        """All three are totals of now."""
+    def export(
+        self,
+        metrics: RpcMetrics,
+        refused_frames: int,
+        connections: int,
+        samples: Sequence[MetricSample] = (),
+    ) -> None:
+        """All are totals of now."""
+        for sample in samples:
+            self._export_sample(sample)
         for tags, now, before in self._pairs(metrics):
             if now.calls > before.calls:
                 self._calls.inc(now.calls - before.calls, tags)
@@ -61,6 +79,25 @@ class MetricsExporter:
             self._refused.inc(refused_frames - self._last_refused, {"process": self._process})
         self._last_refused = refused_frames
         self._connections.set(connections, {"process": self._process})
+
+    def _export_sample(self, sample: MetricSample) -> None:
+        tags = {"process": self._process, **sample.tags}
+        names = tuple(tags)
+        if not sample.is_total:
+            gauge = self._gauges.get(sample.name)
+            if gauge is None:
+                gauge = self._gauges[sample.name] = Gauge(sample.name, sample.description, names)
+            gauge.set(sample.value, tags)
+            return
+        counter = self._counters.get(sample.name)
+        if counter is None:
+            counter = self._counters[sample.name] = Counter(sample.name, sample.description, names)
+        series = sample.name, *tags.values()
+        before = self._totals.get(series, 0.0)
+        gained = sample.value - before if sample.value >= before else sample.value  # begun anew
+        self._totals[series] = sample.value
+        if gained > 0:
+            counter.inc(gained, tags)
 
     def _pairs(
         self, metrics: RpcMetrics

@@ -186,8 +186,9 @@ class RayRpcService(BaseRpcService):
             await asyncio.sleep(interval)
             if self.metrics_export_interval <= 0:
                 return
+            samples = [sample for sampler in self.samplers for sample in sampler()]
             await self._ray(
-                exporter.export, self.metrics, self.refused_frames, len(self.connections())
+                exporter.export, self.metrics, self.refused_frames, len(self.connections()), samples
             )
 
     # --- being reached ------------------------------------------------------------------------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
 from flinkray.rpc.gateway import RpcGateway
-from flinkray.rpc.metrics import RpcMetrics
+from flinkray.rpc.metrics import MetricSample, RpcMetrics
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.socket_access import SocketAccess
 from flinkray.rpc.spec import EndpointSpec
@@ -41,6 +41,8 @@ class RpcService(ABC):
     """Seconds between two exports of :attr:`metrics`, on services that have where to: on Ray, to
     its metrics endpoint; 0: none.  A new value holds after the next export, 0 at
     once and for good."""
+    samplers: list[Callable[[], Iterable[MetricSample]]]
+    """Called at each export, on :attr:`loop`: what else is exported."""
     max_frame_size: int
     """Bytes; a larger message is refused.  A new value holds for connections made later."""
     max_pending_calls: int

@@ -105,8 +105,9 @@ class MetricGroup:
         return self._metrics[name]
 
     def all(self) -> dict[str, Any]:
-        """Every metric below this group by its full name."""
-        found = {".".join((*self._path, name)): metric for name, metric in self._metrics.items()}
-        for group in self._groups.values():
+        """Every metric below this group by its full name; from any thread."""
+        metrics, groups = tuple(self._metrics.items()), tuple(self._groups.values())
+        found = {".".join((*self._path, name)): metric for name, metric in metrics}
+        for group in groups:
             found.update(group.all())
         return found

@@ -51,8 +51,9 @@ class TaskLoop:
         self._check = check
         self._splits = splits
         self._source = task.head if isinstance(task.head, SourceOperator) else None
-        self.idle_seconds = 0.0
-        """For which the task had nothing to do, or no room for results."""
+        self._begun = time.perf_counter()
+        self._waited = 0.0
+        self._waiting_since: float | None = None
         task.mailbox.listen(signal.set)
 
     def run(self) -> None:
@@ -65,6 +66,15 @@ class TaskLoop:
             self._pass_on_request()
             if not progressed and not task.finished:
                 self._wait()
+
+    def elapsed(self) -> float:
+        """Seconds since the task began; like :meth:`waited`, from any thread."""
+        return time.perf_counter() - self._begun
+
+    def waited(self) -> float:
+        """Seconds for which it had nothing to do, or no room for results."""
+        since = self._waiting_since
+        return self._waited + (0.0 if since is None else time.perf_counter() - since)
 
     def wait_until(self, is_done: Callable[[], bool]) -> None:
         """For what the signal tells of; the task has ended."""
@@ -96,9 +106,10 @@ class TaskLoop:
             self._splits.request_split()
 
     def _wait(self) -> None:
-        begun = time.perf_counter()
+        begun = self._waiting_since = time.perf_counter()
         self._signal.wait(self._longest_wait())
-        self.idle_seconds += time.perf_counter() - begun
+        self._waiting_since = None
+        self._waited += time.perf_counter() - begun
 
     def _longest_wait(self) -> float:
         """Seconds; -1: until the signal."""

@@ -1,10 +1,11 @@
-"""The program in the README does what a reader expects of it."""
+"""The programs in the README do what a reader expects of them."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,36 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+def output_of_program(mark: str, folder: Path) -> str:
+    """Of the README's program with that text in it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    programs = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (program,) = (program for program in programs if mark in program)
+    script = folder / "program.py"
+    script.write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_stream_program_of_the_readme_counts_all_readings(tmp_path: Path) -> None:
+    printed = output_of_program("StreamExecutionEnvironment", tmp_path)
+    counts: Counter[int] = Counter()
+    for sensor, count in re.findall(r"^sensor (\d): (\d+) readings$", printed, re.M):
+        counts[int(sensor)] += int(count)
+    assert counts == dict.fromkeys(range(10), 10000)
+    assert printed.count("5000 readings") == 20
+
+
 @pytest.mark.ray
 @pytest.mark.spark
 @pytest.mark.slow
 def test_program_of_the_readme_prints_the_sums_of_squares(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    program = re.search(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    assert program is not None
-    script = tmp_path / "squares.py"
-    script.write_text(program[1], encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stderr
-    printed = {tuple(map(int, row)) for row in re.findall(r"^\d+ +(\d) +(\d+)$", done.stdout, re.M)}
+    printed = output_of_program("SparkSession", tmp_path)
+    found = {tuple(map(int, row)) for row in re.findall(r"^\d+ +(\d) +(\d+)$", printed, re.M)}
     expected = {(digit, sum(n * n for n in range(digit, 1_000_000, 10))) for digit in range(10)}
-    assert printed == expected
+    assert found == expected

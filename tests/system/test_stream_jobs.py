@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,13 @@ from ray.util.state import list_actors
 import flinkray
 from flinkray.client import ClusterClient
 from flinkray.core.errors import JobCancelledError, JobExecutionError
-from flinkray.datastream import MapFunction, RuntimeExecutionMode, StreamExecutionEnvironment
+from flinkray.datastream import (
+    MapFunction,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    TimestampAssigner,
+    WatermarkStrategy,
+)
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import StuckAt
@@ -31,6 +40,7 @@ CONFIGURATION = {
     "restart-strategy.fixed-delay.attempts": "2",
     "restart-strategy.fixed-delay.delay": "100 ms",
     "task.cancellation.interval": "200 ms",
+    "rpc.metrics.export-interval": "200 ms",
 }
 
 
@@ -107,6 +117,59 @@ def test_programs_bring_modules_and_files_each_its_own(
         env.register_cached_file(str(folder / "factor.txt"), "factor")
         priced = env.from_sequence(1, 4).rebalance().map(Pricing()).execute_and_collect()
         assert sorted(priced) == [(v + number) * 10 for v in range(1, 5)]
+
+
+def figures_of(job: str) -> dict[str, dict[str, float]]:
+    """At the metrics endpoint of Ray's node: by name and vertex (or metric), all subtasks."""
+    (node,) = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    found: dict[str, dict[str, float]] = {}
+    for name, tags_text, value in re.findall(
+        r"^ray_flinkray_task_(\w+)\{(.*)\} (\S+)$", text, re.M
+    ):
+        tags = dict(re.findall(r'(\w+)="([^"]*)"', tags_text))
+        if tags["job"] == job:
+            of_name = found.setdefault(name, {})
+            key = tags.get("metric", tags["vertex"])
+            of_name[key] = of_name.get(key, 0.0) + float(value)
+    return found
+
+
+class Hits(MapFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.hits = runtime_context.get_metrics_group().counter("hits")
+
+    def map(self, value: Any) -> Any:
+        self.hits.inc()
+        return value
+
+
+def test_figures_of_running_tasks_are_at_rays_metrics_endpoint(streams: ClusterClient) -> None:
+    env = on(streams).set_parallelism(1)
+    by_value = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Itself())
+    numbers = env.from_sequence(1, 10**12).assign_timestamps_and_watermarks(by_value)
+    numbers.rebalance().map(Hits()).name("hits").sink_to(DiscardingSink()).name("end")
+    job = f"figures-{uuid.uuid4().hex}"
+    client = env.execute_async(job)
+    names = {"records_in_total", "records_out_total", "watermark", "busy_seconds_total"}
+    wait_until(lambda: names | {"user_metric"} <= figures_of(job).keys(), 90, "all figures")
+    client.cancel().result(60)
+
+    found = figures_of(job)
+
+    (vertex,) = found["watermark"]
+    assert vertex.startswith("hits")
+    assert 0 < found["watermark"][vertex] <= found["records_in_total"][vertex] + 10**6
+    assert found["user_metric"]["hits.0.hits"] > 0
+    assert sum(found["records_out_total"].values()) >= found["records_in_total"][vertex]
+    assert found["busy_seconds_total"][vertex] > 0
+
+
+class Itself(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value)
 
 
 def open_files(pids: set[int]) -> int:
