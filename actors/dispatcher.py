@@ -37,7 +37,7 @@ from flinkray.core.errors import (
     JobSubmissionError,
     RpcError,
 )
-from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
+from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId, ResourceID
 from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS, STANDBY_PROCESSES
 from flinkray.rpc import (
     FencedRpcEndpoint,
@@ -45,6 +45,7 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
+from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.job_graph_validation import validate
 from flinkray.scheduler.job_info import (
@@ -280,6 +281,14 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             cluster_available=overview.cluster_available,
             dashboard_url=overview.dashboard_url,
         )
+
+    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        manager = await self._services.connect_to_resource_manager()
+        return await manager.list_cluster_data_sets()
+
+    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+        manager = await self._services.connect_to_resource_manager()
+        await manager.release_cluster_data_set(data_set_id)
 
     async def shut_down_cluster(self) -> None:
         self._shutting_down = True

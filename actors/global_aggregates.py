@@ -6,21 +6,26 @@ import asyncio
 
 from flinkray.actors.user_code_process import UserCodeProcessConnection
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.core.ids import ExecutionAttemptID
+from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
+
+_Number = tuple[int, int]
+"""Of an update of a subtask: its attempt's, and its own in the attempt."""
 
 
 class GlobalAggregates:
     """Lives on the JobMaster's main thread, as long as the JobMaster: restarts of tasks change
     nothing.
 
-    An attempt's updates are numbered, so that one that is asked for again is made once.
+    An attempt's updates are numbered, so that one that is asked for again is made once.  It begins
+    one when it has the answer to the last one: an earlier one that comes yet was answered before.
     """
 
     def __init__(self, process: UserCodeProcessConnection) -> None:
         self._process = process
         self._accumulators: dict[str, bytes] = {}
         self._turns: dict[str, asyncio.Lock] = {}
-        self._latest: dict[ExecutionAttemptID, tuple[int, asyncio.Task[bytes]]] = {}
+        self._latest: dict[ExecutionVertexID, tuple[_Number, asyncio.Task[bytes]]] = {}
+        """Of each subtask, as its earlier attempts are over."""
 
     async def update(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
@@ -28,14 +33,18 @@ class GlobalAggregates:
         """The result of the aggregate of that name with *value* in it.
 
         Raises:
+            FlinkRayError: that update is over; nobody waits for its result.
             whatever the user's function raises; nothing is added then.
         """
-        known_number, known = self._latest.get(attempt_id, (-1, None))
-        if known is None or known_number != number:
+        wanted = attempt_id.attempt_number, number
+        latest, known = self._latest.get(attempt_id.vertex, ((0, -1), None))
+        if wanted < latest:
+            raise FlinkRayError(f"update {number} of {name!r} by {attempt_id} comes too late")
+        if known is None or wanted > latest:
             # no task of the endpoint's, which would fail with the user's function
             known = asyncio.ensure_future(self._update(name, value, function))
             known.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._latest[attempt_id] = number, known
+            self._latest[attempt_id.vertex] = wanted, known
         return await asyncio.shield(known)
 
     async def _update(self, name: str, value: bytes, function: bytes) -> bytes:

@@ -16,7 +16,13 @@ from flinkray.core.errors import (
     SlotAllocationError,
     UnknownTaskExecutorError,
 )
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobMasterId, ResourceID
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    IntermediateDataSetID,
+    JobMasterId,
+    ResourceID,
+)
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.job_scheduler import JobScheduler
 from flinkray.scheduler.job_scheduler_actions import (
@@ -64,7 +70,8 @@ class TaskDeployer:
         self._blob_server = blob_server
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
-        self._promotions: list[asyncio.Task[None]] = []
+        self._promotions: dict[ResourceID, asyncio.Task[set[IntermediateDataSetID]]] = {}
+        """Each with the data sets of which it could not promote its part."""
 
     @property
     def _now(self) -> float:
@@ -168,11 +175,11 @@ class TaskDeployer:
 
     def promote(self, action: PromotePartitions) -> None:
         """Begin; see :meth:`promoted`."""
-        self._promotions.append(
-            self._job_master.create_task(self._promote(action), "promote partitions")
+        self._promotions[action.location.resource_id] = self._job_master.create_task(
+            self._promote(action), "promote partitions"
         )
 
-    async def _promote(self, action: PromotePartitions) -> None:
+    async def _promote(self, action: PromotePartitions) -> set[IntermediateDataSetID]:
         try:
             executor = self._task_executors.get(action.location.resource_id)
             await executor.promote_partitions(
@@ -185,11 +192,21 @@ class TaskDeployer:
                 action.location.resource_id,
                 error,
             )
+            return {partition.data_set_id for partition in action.partitions}
+        return set()
 
     async def promoted(self) -> None:
-        """Return when all promotions are answered."""
-        while self._promotions:
-            await self._promotions.pop()
+        """Return when all promotions are answered; data sets that are not complete are released."""
+        broken: set[IntermediateDataSetID] = set()
+        for promotion in self._promotions.values():
+            broken |= await promotion
+        if broken:
+            for resource_id in self._promotions:
+                if self._task_executors.is_connected(resource_id):
+                    executor = self._task_executors.get(resource_id)
+                    release = executor.release_cluster_partitions(tuple(sorted(broken)))
+                    tell(self._job_master, release, resource_id)
+        self._promotions.clear()
 
     # --- tasks of Spark stages --------------------------------------------------------------------
 

@@ -23,9 +23,15 @@ class TaskResults:
         self._places: dict[JobPartition, TaskProcessPlace] = {}
 
     def begun(self, produced: Iterable[ProducedPartition], place: TaskProcessPlace) -> None:
-        """A task is going to produce these there."""
-        for one in produced:
-            self._places[one.partition_id] = place
+        """A task is going to produce these there, anew if the job had a JobMaster before that died
+        when its results were the cluster's already."""
+        partitions = [one.partition_id for one in produced]
+        of_cluster = [one for one in partitions if self._kept.is_promoted(one.partition)]
+        for partition in of_cluster:
+            self._kept.lost(partition.job_id, partition.partition)
+        self._delete(of_cluster)
+        for partition in partitions:
+            self._places[partition] = place
 
     def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
         """The task that produces these has ended; the process keeps what a finished one leaves."""

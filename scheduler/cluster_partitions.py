@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
@@ -42,6 +42,8 @@ class ClusterPartitionTracker:
     def __init__(self) -> None:
         self._hosted: dict[ResourceID, dict[IntermediateDataSetID, frozenset[int]]] = {}
         self._hosts: dict[IntermediateDataSetID, dict[ResourceID, None]] = {}
+        self._releasing: set[IntermediateDataSetID] = set()
+        """Those that somebody has yet; who tells that he has is asked again."""
 
     def report(
         self, resource_id: ResourceID, reports: Iterable[ClusterPartitionReport]
@@ -57,7 +59,11 @@ class ClusterPartitionTracker:
             self._hosted[resource_id] = now
         for data_set in now:
             self._hosts.setdefault(data_set, {})[resource_id] = None
-        return self._release(broken)
+        asked_again = [data_set for data_set in now if data_set in self._releasing]
+        releases = self._release(broken)
+        if asked_again and not any(r.resource_id == resource_id for r in releases):
+            releases.append(ReleaseDataSets(resource_id, tuple(asked_again)))
+        return releases
 
     def task_executor_lost(self, resource_id: ResourceID) -> list[ReleaseDataSets]:
         """All data sets of which it had a part are of no use."""
@@ -84,8 +90,10 @@ class ClusterPartitionTracker:
             if not hosts:
                 del self._hosts[data_set]
 
-    def _release(self, broken: Iterable[IntermediateDataSetID]) -> list[ReleaseDataSets]:
+    def _release(self, broken: Sequence[IntermediateDataSetID]) -> list[ReleaseDataSets]:
         """They stay tracked until their TaskExecutors report that they are gone."""
+        self._releasing.update(broken)
+        self._releasing &= self._hosts.keys()
         to_release: dict[ResourceID, list[IntermediateDataSetID]] = {}
         for data_set in broken:
             for resource_id in self._hosts.get(data_set, ()):

@@ -8,6 +8,7 @@ from flinkray.actors.messages import (
     JobMasterToDispatcherRegistrationSuccess,
 )
 from flinkray.core.ids import (
+    IntermediateDataSetID,
     JobID,
     JobMasterId,
     ResourceID,
@@ -19,6 +20,7 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.states import JobStatus
@@ -66,6 +68,14 @@ class DispatcherGateway(FencedRpcGateway):
             JobStateError: it is not possible, or another change of the job is under way; nothing
                 has changed.
         """
+
+    @abstractmethod
+    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        """What finished jobs have left, as the TaskExecutors have told by their heartbeats."""
+
+    @abstractmethod
+    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+        """Have all TaskExecutors release what they have of it.  Idempotent."""
 
     @abstractmethod
     async def request_cluster_overview(self) -> ClusterOverview: ...

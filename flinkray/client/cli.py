@@ -1,4 +1,5 @@
-"""The command line: ``flinkray run|list|info|cancel`` and ``flinkray cluster up|down|status``.
+"""The command line: ``flinkray run|list|info|cancel``, ``flinkray cluster up|down|status`` and
+``flinkray data-sets list|release``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
 (arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached;
@@ -12,13 +13,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 from flinkray.client import cli_output
 from flinkray.client.attached_run import LeftRunning, ProgressDisplay, wait_attached
+from flinkray.client.cli_data_sets import data_sets
+from flinkray.client.cli_options import JSON, Settings, common, connected, running
 from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
 from flinkray.core.config import Configuration
 from flinkray.core.errors import (
@@ -42,11 +44,6 @@ _LONGEST_LINE = 500
 FAILED, BAD_INPUT, NO_CLUSTER, UNKNOWN_JOB, ENDED_BY_OTHERS, INTERRUPTED = 1, 2, 3, 4, 5, 130
 
 
-@dataclass
-class _Settings:
-    verbose: bool = False
-
-
 def _job_id(text: str) -> JobID:
     try:
         return JobID.from_hex(text)
@@ -61,32 +58,6 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _set_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        context.find_object(_Settings).verbose = True  # type: ignore[union-attr]
-
-
-def _common(command: F) -> F:
-    options = (
-        click.option(
-            "--address",
-            help="Ray: auto, host:port, ray://host:port or local.  Default: $RAY_ADDRESS.",
-        ),
-        click.option("--cluster-id", default=CLUSTER_ID.default, show_default=True),
-        click.option(
-            "--verbose",
-            is_flag=True,
-            expose_value=False,
-            callback=_set_verbose,
-            help="Show tracebacks.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _JOB_ID = click.argument("job_id", type=_job_id, metavar="JOB_ID")
 
 
@@ -119,7 +90,7 @@ def cli() -> None:
 @click.option(
     "--spark-conf", multiple=True, type=_pair, metavar="KEY=VALUE", help="A Spark property."
 )
-@_common
+@common
 def run(
     target: str,
     arguments: tuple[str, ...],
@@ -219,22 +190,22 @@ def _run_program(
 
 
 @cli.command("list")
-@_JSON
-@_common
+@JSON
+@common
 def list_jobs(as_json: bool, address: str | None, cluster_id: str) -> None:
     """List running and ended jobs."""
-    with _connect(address, cluster_id) as client:
+    with connected(address, cluster_id) as client:
         jobs = client.list_jobs()
     click.echo(cli_output.to_json(jobs) if as_json else cli_output.job_table(jobs, time.time()))
 
 
 @cli.command()
 @_JOB_ID
-@_JSON
-@_common
+@JSON
+@common
 def info(job_id: JobID, as_json: bool, address: str | None, cluster_id: str) -> None:
     """Show a job: status, executions and where they run, progress, failures."""
-    with _connect(address, cluster_id) as client:
+    with connected(address, cluster_id) as client:
         details = client.job(job_id).details()
     click.echo(
         cli_output.to_json(details) if as_json else cli_output.job_details(details, time.time())
@@ -243,10 +214,10 @@ def info(job_id: JobID, as_json: bool, address: str | None, cluster_id: str) -> 
 
 @cli.command()
 @_JOB_ID
-@_common
+@common
 def cancel(job_id: JobID, address: str | None, cluster_id: str) -> None:
     """Begin to cancel a job."""
-    with _connect(address, cluster_id) as client:
+    with connected(address, cluster_id) as client:
         client.cancel(job_id)
     click.echo(f"job {job_id} is being cancelled")
 
@@ -265,14 +236,14 @@ def cluster() -> None:
     metavar="KEY=VALUE",
     help="Configuration (docs/configuration.md).",
 )
-@_common
+@common
 def up(values: tuple[tuple[str, str], ...], address: str | None, cluster_id: str) -> None:
     """Start a cluster; what runs already is left as it is."""
     from flinkray.client.cluster import start_cluster
     from flinkray.client.connect import open_rpc_service
 
     configuration = Configuration({**dict(values), CLUSTER_ID.key: cluster_id})
-    with open_rpc_service(_running(address), cluster_id) as (loop, rpc_service, runtime):
+    with open_rpc_service(running(address), cluster_id) as (loop, rpc_service, runtime):
         started = loop.run(start_cluster(rpc_service, configuration))
     if started:
         click.echo(f"cluster {cluster_id!r} is up: started {' and '.join(started)}")
@@ -283,14 +254,14 @@ def up(values: tuple[tuple[str, str], ...], address: str | None, cluster_id: str
 
 
 @cluster.command()
-@_common
+@common
 def down(address: str | None, cluster_id: str) -> None:
     """End a cluster with all its jobs; Ray goes on."""
     from flinkray.client import ray_runtime
     from flinkray.client.cluster import stop_cluster
     from flinkray.client.connect import open_rpc_service
 
-    with open_rpc_service(_running(address), cluster_id) as (loop, rpc_service, _):
+    with open_rpc_service(running(address), cluster_id) as (loop, rpc_service, _):
         was_running = ray_runtime.has_cluster(cluster_id)
         end = loop.run(stop_cluster(rpc_service, cluster_id))
     for name in (*end.killed, *end.removed_groups):
@@ -299,17 +270,20 @@ def down(address: str | None, cluster_id: str) -> None:
 
 
 @cluster.command()
-@_JSON
-@_common
+@JSON
+@common
 def status(as_json: bool, address: str | None, cluster_id: str) -> None:
     """Show a cluster's workers, slots and jobs, and where to look in Ray."""
-    with _connect(address, cluster_id) as client:
+    with connected(address, cluster_id) as client:
         overview = client.cluster_overview()
     click.echo(
         cli_output.to_json(overview)
         if as_json
         else cli_output.cluster_overview(cluster_id, overview)
     )
+
+
+cli.add_command(data_sets)
 
 
 def main() -> None:
@@ -319,7 +293,7 @@ def main() -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code."""
-    settings = _Settings()
+    settings = Settings()
     try:
         code = cli.main(list(arguments), prog_name="flinkray", standalone_mode=False, obj=settings)
     except click.ClickException as error:
@@ -362,22 +336,6 @@ def _one_line(error: FlinkRayError) -> str:
 
 def _note(text: str) -> None:
     click.echo(text, err=True)
-
-
-def _connect(address: str | None, cluster_id: str) -> Any:
-    from flinkray.client.connect import connect
-
-    return connect(_running(address), cluster_id=cluster_id)
-
-
-def _running(address: str | None) -> str:
-    """Of a Ray that runs already."""
-    from flinkray.client import ray_runtime
-
-    address = address or ray_runtime.address_from_environment() or "auto"
-    if address == "local":
-        raise click.UsageError("'local' is an address for `flinkray run` only")
-    return address
 
 
 def _address_to_run_at(address: str | None) -> str:

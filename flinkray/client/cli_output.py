@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import Enum
 
 from flinkray.core.ids import AbstractID, WorkerGroupId
+from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.execution_info import ExecutionInfo
 from flinkray.scheduler.job_info import (
     ClusterOverview,
@@ -55,6 +56,13 @@ def job_table(jobs: Sequence[JobOverview], now: float) -> str:
         for job in jobs
     ]
     return table(("JOB ID", "NAME", "STATUS", "STARTED", "DURATION"), rows)
+
+
+def data_set_table(data_sets: Sequence[ClusterDataSet]) -> str:
+    if not data_sets:
+        return "no persistent results"
+    rows = [(str(one.data_set_id), str(one.number_of_partitions)) for one in data_sets]
+    return table(("DATA SET ID", "PARTITIONS"), rows)
 
 
 def job_details(details: JobDetails, now: float) -> str:

@@ -13,8 +13,9 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopThread
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcService
+from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import ClusterOverview, JobOverview, JobResult
 
@@ -96,6 +97,26 @@ class ClusterClient:
         """Workers, slots and resources."""
         return self._ask(
             "get the overview of the cluster", lambda gateway: gateway.request_cluster_overview()
+        )
+
+    def list_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        """The persistent results that finished jobs have left; what has been promoted, lost or
+        released shows with the next heartbeat of its TaskExecutor."""
+        return self._ask(
+            "list the persistent results", lambda gateway: gateway.list_cluster_data_sets()
+        )
+
+    def release_data_set(self, data_set_id: IntermediateDataSetID | str) -> None:
+        """Have a persistent result deleted; returns when that has begun.  Idempotent.
+
+        Raises:
+            ValueError: the text is not the id of a data set.
+        """
+        if isinstance(data_set_id, str):
+            data_set_id = IntermediateDataSetID.from_hex(data_set_id)
+        self._ask(
+            f"release data set {data_set_id}",
+            lambda gateway: gateway.release_cluster_data_set(data_set_id),
         )
 
     def close(self) -> None:

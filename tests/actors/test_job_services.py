@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.client.python_job import PythonJobBuilder, PythonVertex, python_job
-from flinkray.core.errors import PartitionProducerDisposedError, RpcTimeoutError
+from flinkray.core.errors import FlinkRayError, PartitionProducerDisposedError, RpcTimeoutError
 from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionVertexID,
@@ -242,6 +243,31 @@ async def test_an_update_whose_answer_was_lost_is_made_once(two_slots: MiniClust
     second = await update(ATTEMPT, 1, "a", one, function)
 
     assert (first, again, second) == (one, one, dumps(2))
+
+
+async def test_an_update_that_comes_after_its_successor_is_not_made_again(
+    two_slots: MiniCluster,
+) -> None:
+    """JM-16: it came twice, the second time by a connection that was slow."""
+
+    async def waits(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    await two_slots.submit(python_job(waits))
+    master = await job_master(two_slots)
+    function = dump_function(lambda _: Total())
+    update = master.update_global_aggregate
+    one = dumps(1)
+    again = replace(ATTEMPT, attempt_number=1)
+
+    assert await update(ATTEMPT, 0, "a", one, function) == one
+    assert await update(ATTEMPT, 1, "a", one, function) == dumps(2)
+    with pytest.raises(FlinkRayError, match="too late"):
+        await update(ATTEMPT, 0, "a", one, function)
+    assert await update(again, 0, "a", one, function) == dumps(3)
+    with pytest.raises(FlinkRayError, match="too late"):
+        await update(ATTEMPT, 2, "a", one, function)
+    assert await update(again, 1, "a", one, function) == dumps(4)
 
 
 def dumps(value: int) -> bytes:

@@ -20,6 +20,7 @@ from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import JobGraph, JobType, NoRestart, ResultPartitionType
+from flinkray.scheduler.job_scheduler_actions import PromotePartitions
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
@@ -225,3 +226,40 @@ async def test_a_persistent_result_that_is_lost_before_its_job_has_finished_is_p
         assert (await cluster.result(job_id)).status is JobStatus.FINISHED
         assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2),)
         assert (await executions(cluster, job_id))[0].attempt_number == 1
+
+
+@on_virtual_time
+async def test_a_persistent_result_of_which_a_part_is_not_promoted_is_released(
+    tmp_path: Path,
+) -> None:
+    """TM-28: its TaskExecutor died as the job finished; the other kept its part for ever."""
+
+    async with MiniCluster(str(tmp_path), configuration=ONE_SLOT) as cluster:
+        dead: list[str] = []
+
+        async def dies_at_the_end() -> None:
+            master = job_master(cluster)
+            promote = master._deployer.promote
+
+            def dies(action: PromotePartitions) -> None:
+                if not dead:
+                    dead.append(str(action.location.resource_id))
+                    cluster.network.crash(dead[0])
+                promote(action)
+
+            master._deployer.promote = dies  # type: ignore[method-assign]
+
+        graph, data_set_id = persisting(leaving(b"data", lambda _: asyncio.sleep(5)))
+        job_id = await cluster.submit(graph)
+
+        async def all_run() -> bool:
+            found = await executions(cluster, job_id)
+            return {e.state for e in found} == {ExecutionState.RUNNING}
+
+        await until(all_run, "all RUNNING")
+        await dies_at_the_end()
+        assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+
+        assert dead
+        assert await data_sets(cluster) == ()
+        assert await read(cluster, job_id, data_set_id) == []

@@ -27,6 +27,24 @@ class _Processes:
         self.released += partitions
 
 
+def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
+    """TM-28: the JobMaster died before it could tell that the job had finished.  The old data was
+    left in its process for ever, and a failure of the new task took the place of both."""
+    processes: Any = _Processes()
+    results = TaskResults(processes)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False),)
+    results.begun(produced, TaskProcessPlace(0))
+    results.ended(produced, is_finished=True)
+    results.promote(JOB, [PARTITION.partition])
+
+    results.begun(produced, TaskProcessPlace(1))
+
+    assert processes.released == [PARTITION]
+    assert results.report() == ()
+    results.ended(produced, is_finished=False)
+    assert results.is_empty
+
+
 def test_result_of_a_task_that_ends_after_its_job_is_gone_is_not_kept() -> None:
     """TM-28.  The TaskExecutor followed the job for ever, and could not be released."""
     processes: Any = _Processes()

@@ -19,6 +19,7 @@ from flinkray.client.loop_thread import LoopThread
 from flinkray.core.errors import DuplicateJobSubmissionError, JobNotFoundError, JobStateError
 from flinkray.core.ids import (
     DispatcherId,
+    IntermediateDataSetID,
     JobID,
     JobMasterId,
     JobVertexID,
@@ -37,6 +38,7 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
+from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, ParallelismBounds
 from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.states import JobStatus
@@ -65,6 +67,8 @@ class World:
     """How many were started."""
     cancelled: list[JobID] = field(default_factory=list)
     resized: list[tuple[JobID, tuple[ParallelismBounds, ...]]] = field(default_factory=list)
+    data_sets: list[IntermediateDataSetID] = field(default_factory=list)
+    """Each has two partitions."""
     after_submission: Hook = _nothing
     """Called when a job is stored and not yet answered for."""
     on_result_request: Hook = _nothing
@@ -154,6 +158,13 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
         self._job(job_id)
         self._world.resized.append((job_id, bounds))
+
+    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        return tuple(ClusterDataSet(one, 2) for one in self._world.data_sets)
+
+    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+        if data_set_id in self._world.data_sets:
+            self._world.data_sets.remove(data_set_id)
 
     async def request_cluster_overview(self) -> ClusterOverview:
         profile = ResourceProfile(2.0, 2**30)

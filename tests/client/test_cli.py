@@ -19,7 +19,7 @@ from flinkray.client.cli import execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError
 from flinkray.core.errors import RpcConnectionError
-from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.execution_info import ExecutionInfo
 from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, VertexInfo
 from flinkray.scheduler.states import ExecutionState, JobStatus
@@ -72,6 +72,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
         (["run", "{script}", "--spark-conf", "x"], "'x' is not of the form key=value"),
         (["run", "{script}", "--restarts", "-1"], "-1 is not in the range"),
         (["run", "{script}", "--address", "local", "--detached"], "--detached needs a cluster"),
+        (["data-sets", "release", "x"], "DATA_SET_ID"),
         (["run"], "Missing argument 'TARGET'"),
         (["info", "42"], "not a JobID: '42' (expected 32 hexadecimal digits)"),
         (["cancel", "z" * 32], "not a JobID"),
@@ -302,6 +303,28 @@ def test_cluster_status_says_where_to_look(connected: ClusterClient, output: Out
     assert "dashboard   http://127.0.0.1:8265" in out
     assert "ray list actors --filter ray_namespace=flinkray-default" in out
     assert "resources   2 CPU, 1g memory free of 2 CPU, 1g memory" in out
+
+
+def test_data_sets_are_a_table(world: World, connected: ClusterClient, output: Output) -> None:
+    world.data_sets.append(IntermediateDataSetID(bytes(16)))
+    assert execute(["data-sets", "list"]) == 0
+    header, line = output()[0].splitlines()
+    assert header.split() == ["DATA", "SET", "ID", "PARTITIONS"]
+    assert line.split() == ["0" * 32, "2"]
+
+
+def test_list_of_no_data_sets_says_so(connected: ClusterClient, output: Output) -> None:
+    assert execute(["data-sets", "list"]) == 0
+    assert output()[0] == "no persistent results\n"
+
+
+def test_a_data_set_is_released_by_its_id(
+    world: World, connected: ClusterClient, output: Output
+) -> None:
+    world.data_sets.append(IntermediateDataSetID(bytes(16)))
+    assert execute(["data-sets", "release", "0" * 32]) == 0
+    assert world.data_sets == []
+    assert output()[0] == f"data set {'0' * 32} is being released\n"
 
 
 @pytest.mark.parametrize(
