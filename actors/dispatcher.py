@@ -297,7 +297,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             if job.outcome is None:
                 try:
                     await self.cancel_job(job.job_id)
-                except RpcError as error:
+                except FlinkRayError as error:
                     log.warning("job %s cannot be cancelled: %s", job.job_id, error)
         if running:
             await asyncio.wait([job.ended for job in running], timeout=_CANCEL_GRACE)

@@ -68,8 +68,6 @@ class ElasticJobScheduler(JobScheduler):
         )
         self._job_master_address = job_master_address
         self._scaling = ElasticScaling(job_graph, scaling)
-        self._next: Execute | None = None
-        """What is executed when nothing runs any more."""
         self._is_executing = False
         self._used: Counter[ResourceProfile] = Counter()
         """Slots that are requested, and so need not be declared."""
@@ -155,7 +153,6 @@ class ElasticJobScheduler(JobScheduler):
                 failure = Failure(f"NoResourceAvailableError: {action.reason}")
                 self._execution.fail_job(failure, now)
             elif self._is_executing:
-                self._next = action
                 self._execution.restart_everything(now, f"to be scaled: {action.reason}")
             else:
                 self._execute(action.parallelism, action.reason, now)
@@ -165,11 +162,7 @@ class ElasticJobScheduler(JobScheduler):
         self._is_executing = False
         self._used.clear()
         self._declare()
-        scaled, self._next = self._next, None
-        if scaled is not None:
-            self._execute(scaled.parallelism, scaled.reason, now)
-        else:
-            self._scale(self._scaling.execution_failed(now), now)
+        self._scale(self._scaling.nothing_runs(now), now)
 
     def _execute(self, parallelism: Parallelism, reason: str, now: float) -> None:
         assert self._shared is not None

@@ -102,7 +102,7 @@ class ElasticScaling:
     def slots_changed(self, slots: Sequence[ResourceProfile], now: float) -> list[ScalingAction]:
         """All slots that the job has, used or not.
 
-        When used ones are gone, tell :meth:`execution_failed` too, after this.
+        When used ones are gone, tell :meth:`nothing_runs` too, after this.
         """
         if sorted(map(str, slots)) == sorted(map(str, self._slots)):
             return []
@@ -117,21 +117,16 @@ class ElasticScaling:
         self._job_graph = job_graph
         self._desired = {v.vertex_id: v.parallelism for v in job_graph.vertices}
         self._story.add(now, "other bounds")
-        possible = parallelism_for(job_graph, self._slots)
-        if self._state is _State.EXECUTING and possible is not None:
-            assert self._parallelism is not None
-            if any(self._parallelism[v] > upper for v, upper in self._desired.items()):
-                return self._execute(possible, "its upper bounds are lower", now)
         return self._decide(now)
 
-    def execution_failed(self, now: float) -> list[ScalingAction]:
-        """Nothing runs any more and the restart delay is over: the job goes on with what there is,
-        at once when that is all that it had or wants."""
+    def nothing_runs(self, now: float) -> list[ScalingAction]:
+        """After a failure and its delay, or in order to be scaled: the job goes on with what there
+        is by now, at once when that is all that it had, wants, or was to be scaled to."""
         if self._state is not _State.EXECUTING:
             return []
         self._state = _State.WAITING
         self._waiting_since = now
-        self._story.add(now, "its execution failed")
+        self._story.add(now, "nothing runs any more")
         return self._decide(now)
 
     def timer(self, generation: int, now: float) -> list[ScalingAction]:
@@ -183,6 +178,9 @@ class ElasticScaling:
     def _decide_executing(self, possible: Parallelism | None, now: float) -> list[ScalingAction]:
         """Fewer slots matter only once what runs in them has failed."""
         assert self._parallelism is not None
+        is_too_much = any(self._parallelism[v] > upper for v, upper in self._desired.items())
+        if possible is not None and is_too_much:
+            return self._execute(possible, "its upper bounds are lower", now)
         if possible is None or not _is_more(possible, self._parallelism):
             self._deadline = None
             return []

@@ -308,6 +308,49 @@ async def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_o
     assert cluster.workers.groups == {}
 
 
+@on_cluster(NODE, expected_error="did not end within 1 s; it is killed")
+async def test_a_shutdown_while_the_storage_fails_ends_the_cluster_all_the_same(
+    cluster: ChaosCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the cancel could not be stored was the end of it, and the cluster went on."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    monkeypatch.setattr(dispatcher, "_CANCEL_GRACE", 1.0)
+    cluster.fail_storage(600)
+    await (await cluster.dispatcher()).shut_down_cluster()
+    await asyncio.sleep(5)
+    assert cluster.processes() == []
+    assert cluster.workers.groups == {}
+
+
+@on_cluster(NODE)
+async def test_a_cancel_that_is_being_stored_as_the_job_ends_brings_no_graph_back(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-13: the writers of a job's graph take turns, and the next Dispatcher does not run it."""
+    job_id = await cluster.submit(scripted_job(["register", "pause 1", "finish"]))
+    await until_executing(cluster, job_id)
+    graph = f"cluster/job-graphs/{job_id}.graph"
+    disk = cluster.simulation.disk()
+    assert disk.holds(graph)
+
+    cluster.set_conditions(blocking=(3.0, 3.0))
+    gateway = await cluster.dispatcher()
+    cancelling = asyncio.ensure_future(gateway.cancel_job(job_id))
+    await asyncio.sleep(0.1)
+    cluster.set_conditions(blocking=(0.0, 0.01))
+    await eventually(lambda: cluster.has_result(str(job_id)), 2, "its result")
+    assert not cancelling.done()
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    await asyncio.wait([cancelling])
+    assert not disk.holds(graph)
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "JobMaster") == 1
+
+
 async def writes(context: TaskContext) -> None:
     await context.outputs[0].write(0, b"data")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from flinkray.core.ids import ResourceID
 from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
 from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import FixedDelayRestart, SchedulerMode
+from flinkray.scheduler.job_graph import FixedDelayRestart, ParallelismBounds, SchedulerMode
 from flinkray.scheduler.job_scheduler import JobScheduler
 from flinkray.scheduler.job_scheduler_actions import (
     DeclareRequirements,
@@ -35,6 +35,7 @@ class ElasticUnderTest(TasksUnderTest):
         graph = job(
             vertices=vertices, edges=["a -> b"], restart_strategy=FixedDelayRestart(restarts)
         )
+        graph = replace(graph, scheduler_mode=SchedulerMode.ADAPTIVE)
         super().__init__(graph, state=state, kind=ElasticJobScheduler)
         self.held: dict[str, AllocatedSlot] = {}
 
@@ -211,3 +212,47 @@ def test_lost_slot_pool_is_asked_for_everything_again() -> None:
     elastic.tell("slots_changed", ())
     elastic.restarted()
     assert elastic.tasks_of(elastic.has(4)) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
+
+
+def bounds_of(
+    elastic: ElasticUnderTest, a: int, b: int, b_lower: int = 2
+) -> tuple[ParallelismBounds, ...]:
+    first, second = elastic.scheduler.details().vertices
+    return (
+        ParallelismBounds(first.vertex_id, 1, a),
+        ParallelismBounds(second.vertex_id, b_lower, b),
+    )
+
+
+def parallelism(elastic: ElasticUnderTest) -> list[int]:
+    return [vertex.parallelism for vertex in elastic.scheduler.details().vertices]
+
+
+def test_what_is_executed_next_fits_the_bounds_and_slots_of_when_all_has_stopped() -> None:
+    """DI-20.  It was executed as decided before the slots were lost and the bounds changed, and ran
+    on with more than it might."""
+    elastic = ElasticUnderTest()
+    elastic.tell("start")
+    elastic.has(4)
+    elastic.tell("resize", bounds_of(elastic, 2, 3))
+    elastic.has(0)
+    elastic.tell("resize", bounds_of(elastic, 1, 2))
+
+    elastic.has(4)
+
+    assert parallelism(elastic) == [1, 2]
+    assert elastic.status is JobStatus.RUNNING
+
+
+def test_what_runs_with_too_much_is_made_smaller_when_there_is_enough_for_others() -> None:
+    """DI-20.  It went on with too much for ever."""
+    elastic = ElasticUnderTest()
+    elastic.tell("start")
+    elastic.has(4)
+    elastic.tell("resize", bounds_of(elastic, 1, 6, b_lower=5))
+    assert parallelism(elastic) == [2, 4]
+
+    elastic.has(6)
+    elastic.stopped()
+
+    assert parallelism(elastic) == [1, 6]

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flinkray.core.ids import ExecutionAttemptID
+from flinkray.core.ids import ExecutionAttemptID, JobVertexID
+from flinkray.scheduler.job_graph import ParallelismBounds
 from flinkray.scheduler.job_scheduler_actions import (
     CancelTasks,
     JobSchedulerAction,
@@ -25,6 +26,8 @@ class ElasticMachine(RuleBasedStateMachine):
     def submit(self, restarts: int) -> None:
         self.elastic = ElasticUnderTest(restarts=restarts)
         self.seen = 0
+        self.upper: dict[JobVertexID, int] = {}
+        """Since the first resize."""
         self.restarts: list[int] = []
         self.scalings: dict[int, float] = {}
         self.elastic.tell("start")
@@ -85,6 +88,38 @@ class ElasticMachine(RuleBasedStateMachine):
     def cancel(self, rare: int) -> None:
         if rare == 0:
             self.elastic.tell("cancel")
+
+    @rule(
+        a=st.tuples(st.integers(1, 2), st.integers(0, 1)), b=st.integers(2, 4), rare=st.booleans()
+    )
+    def resize(self, a: tuple[int, int], b: int, rare: bool) -> None:
+        """Within what the job was submitted with."""
+        if not rare:
+            return
+        first, second = self.elastic.scheduler.details().vertices
+        bounds = (
+            ParallelismBounds(first.vertex_id, min(a[0], 1 + a[1]), 1 + a[1]),
+            ParallelismBounds(second.vertex_id, 2, b),
+        )
+        self.elastic.tell("resize", bounds)
+        self.elastic.answer()
+        self.upper = {first.vertex_id: 1 + a[1], second.vertex_id: b}
+        self.note()
+
+    @invariant()
+    def nothing_runs_with_more_than_it_may(self) -> None:
+        """What does is being stopped, or its slots were lost."""
+        if hasattr(self, "elastic") and self.upper and not self.elastic.status.is_terminal:
+            asked = set(self.cancelled())
+            live: dict[JobVertexID, int] = {}
+            for attempt_id in self.elastic.tasks:
+                if attempt_id not in asked:
+                    vertex_id = attempt_id.vertex.job_vertex_id
+                    live[vertex_id] = live.get(vertex_id, 0) + 1
+            if len(self.elastic.held) >= 2:
+                assert all(number <= self.upper[v] for v, number in live.items()), (
+                    self.elastic.scheduler.story()
+                )
 
     @invariant()
     def what_runs_fits_the_graph_and_its_bounds(self) -> None:

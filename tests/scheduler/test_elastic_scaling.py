@@ -193,7 +193,7 @@ def test_lost_slots_that_are_not_used_change_nothing() -> None:
 def test_job_goes_on_with_what_is_left_after_a_loss() -> None:
     scaled = executing(3)
     assert scaled.slots(2, 50.0) == []
-    timer = one(scaled.scaling.execution_failed(51.0), StartTimer)
+    timer = one(scaled.scaling.nothing_runs(51.0), StartTimer)
     assert timer.delay == 9.0
     assert scaled.scaling.parallelism is None
     assert scaled.executed(scaled.scaling.timer(timer.generation, 60.0)) == 2
@@ -201,10 +201,10 @@ def test_job_goes_on_with_what_is_left_after_a_loss() -> None:
 
 def test_job_whose_slots_are_all_there_goes_on_at_once() -> None:
     scaled = executing(3)
-    assert scaled.executed(scaled.scaling.execution_failed(51.0)) == 3
+    assert scaled.executed(scaled.scaling.nothing_runs(51.0)) == 3
     replaced = executing(3)
     replaced.slots(2, 50.0)
-    replaced.scaling.execution_failed(51.0)
+    replaced.scaling.nothing_runs(51.0)
     assert replaced.executed(replaced.slots(3, 53.0)) == 3
 
 
@@ -235,7 +235,7 @@ def test_what_runs_with_less_than_it_must_from_now_on_runs_on() -> None:
 def test_ended_job_decides_nothing() -> None:
     scaled = executing(2)
     scaled.scaling.end(11.0)
-    assert scaled.slots(4, 100.0) == scaled.scaling.execution_failed(101.0) == []
+    assert scaled.slots(4, 100.0) == scaled.scaling.nothing_runs(101.0) == []
     assert "execute with 2 subtasks" in scaled.scaling.story()
 
 
@@ -285,13 +285,13 @@ class ScalingMachine(RuleBasedStateMachine):
         self.carry_out(self.scaling.slots_changed([SMALL] * number, self.now))
         if self.running is not None and number < self.running:
             self.running = None
-            self.carry_out(self.scaling.execution_failed(self.now))
+            self.carry_out(self.scaling.nothing_runs(self.now))
 
     @rule()
     def execution_fails(self) -> None:
         if self.running is not None:
             self.running = None
-            self.carry_out(self.scaling.execution_failed(self.now))
+            self.carry_out(self.scaling.nothing_runs(self.now))
 
     @invariant()
     def what_is_wanted_and_there_is_used(self) -> None:
