@@ -55,14 +55,15 @@ class DeploymentReconciliation:
             if resource_id is not None:
                 record = self._task_executors[resource_id]
                 record.deployed.pop(attempt_id, None)
-                if not record.deployed:
+                if not record.deployed and not record.unknown:
                     del self._task_executors[resource_id]
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
         """With all that ran there."""
-        record = self._task_executors.get(resource_id)
+        record = self._task_executors.pop(resource_id, None)
         if record is not None:
-            self.ended(tuple(record.deployed))
+            for attempt_id in record.deployed:
+                self._places.pop(attempt_id, None)
 
     def heartbeat(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]

@@ -52,6 +52,15 @@ def test_attempt_that_ended_and_runs_on_is_unknown() -> None:
     assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
 
 
+def test_attempt_that_is_unknown_is_not_forgotten_when_others_come_and_go_between() -> None:
+    """It ran on as long as that went on."""
+    found = DeploymentReconciliation()
+    assert found.heartbeat(HERE, (ONE,)) == NONE
+    found.deploying(HERE, (TWO,))
+    found.ended((TWO,))
+    assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
+
+
 def test_nothing_is_missing_on_a_task_executor_that_is_lost() -> None:
     found = deployed(ONE)
     assert found.heartbeat(HERE, ()) == NONE

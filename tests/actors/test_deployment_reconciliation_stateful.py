@@ -67,6 +67,7 @@ class ReconciliationMachine(RuleBasedStateMachine):
         if rare == 0:
             self.found.task_executor_lost(host)
             self.running[host].clear()
+            self.last.pop(host, None)
             for attempt_id in [a for a, (where, _) in self.believed.items() if where == host]:
                 del self.believed[attempt_id]
 
@@ -79,8 +80,7 @@ class ReconciliationMachine(RuleBasedStateMachine):
         before = self.last.get(host, (frozenset(), frozenset()))
         found = self.found.heartbeat(host, here)
         assert set(found.missing) == missing & before[0]
-        assert set(found.unknown) <= unknown
-        assert set(found.unknown) >= unknown & before[1] or not before[1]
+        assert set(found.unknown) == unknown & before[1]
         self.last[host] = missing, unknown
 
     def teardown(self) -> None:

@@ -100,4 +100,4 @@ class RestartStrategyMachine(RuleBasedStateMachine):
 
 
 TestRestartStrategy = RestartStrategyMachine.TestCase
-TestRestartStrategy.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRestartStrategy.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
