@@ -66,10 +66,10 @@ def test_a_program_runs_on_the_cluster_with_its_arguments(
 
 
 def test_the_error_of_a_program_that_fails_is_told(
-    cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
+    cluster: ThreadedCluster, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(PROGRAM.replace("Doubling()", "lambda v: 1 // (v - 2)"))
-    assert execute(["run", "--python", str(program), "unused"]) == FAILED
+    assert execute(["run", "--python", str(program), str(tmp_path / "out.txt")]) == FAILED
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
