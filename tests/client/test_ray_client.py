@@ -30,9 +30,12 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def test_a_client_outside_the_cluster_submits_a_job_and_hears_of_its_end() -> None:
+def test_a_client_outside_the_cluster_submits_a_job_and_hears_of_its_end(
+    tmp_path: Path,
+) -> None:
     with ray_with_clients() as served:
-        run(FLINKRAY, "cluster", "up", "--address", served.head)
+        storage = f"storage.dir={tmp_path}"  # no jobs of clusters before
+        run(FLINKRAY, "cluster", "up", "--address", served.head, "-D", storage)
         try:
             assert run(
                 sys.executable, "-m", "tests.client.ray_client_program", served.clients

@@ -109,10 +109,15 @@ class End(Transport):
         peer = self.peer
         peer.process.post_at(arrival, peer._context, peer._arrive, frame, then_break)
 
-    def deliver_again(self, frame: bytes, delay: float) -> None:
-        """For the network: a duplicate, in no order."""
+    def deliver_again(self, frame: bytes, lane: int | None, delay: float) -> None:
+        """For the network: a duplicate, in no order, but after what it doubles.
+
+        (Before it, it would make those of the lane that are still under way look like duplicates,
+        and asks without a deadline among them would never be answered.)
+        """
         peer = self.peer
-        peer.process.post(delay, peer._arrive_again, frame, context=peer._context)
+        arrival = max(self._scheduler.now + delay, self._last_arrivals.get(lane, 0.0))
+        peer.process.post_at(arrival, peer._context, peer._arrive_again, frame)
 
     def lose(self, frame: bytes, what: str) -> None:
         """For the network: it does not arrive; *what* the story says of it."""

@@ -116,7 +116,9 @@ class SimulatedNetwork:
 
     def _duplicate(self, end: End, frame: bytes, lane: int | None) -> None:
         end.deliver(frame, lane, self.latency())
-        end.deliver_again(frame, self.latency() + self._draw() * self.conditions.longest_delay)
+        end.deliver_again(
+            frame, lane, self.latency() + self._draw() * self.conditions.longest_delay
+        )
 
     def _break_before(self, end: End, frame: bytes, lane: int | None) -> None:
         end.lose(frame, "lost with its connection")
