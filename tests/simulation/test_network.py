@@ -42,6 +42,18 @@ async def test_calls_of_one_sender_arrive_in_their_order(simulation: Simulation)
     assert await echo.notes() == tuple(range(30))
 
 
+@simulate(seeds=20)
+async def test_a_duplicate_of_a_late_message_makes_none_before_it_look_like_a_duplicate(
+    simulation: Simulation,
+) -> None:
+    """Whole cluster, seed 4156: an ask that was under way was refused, and waited for ever."""
+    echo = await echo_of(simulation)
+    set_shares(simulation, delay=0.3, duplication=0.5)
+    for number in range(30):
+        await echo.note(number)
+    assert await echo.notes() == tuple(range(30))
+
+
 def test_calls_of_two_senders_overtake_each_other_as_the_seed_says() -> None:
     async def program(simulation: Simulation) -> tuple[int, ...]:
         echo = await echo_of(simulation)
