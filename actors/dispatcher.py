@@ -15,11 +15,13 @@ from flinkray.actors.cluster_services import ClusterServices, Leadership
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.insist import insist
 from flinkray.actors.job_blobs import JobBlobs
+from flinkray.actors.job_cancelling import JobCancelling
 from flinkray.actors.job_cleanup import JobCleanup
 from flinkray.actors.job_history import JobHistory
 from flinkray.actors.job_master_supervision import JobMasterSupervision
+from flinkray.actors.job_queries import JobQueries
 from flinkray.actors.job_resizing import JobResizing
-from flinkray.actors.managed_job import ManagedJob, overview_of
+from flinkray.actors.managed_job import ManagedJob
 from flinkray.actors.messages import (
     ArchivedJob,
     ClusterArguments,
@@ -32,13 +34,11 @@ from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,
     JobExecutionError,
-    JobNotFoundError,
     JobStateError,
     JobSubmissionError,
-    RpcError,
 )
 from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId, ResourceID
-from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS, STANDBY_PROCESSES
+from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS, SHUTDOWN_GRACE, STANDBY_PROCESSES
 from flinkray.rpc import (
     FencedRpcEndpoint,
     RegistrationFailure,
@@ -53,6 +53,7 @@ from flinkray.scheduler.job_info import (
     ExceptionEntry,
     JobDetails,
     JobOverview,
+    JobProgress,
     JobResult,
 )
 from flinkray.scheduler.states import JobStatus
@@ -67,8 +68,6 @@ STANDBY_IMPORTS = ("flinkray.actors.job_master", "flinkray.actors.slot_pool")
 _REFUSAL_PATIENCE = 5.0
 """Seconds for which it is tried to remove the graph of a job that is refused, before its submitter
 is told that it may be there."""
-_CANCEL_GRACE = 20.0
-"""Seconds that running jobs have to end when the cluster is shut down."""
 
 
 async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> Dispatcher:
@@ -105,7 +104,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             job=self._jobs.get,
             on_terminated=self._job_master_terminated,
         )
+        self._queries = JobQueries(self._jobs, self._ended)
         self._resizing = JobResizing(self, self._graphs)
+        self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
         self._shutting_down = False
         self._gives_up_jobs = False
         """Whether a job that has no JobMaster is to get no other."""
@@ -132,6 +133,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             if stored.job_id not in self._jobs and stored.job_id not in self._ended:
                 job = self._manage_stored(stored.graph, stored.start_time)
                 job.cancel_requested = stored.cancel_requested
+                job.cancel_cause = stored.cancel_cause
 
     async def on_start(self) -> None:
         self._blobs.start()
@@ -145,9 +147,11 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             else:
                 log.info("job %s: looking for the JobMaster of a previous Dispatcher", job.job_id)
                 self._job_masters.watch(job, None)
+                self._cancelling.await_client(job)
         await self._leadership.confirm(self)
 
     async def on_stop(self) -> None:
+        self._cancelling.stop()
         self._job_masters.stop()
         self._ended.stop()
         await self._leadership.give_up()
@@ -190,6 +194,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             await self._refuse(job, refusal)
             raise refusal from error
         job.accepted.set_result(None)
+        self._cancelling.await_client(job)
         log.info("job %s (%s) accepted", job_id, job_graph.name)
         self.create_task(self._job_masters.start(job))
 
@@ -224,47 +229,44 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             waiting.exception()
 
     async def list_jobs(self) -> tuple[JobOverview, ...]:
-        running = await asyncio.gather(*map(self._details_of, tuple(self._jobs.values())))
-        details = {job.job_id: job for job in running}
-        details.update((ended.job_id, ended.details) for ended in self._ended)
-        overviews = map(overview_of, details.values())
-        return tuple(sorted(overviews, key=lambda o: (o.start_time, o.job_id)))
+        return await self._queries.overviews()
 
     async def request_job_status(self, job_id: JobID) -> JobStatus:
-        return (await self.request_job_details(job_id)).status
+        return await self._queries.status(job_id)
+
+    async def request_job_progress(self, job_id: JobID) -> JobProgress:
+        return await self._queries.progress(job_id)
+
+    async def request_job_exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
+        return await self._queries.exceptions(job_id)
 
     async def request_job_details(self, job_id: JobID) -> JobDetails:
-        if (ended := self._ended.get(job_id)) is not None:
-            return ended.details
-        return await self._details_of(self._job(job_id))
+        return await self._queries.details(job_id)
 
     async def request_job_result(self, job_id: JobID) -> JobResult:
         if (ended := self._ended.get(job_id)) is not None:
             return ended.result
-        return (await asyncio.shield(self._job(job_id).ended)).result
+        return (await asyncio.shield(self._queries.managed(job_id).ended)).result
 
     async def cancel_job(self, job_id: JobID) -> None:
         if (ended := self._ended.get(job_id)) is not None:
             outcome: ArchivedJob | None = ended
         else:
-            outcome = self._job(job_id).outcome
+            outcome = self._queries.managed(job_id).outcome
         if outcome is not None:
             if outcome.result.status is JobStatus.CANCELED:
                 return
             status = outcome.result.status.name
             raise JobStateError(job_id, f"it is {status}: it has ended without being cancelled")
-        job = self._job(job_id)
-        await asyncio.shield(job.accepted)
-        async with job.storing:
-            if not job.cancel_requested and job.outcome is None:
-                await self._graphs.put_job_graph(StoredJob(job.graph, job.start_time, True))
-                job.cancel_requested = True
-        await self._job_masters.cancel(job)
+        await self._cancelling.cancel(self._queries.managed(job_id))
+
+    async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
+        self._cancelling.heard_of_client(job_ids)
 
     async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
-        if job_id in self._ended or self._job(job_id).outcome is not None:
+        if job_id in self._ended or self._queries.managed(job_id).outcome is not None:
             raise JobStateError(job_id, "it has ended")
-        job = self._job(job_id)
+        job = self._queries.managed(job_id)
         await asyncio.shield(job.accepted)
         await self._resizing.resize(job, bounds)
 
@@ -292,6 +294,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def shut_down_cluster(self) -> None:
         self._shutting_down = True
+        grace = self._services.configuration.get(SHUTDOWN_GRACE)
         running = list(self._jobs.values())
         for job in running:
             if job.outcome is None:
@@ -300,9 +303,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 except FlinkRayError as error:
                     log.warning("job %s cannot be cancelled: %s", job.job_id, error)
         if running:
-            await asyncio.wait([job.ended for job in running], timeout=_CANCEL_GRACE)
+            await asyncio.wait([job.ended for job in running], timeout=grace)
         for job in tuple(self._jobs.values()):
-            log.error("job %s did not end within %g s; it is killed", job.job_id, _CANCEL_GRACE)
+            log.error("job %s did not end within %g s; it is killed", job.job_id, grace)
             await self._job_masters.kill(job.job_id)
         await self.rpc_service.end_standbys()
         manager = await self._services.connect_to_resource_manager()
@@ -311,21 +314,6 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for job_id in tuple(self._jobs):  # the successors of those that were killed, told to cancel
             await self._job_masters.kill(job_id)
         self.close()
-
-    def _job(self, job_id: JobID) -> ManagedJob:
-        job = self._jobs.get(job_id)
-        if job is None:
-            raise JobNotFoundError(job_id)
-        return job
-
-    async def _details_of(self, job: ManagedJob) -> JobDetails:
-        if job.outcome is None and job.gateway is not None:
-            try:
-                return job.with_failovers(await job.gateway.request_job_details())
-            except RpcError as error:
-                # Its death is being reported and answered; until then say what is known here.
-                log.info("job %s: the JobMaster does not answer: %s", job.job_id, error)
-        return job.details()
 
     # --- JobMasters -------------------------------------------------------------------------------
 
@@ -368,12 +356,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
     ) -> None:
-        job = self._job(job_id)
+        job = self._queries.managed(job_id)
         if job.outcome is not None:
             return  # told before, by a call whose answer was lost
         if job.job_master_id not in (None, job_master_id):  # None: it has not registered here yet
             raise JobStateError(job_id, f"it is led by {job.job_master_id}, not {job_master_id}")
-        await self._job_ended(job, ArchivedJob(result, job.with_failovers(details)))
+        outcome = ArchivedJob(job.with_cancel_cause(result), job.with_failovers(details))
+        await self._job_ended(job, outcome)
 
     async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:
         """Returns when it is stored how the job ended; what was told first counts."""
@@ -387,6 +376,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             lambda: self._results.create_dirty_result(outcome),
         )
         job.outcome = outcome
+        self._cancelling.has_ended(job)
         log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
 
     async def _clean_up(self, job: ManagedJob) -> None:

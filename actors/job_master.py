@@ -7,7 +7,6 @@ from the Dispatcher and begins anew.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from flinkray.actors.cluster_services import ClusterServices
@@ -15,6 +14,7 @@ from flinkray.actors.coordinators import SPARK_DRIVER_FACTORY, Coordinators
 from flinkray.actors.format_runner import FormatRunner
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.global_aggregates import GlobalAggregates
+from flinkray.actors.job_end import report_end
 from flinkray.actors.job_master_leaders import JobMasterLeaders
 from flinkray.actors.job_master_slots import JobMasterSlots
 from flinkray.actors.messages import (
@@ -22,18 +22,13 @@ from flinkray.actors.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
+from flinkray.actors.running_io_metrics import RunningIOMetrics
 from flinkray.actors.settings import default_restart_strategy, heartbeat_settings, scaling_settings
 from flinkray.actors.stream_coordinator.runner import StreamCoordinatorRunner
 from flinkray.actors.task_deployer import TaskDeployer
 from flinkray.actors.user_code_process import UserCodeProcessConnection
 from flinkray.core import options
-from flinkray.core.errors import (
-    FlinkRayError,
-    FrameTooLargeError,
-    JobNotFoundError,
-    JobStateError,
-    RpcError,
-)
+from flinkray.core.errors import JobStateError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -54,7 +49,13 @@ from flinkray.scheduler import job_scheduler_actions as act
 from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
 from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobProgress,
+    JobResult,
+)
 from flinkray.scheduler.slot_requests import (
     SlotEvent,
 )
@@ -67,17 +68,9 @@ from flinkray.scheduler.slots import (
 )
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
-from flinkray.spark.gateway import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
-)
+from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
 
 log = logging.getLogger(__name__)
-
-_REPORT_RETRY_DELAY = 0.5
-"""Seconds between two attempts to tell the Dispatcher of the job's end."""
 
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
@@ -129,6 +122,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_lost=self._slots.lost,
             blob_server=lambda: self._leaders.blob_server,
         )
+        self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
         user_code = UserCodeProcessConnection(self, self._job_id)
         self._aggregates = GlobalAggregates(user_code)
         self._formats = FormatRunner(
@@ -257,25 +251,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self.schedule_run_async(action.delay, lambda: self._apply(event(generation, self._now)))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
-        """Tell the Dispatcher, whichever it is by then, until it has stored the result."""
         await self._deployer.promoted()
-        while result.status.is_globally_terminal:
-            try:
-                dispatcher = await self._services.connect_to_dispatcher()
-                await dispatcher.job_reached_terminal_state(
-                    self._job_id, self.fencing_token, result, details
-                )
-                break
-            except FrameTooLargeError as error:
-                log.warning("job %s ends without its executions: %s", self._job_id, error)
-                details = details.without_executions()
-                continue
-            except (JobNotFoundError, JobStateError) as error:
-                log.warning("job %s: its end is not wanted any more: %s", self._job_id, error)
-                break
-            except FlinkRayError as error:
-                log.warning("job %s: cannot report its end yet: %s", self._job_id, error)
-            await asyncio.sleep(_REPORT_RETRY_DELAY)
+        if result.status.is_globally_terminal:
+            await report_end(self._services, self.fencing_token, result, details)
         self.close()
 
     # --- the SlotPool -----------------------------------------------------------------------------
@@ -388,8 +366,18 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def request_job_status(self) -> JobStatus:
         return self._scheduler.status
 
+    async def request_job_overview(self) -> JobOverview:
+        return self._scheduler.overview()
+
+    async def request_job_progress(self) -> JobProgress:
+        return self._scheduler.progress()
+
+    async def request_job_exceptions(self) -> tuple[ExceptionEntry, ...]:
+        return self._scheduler.exceptions()
+
     async def request_job_details(self) -> JobDetails:
-        return self._scheduler.details()
+        running = await self._io_metrics.of(self._scheduler.places_of_streams())
+        return self._scheduler.details(running)
 
     async def cancel(self) -> None:
         self._apply(self._scheduler.cancel(self._now))

@@ -51,15 +51,14 @@ class JobResizing:
         """If the job has not ended meanwhile: then it is as well."""
         async with job.storing:
             if job.outcome is None:
-                stored = StoredJob(changed, job.start_time, job.cancel_requested)
-                await self._graphs.put_job_graph(stored)
+                await self._graphs.put_job_graph(job.stored(graph=changed))
                 job.graph = changed
 
     async def _withdraw(self, job: ManagedJob) -> None:
         """What failed to be stored may be there all the same."""
         async with job.storing:
             if job.outcome is None:
-                stored = StoredJob(job.graph, job.start_time, job.cancel_requested)
+                stored = job.stored()
                 await insist(
                     f"job {job.job_id}: cannot take back its new parallelism yet",
                     lambda: self._graphs.put_job_graph(stored),

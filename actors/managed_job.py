@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.actors.messages import ArchivedJob
+from flinkray.actors.messages import ArchivedJob, StoredJob
 from flinkray.core.errors import JobExecutionError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import TerminationWatch
@@ -33,6 +35,8 @@ class ManagedJob:
     watch: TerminationWatch | None = None
     failovers: int = 0
     cancel_requested: bool = False
+    cancel_cause: ExceptionEntry | None = None
+    """Why, if no client has asked for it."""
     is_resizing: bool = False
     """Whether a change of its parallelism is under way."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -47,6 +51,12 @@ class ManagedJob:
     @property
     def job_id(self) -> JobID:
         return self.graph.job_id
+
+    def stored(self, **changes: Any) -> StoredJob:
+        """What is kept of it until it has ended; *changes*: of fields that are to be stored before
+        they are set."""
+        stored = StoredJob(self.graph, self.start_time, self.cancel_requested, self.cancel_cause)
+        return replace(stored, **changes)
 
     @property
     def status(self) -> JobStatus:
@@ -72,7 +82,7 @@ class ManagedJob:
             end_time=None,
             status_timestamps={JobStatus.INITIALIZING.name: self.start_time},
             restarts=self.failovers,
-            exceptions=tuple(self.failures),
+            exceptions=self.with_own_exceptions(),
         )
 
     def with_failovers(self, details: JobDetails) -> JobDetails:
@@ -81,8 +91,23 @@ class ManagedJob:
             details,
             start_time=self.start_time,
             restarts=details.restarts + self.failovers,
-            exceptions=(*self.failures, *details.exceptions),
+            exceptions=self.with_own_exceptions(*details.exceptions),
         )
+
+    def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
+        """Those that the Dispatcher knows of, and others of a JobMaster."""
+        cause = () if self.cancel_cause is None else (self.cancel_cause,)
+        return (*self.failures, *others, *cause)
+
+    def with_cancel_cause(self, result: JobResult) -> JobResult:
+        """A JobMaster's result, with why the job was cancelled, if it was."""
+        if self.cancel_cause is None or result.status is not JobStatus.CANCELED:
+            return result
+        return replace(result, cancel_cause=self.cancel_cause.text)
+
+    def with_start_time(self, overview: JobOverview) -> JobOverview:
+        """A JobMaster's overview, of all runs of the job."""
+        return replace(overview, start_time=self.start_time)
 
     def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
         """The end of a job whose JobMaster cannot be kept alive."""
@@ -90,7 +115,7 @@ class ManagedJob:
             self.details(),
             status=JobStatus.FAILED,
             end_time=now,
-            exceptions=(*self.failures, ExceptionEntry(now, error.text)),
+            exceptions=self.with_own_exceptions(ExceptionEntry(now, error.text)),
         )
         result = JobResult(
             job_id=self.job_id,
@@ -104,6 +129,14 @@ class ManagedJob:
 
 def overview_of(details: JobDetails) -> JobOverview:
     """The line of a job list that belongs to a job's details."""
+    tasks: Counter[str] = Counter()
+    for vertex in details.vertices:
+        tasks.update(vertex.tasks)
     return JobOverview(
-        details.job_id, details.name, details.status, details.start_time, details.end_time
+        details.job_id,
+        details.name,
+        details.status,
+        details.start_time,
+        details.end_time,
+        dict(tasks),
     )

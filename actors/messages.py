@@ -15,7 +15,7 @@ from flinkray.core.ids import (
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
-from flinkray.scheduler.job_info import JobDetails, JobResult
+from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobResult
 from flinkray.scheduler.slots import WorkerLocation
 
 
@@ -150,6 +150,8 @@ class StoredJob:
     """Of its submission, in seconds since the epoch."""
     cancel_requested: bool = False
     """A client was told that it will be cancelled."""
+    cancel_cause: ExceptionEntry | None = None
+    """Why, if no client has asked for it."""
 
     @property
     def job_id(self) -> JobID:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from flinkray.actors.task_results import TaskResults
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.io_metrics import TaskIOMetrics
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import (
     TaskDeployment,
@@ -157,6 +159,18 @@ class PythonTasks:
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
         """The attempts of a job that run."""
         return tuple(t.attempt_id for t in self._tasks.values() if t.job_id == job_id)
+
+    async def io_metrics(
+        self, job_id: JobID, attempts: Iterable[ExecutionAttemptID]
+    ) -> tuple[TaskIOMetrics, ...]:
+        """What these stream tasks of a job have read and written, as far as their processes answer:
+        one message for each."""
+        wanted = dict.fromkeys(attempts)
+        tasks = (self._tasks.get(attempt_id) for attempt_id in wanted)
+        places = {task.place.number: task.place for task in tasks if task is not None}
+        ask = self.processes.io_metrics_at
+        answers = await asyncio.gather(*(ask(place, job_id) for place in places.values()))
+        return tuple(one for answer in answers for one in answer if one.attempt_id in wanted)
 
     # --- what becomes of them ---------------------------------------------------------------------
 

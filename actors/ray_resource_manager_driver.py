@@ -144,7 +144,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return await self._rpc_service.run_blocking(_cluster_resources)
 
     def dashboard_url(self) -> str | None:
-        url = get_dashboard_url()  # type: ignore[no-untyped-call]
+        url = get_dashboard_url()
         return f"http://{url}" if url else None
 
     async def recover(self) -> tuple[WorkerGroup, ...]:
@@ -211,22 +211,18 @@ def _is_released(group_id: str) -> bool:
     """
     if _table_of(group_id).get("state", "REMOVED") != "REMOVED":
         return False
-    nodes: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
+    nodes: dict[str, dict[str, float]] = available_resources_per_node()
     return not any(name.endswith(group_id) for node in nodes.values() for name in node)
 
 
 def _cluster_resources() -> ClusterResources:
     return ClusterResources(
-        total=ResourceProfile.from_ray_resources(
-            ray.cluster_resources()  # type: ignore[no-untyped-call]
-        ),
-        available=ResourceProfile.from_ray_resources(
-            ray.available_resources()  # type: ignore[no-untyped-call]
-        ),
+        total=ResourceProfile.from_ray_resources(ray.cluster_resources()),
+        available=ResourceProfile.from_ray_resources(ray.available_resources()),
         nodes=tuple(
             ResourceProfile.from_ray_resources(node["Resources"])
             for node in sorted(
-                ray.nodes(),  # type: ignore[no-untyped-call]
+                ray.nodes(),
                 key=lambda node: str(node["NodeID"]),
             )
             if node["Alive"]

@@ -153,15 +153,13 @@ class TaskDeployer:
         self._job_master.create_task(self._cancel_all(action), "cancel tasks")
 
     async def _cancel_all(self, action: CancelTasks) -> None:
-        cause = "it does not run there"
         try:
             executor = self._task_executors.get(action.location.resource_id)
-            failed = await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
+            await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
         except FlinkRayError as error:
-            failed, cause = action.attempts, str(error)
-        self._reconciliation.ended(failed)
-        for attempt_id in failed:
-            self._apply(self._scheduler.cancel_failed(attempt_id, cause, self._now))
+            self._reconciliation.ended(action.attempts)
+            for attempt_id in action.attempts:
+                self._apply(self._scheduler.cancel_failed(attempt_id, str(error), self._now))
 
     def release(self, action: ReleasePartitions) -> None:
         """Whether it arrives changes nothing."""

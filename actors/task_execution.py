@@ -23,6 +23,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.io_metrics import TaskIOMetrics
 from flinkray.scheduler.job_graph import TASK_PROCESS_KINDS
 from flinkray.scheduler.task_slot_table import SlotTableAction, TaskSlotTable
 from flinkray.scheduler.tasks import (
@@ -122,26 +123,21 @@ class TaskExecution:
         return self._deployed_by.get(attempt_id) not in (None, present)
 
     def cancel(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
-        """Raises TaskError when it does not run here."""
+        """Cancel the task of a Spark stage, if it runs here (EX-04)."""
         job_id = self._spark.job_of(attempt_id)
-        if job_id is None:
-            raise TaskError(f"task {attempt_id} does not run in {self._endpoint.address}")
-        self._refuse_past_leader(job_id, job_master_id)
-        self._spark.cancel(attempt_id)
+        if job_id is not None:
+            self._refuse_past_leader(job_id, job_master_id)
+            self._spark.cancel(attempt_id)
 
     def cancel_all(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
-    ) -> tuple[ExecutionAttemptID, ...]:
-        """Cancel Python tasks; returns those that do not run here."""
-        unknown = []
+    ) -> None:
+        """Cancel those of these Python tasks that run here (EX-04)."""
         for attempt_id in attempts:
             job_id = self._python.job_of(attempt_id)
-            if job_id is None:
-                unknown.append(attempt_id)
-            else:
+            if job_id is not None:
                 self._refuse_past_leader(job_id, job_master_id)
         self._python.cancel(attempts)
-        return tuple(unknown)
 
     def release_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
@@ -156,6 +152,19 @@ class TaskExecution:
         """Raises TaskError when this JobMaster does not lead the job here."""
         self._refuse_past_leader(job_id, job_master_id)
         self._python.results.promote(job_id, partitions)
+
+    async def io_metrics(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> tuple[TaskIOMetrics, ...]:
+        """Of the stream tasks that this JobMaster has deployed.
+
+        Raises:
+            TaskError: it does not lead the job here.
+        """
+        self._refuse_past_leader(job_id, job_master_id)
+        deployed_by = self._deployed_by
+        attempts = [a for a in self._python.of_job(job_id) if deployed_by.get(a) == job_master_id]
+        return await self._python.io_metrics(job_id, attempts)
 
     def master_of(self, attempt_id: ExecutionAttemptID) -> JobMasterGateway:
         """The JobMaster that has deployed a Python task.

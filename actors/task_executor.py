@@ -49,6 +49,7 @@ from flinkray.rpc import (
     TimerHandle,
 )
 from flinkray.scheduler.input_splits import InputSplit
+from flinkray.scheduler.io_metrics import TaskIOMetrics
 from flinkray.scheduler.slots import WorkerLocation
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotTableAction, TaskSlotTable
@@ -329,8 +330,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     async def cancel_tasks(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
-    ) -> tuple[ExecutionAttemptID, ...]:
-        return self._tasks.cancel_all(attempts, job_master_id)
+    ) -> None:
+        self._tasks.cancel_all(attempts, job_master_id)
 
     async def release_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
@@ -343,6 +344,11 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         self._tasks.promote_partitions(job_id, job_master_id, partitions)
         await self._leave_unless_used(job_id)
+
+    async def request_io_metrics(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> tuple[TaskIOMetrics, ...]:
+        return await self._tasks.io_metrics(job_id, job_master_id)
 
     # from task processes, and from tasks elsewhere that read results
 

@@ -26,7 +26,7 @@ class TaskExecutorHost:
         if node is not None:
             return cls(node, os.getpid(), None)
         context = ray.get_runtime_context()
-        node_ip = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        node_ip = ray.util.get_node_ip_address()
         ray_node = worker.global_worker.node
         if ray_node is None:
             raise RuntimeError("this process is not connected to Ray")

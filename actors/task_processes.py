@@ -17,6 +17,7 @@ from flinkray.actors.task_process.gateway import (
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
+from flinkray.scheduler.io_metrics import TaskIOMetrics
 from flinkray.scheduler.tasks import TaskDeployments
 from flinkray.streaming.network.sockets import DataAddress
 
@@ -148,6 +149,19 @@ class TaskProcesses:
         if place.gateway is process:
             place.data_address = address
         return place.data_address
+
+    async def io_metrics_at(
+        self, place: TaskProcessPlace, job_id: JobID
+    ) -> tuple[TaskIOMetrics, ...]:
+        """Of the stream tasks that run there; none if the process does not answer in time."""
+        process = place.gateway
+        if process is None:
+            return ()
+        try:
+            return await process.request_io_metrics(job_id)
+        except RpcError as error:
+            log.info("%s does not tell what its tasks have read and written: %s", place, error)
+            return ()
 
     def forget_job(self, job_id: JobID) -> None:
         """Its next deployments are another JobMaster's."""

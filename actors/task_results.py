@@ -39,7 +39,8 @@ class TaskResults:
             if one.is_pipelined or not is_finished:
                 self._places.pop(one.partition_id, None)
             elif one.partition_id in self._places:
-                self._kept.produced(one.partition_id.job_id, one.partition_id.partition)
+                partition_id = one.partition_id
+                self._kept.produced(partition_id.job_id, partition_id.partition, one.total)
 
     def process_died(self, place: TaskProcessPlace) -> None:
         """With all that was in it."""

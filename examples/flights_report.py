@@ -37,7 +37,8 @@ def mean_delay_by_carrier_and_hour(statistics: pd.DataFrame) -> pd.DataFrame:
     sums = totals.groupby(["carrier", "hour"])[["delay_sum", "departed"]].sum()
     sums = sums[sums["departed"] >= MIN_DEPARTURES]
     means = (sums["delay_sum"] / sums["departed"]).unstack().sort_index()
-    return means.reindex(columns=sorted(means.columns))
+    in_order: pd.DataFrame = means.reindex(columns=sorted(means.columns))
+    return in_order
 
 
 def text_table(statistics: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
 from flinkray.core.message import message
@@ -17,6 +17,8 @@ class ClusterPartitionReport:
     data_set_id: IntermediateDataSetID
     partitions: tuple[int, ...]
     """Indexes of the partitions, ascending."""
+    total_partitions: int
+    """How many the data set has in all, wherever they are."""
 
 
 @message
@@ -25,6 +27,13 @@ class ClusterDataSet:
 
     data_set_id: IntermediateDataSetID
     number_of_partitions: int
+    """Those that TaskExecutors have told of."""
+    total_partitions: int
+    """Those that its job has produced."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.number_of_partitions == self.total_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +44,22 @@ class ReleaseDataSets:
     data_sets: tuple[IntermediateDataSetID, ...]
 
 
+@dataclass(slots=True)
+class _Hosted:
+    """What a TaskExecutor has of one data set."""
+
+    partitions: set[int] = field(default_factory=set)
+    totals: set[int] = field(default_factory=set)
+    """More than one if its job was run again, with another parallelism."""
+
+
 class ClusterPartitionTracker:
     """The ResourceManager's view: a data set with one partition gone is of no use, and is released
-    everywhere."""
+    everywhere; so is one that is put together from runs of its job with different parallelisms
+    (Flink's ResourceManager fails then)."""
 
     def __init__(self) -> None:
-        self._hosted: dict[ResourceID, dict[IntermediateDataSetID, frozenset[int]]] = {}
+        self._hosted: dict[ResourceID, dict[IntermediateDataSetID, _Hosted]] = {}
         self._hosts: dict[IntermediateDataSetID, dict[ResourceID, None]] = {}
         self._releasing: set[IntermediateDataSetID] = set()
         """Those that somebody has yet; who tells that he has is asked again."""
@@ -50,15 +69,22 @@ class ClusterPartitionTracker:
     ) -> list[ReleaseDataSets]:
         """A TaskExecutor's heartbeat, with all that it has."""
         before = self._hosted.get(resource_id, {})
-        now = {report.data_set_id: frozenset(report.partitions) for report in reports}
+        now: dict[IntermediateDataSetID, _Hosted] = {}
+        for report in reports:
+            hosted = now.setdefault(report.data_set_id, _Hosted())
+            hosted.partitions.update(report.partitions)
+            hosted.totals.add(report.total_partitions)
         broken = [
-            data_set for data_set, held in before.items() if not held <= now.get(data_set, set())
+            data_set
+            for data_set, held in before.items()
+            if data_set not in now or not held.partitions <= now[data_set].partitions
         ]
         self._forget(resource_id)
         if now:
             self._hosted[resource_id] = now
         for data_set in now:
             self._hosts.setdefault(data_set, {})[resource_id] = None
+        broken += [one for one in now if one not in broken and len(self._totals_of(one)) > 1]
         asked_again = [data_set for data_set in now if data_set in self._releasing]
         releases = self._release(broken)
         if asked_again and not any(r.resource_id == resource_id for r in releases):
@@ -77,11 +103,17 @@ class ClusterPartitionTracker:
 
     def data_sets(self) -> tuple[ClusterDataSet, ...]:
         """With the number of different partitions that there are of each."""
-        found: dict[IntermediateDataSetID, set[int]] = {}
-        for hosted in self._hosted.values():
-            for data_set, partitions in hosted.items():
-                found.setdefault(data_set, set()).update(partitions)
-        return tuple(ClusterDataSet(one, len(partitions)) for one, partitions in found.items())
+        return tuple(
+            ClusterDataSet(
+                data_set,
+                len({p for host in hosts for p in self._hosted[host][data_set].partitions}),
+                max(self._totals_of(data_set)),
+            )
+            for data_set, hosts in self._hosts.items()
+        )
+
+    def _totals_of(self, data_set: IntermediateDataSetID) -> set[int]:
+        return {n for host in self._hosts[data_set] for n in self._hosted[host][data_set].totals}
 
     def _forget(self, resource_id: ResourceID) -> None:
         for data_set in self._hosted.pop(resource_id, ()):
@@ -108,19 +140,21 @@ class TaskExecutorPartitions:
     """
 
     def __init__(self) -> None:
-        self._of_job: dict[JobID, dict[ResultPartitionID, None]] = {}
-        self._of_cluster: dict[IntermediateDataSetID, dict[ResultPartitionID, None]] = {}
+        self._of_job: dict[JobID, dict[ResultPartitionID, int]] = {}
+        """With the number of partitions that the data set has in all."""
+        self._of_cluster: dict[IntermediateDataSetID, dict[ResultPartitionID, int]] = {}
 
-    def produced(self, job_id: JobID, partition: ResultPartitionID) -> None:
-        """A task of the job has produced a partition that stays after its end."""
-        self._of_job.setdefault(job_id, {})[partition] = None
+    def produced(self, job_id: JobID, partition: ResultPartitionID, total: int) -> None:
+        """A task of the job has produced a partition that stays after its end, of *total* ones of
+        its data set."""
+        self._of_job.setdefault(job_id, {})[partition] = total
 
     def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
         """They outlive the job from now on; those that are not the job's are ignored."""
         of_job = self._of_job.get(job_id, {})
         for partition in partitions:
-            if of_job.pop(partition, 0) is None:
-                self._of_cluster.setdefault(partition.data_set_id, {})[partition] = None
+            if (total := of_job.pop(partition, None)) is not None:
+                self._of_cluster.setdefault(partition.data_set_id, {})[partition] = total
         self._drop_if_empty(job_id)
 
     def is_promoted(self, partition: ResultPartitionID) -> bool:
@@ -132,7 +166,7 @@ class TaskExecutorPartitions:
     ) -> tuple[ResultPartitionID, ...]:
         """The job needs these no more; others than its own are ignored."""
         of_job = self._of_job.get(job_id, {})
-        released = tuple(p for p in partitions if of_job.pop(p, 0) is None)
+        released = tuple(p for p in partitions if of_job.pop(p, None) is not None)
         self._drop_if_empty(job_id)
         return released
 
@@ -140,7 +174,7 @@ class TaskExecutorPartitions:
         """Its data is gone, whosever it was."""
         self.release(job_id, (partition,))
         of_cluster = self._of_cluster.get(partition.data_set_id, {})
-        if of_cluster.pop(partition, 0) is None and not of_cluster:
+        if of_cluster.pop(partition, None) is not None and not of_cluster:
             del self._of_cluster[partition.data_set_id]
 
     def job_gone(self, job_id: JobID) -> tuple[ResultPartitionID, ...]:
@@ -155,9 +189,13 @@ class TaskExecutorPartitions:
 
     def report(self) -> tuple[ClusterPartitionReport, ...]:
         """For the ResourceManager: what is the cluster's, and nothing of jobs (TM-28)."""
+        found: dict[tuple[IntermediateDataSetID, int], list[int]] = {}
+        for data_set, partitions in self._of_cluster.items():
+            for partition, total in partitions.items():
+                found.setdefault((data_set, total), []).append(partition.partition)
         return tuple(
-            ClusterPartitionReport(data_set, tuple(sorted(p.partition for p in partitions)))
-            for data_set, partitions in self._of_cluster.items()
+            ClusterPartitionReport(data_set, tuple(sorted(indexes)), total)
+            for (data_set, total), indexes in found.items()
         )
 
     def has_partitions_of(self, job_id: JobID) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.slots import AllocatedSlot
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.story import Story
@@ -71,6 +72,7 @@ class Execution:
         "executor_id",
         "executor_pid",
         "failure",
+        "io_metrics",
         "restored_state",
         "slot",
         "state",
@@ -87,6 +89,8 @@ class Execution:
         self.failure: Failure | None = None
         self.restored_state: bytes | None = None
         """What the task is to be restored from; dropped once it is deployed (EX-07)."""
+        self.io_metrics: IOMetrics | None = None
+        """Since it has ended."""
         self.executor_id: str | None = None
         self.executor_actor_id: str | None = None
         self.executor_pid: int | None = None

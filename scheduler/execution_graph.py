@@ -189,7 +189,8 @@ class ExecutionGraph:
 
         Raises:
             JobSubmissionError: a vertex is there already, or one that it reads is not; or it has
-                more subtasks than its max parallelism allows (EG-02).
+                more subtasks than its max parallelism allows (EG-02).  Nothing of that vertex is
+                attached; those before it are.
         """
         for vertex in vertices:
             if vertex.vertex_id in self._by_id:
@@ -208,14 +209,14 @@ class ExecutionGraph:
                     f"the parallelism of vertex {vertex.name!r}, {parallelism}, is higher than the "
                     f"max parallelism, {job_vertex.max_parallelism}"
                 )
+            unknown = next((e.source for e in vertex.inputs if e.source not in self._results), None)
+            if unknown is not None:
+                raise self._refusal(
+                    f"vertex {vertex.name!r} reads the data set {unknown}, whose producer "
+                    "is not attached yet: attach vertices in topological order"
+                )
             for edge in vertex.inputs:
-                result = self._results.get(edge.source)
-                if result is None:
-                    raise self._refusal(
-                        f"vertex {vertex.name!r} reads the data set {edge.source}, whose producer "
-                        "is not attached yet: attach vertices in topological order"
-                    )
-                self._connect(result, job_vertex, edge.pattern)
+                self._connect(self._results[edge.source], job_vertex, edge.pattern)
             self.vertices.append(job_vertex)
             self.subtasks += job_vertex.subtasks
             self._by_id[vertex.vertex_id] = job_vertex

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from flinkray.core.message import message
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.states import ExecutionState
 
 
@@ -24,3 +25,5 @@ class ExecutionInfo:
     state_timestamps: dict[str, float] = field(default_factory=dict)
     """ExecutionState name -> seconds since the epoch when it was entered."""
     failure: str | None = None
+    io_metrics: IOMetrics | None = None
+    """None: it is no stream task, has not begun, or its process could not tell (any more)."""

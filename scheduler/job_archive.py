@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.scheduler.execution import Execution
 from flinkray.scheduler.execution_graph import ExecutionJobVertex
 from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.job_info import StageProgressInfo, VertexInfo
+from flinkray.scheduler.io_metrics import IOMetrics, total
+from flinkray.scheduler.job_graph import STREAM
+from flinkray.scheduler.job_info import StageProgressInfo, VertexInfo, VertexProgress
 from flinkray.scheduler.many_executions import packed
 from flinkray.scheduler.states import ExecutionState
 
 if TYPE_CHECKING:
     from flinkray.spark.gateway import SparkProgress
+
+NO_METRICS: Mapping[ExecutionAttemptID, IOMetrics] = MappingProxyType({})
 
 PRIORS_SHOWN = 100_000
 """Earlier attempts of one vertex that clients see, so that a message can hold them: of each subtask
@@ -21,24 +29,35 @@ the newest few."""
 
 
 def vertex_info(
-    job_vertex: ExecutionJobVertex, epoch_offset: float, progress: SparkProgress | None = None
+    job_vertex: ExecutionJobVertex,
+    epoch_offset: float,
+    progress: SparkProgress | None,
+    running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS,
 ) -> VertexInfo:
-    """A vertex now; *epoch_offset* turns monotonic seconds into seconds since the epoch."""
+    """A vertex now; *epoch_offset* turns monotonic seconds into seconds since the epoch.
+    *running*: what is known of tasks that have not ended."""
     vertex = job_vertex.vertex
+    executions = tuple(
+        _execution_info(execution, epoch_offset, running) for execution in job_vertex.executions
+    )
+    measured = [e.io_metrics for e in executions if e.io_metrics is not None]
     priors_each = PRIORS_SHOWN // job_vertex.parallelism
     info = VertexInfo(
         vertex.vertex_id,
         vertex.name,
         job_vertex.parallelism,
-        packed(tuple(_execution_info(e, epoch_offset) for e in job_vertex.executions)),
+        packed(executions),
         max_parallelism=job_vertex.max_parallelism,
         prior_executions=packed(
             tuple(
-                _execution_info(prior, epoch_offset)
+                _execution_info(prior, epoch_offset, NO_METRICS)
                 for subtask in job_vertex.subtasks
                 for prior in subtask.prior[max(0, len(subtask.prior) - priors_each) :]
             )
         ),
+        tasks=task_counts((job_vertex,)),
+        io_metrics=total(measured),
+        measured=len(measured),
     )
     if progress is None:
         return info
@@ -49,6 +68,40 @@ def vertex_info(
         completed_tasks=progress.completed_tasks,
         failed_tasks=progress.failed_tasks,
     )
+
+
+def vertex_progress(
+    job_vertex: ExecutionJobVertex, progress: SparkProgress | None
+) -> VertexProgress:
+    """How far a vertex is now."""
+    name, tasks = job_vertex.vertex.name, task_counts((job_vertex,))
+    shown = VertexProgress(name, job_vertex.parallelism, tasks, job_vertex.is_spark_stage)
+    if progress is None:
+        return shown
+    return replace(
+        shown,
+        active_stages=_active_stages(progress),
+        completed_stages=progress.completed_stages,
+        completed_tasks=progress.completed_tasks,
+    )
+
+
+def places_of_streams(vertices: Iterable[ExecutionJobVertex]) -> tuple[ResourceID, ...]:
+    """The TaskExecutors of stream tasks that may run now."""
+    places = {
+        execution.slot.location.resource_id: None
+        for vertex in vertices
+        if vertex.vertex.invokable.kind == STREAM
+        for execution in vertex.executions
+        if execution.slot is not None and not execution.state.is_terminal
+    }
+    return tuple(places)
+
+
+def task_counts(vertices: Iterable[ExecutionJobVertex]) -> dict[str, int]:
+    """ExecutionState name -> how many current attempts are in it."""
+    states = Counter(subtask.current.state for vertex in vertices for subtask in vertex.subtasks)
+    return {state.name: number for state, number in states.items()}
 
 
 def _active_stages(progress: SparkProgress) -> tuple[StageProgressInfo, ...]:
@@ -65,8 +118,13 @@ def _active_stages(progress: SparkProgress) -> tuple[StageProgressInfo, ...]:
     )
 
 
-def _execution_info(execution: Execution, epoch_offset: float) -> ExecutionInfo:
+def _execution_info(
+    execution: Execution, epoch_offset: float, running: Mapping[ExecutionAttemptID, IOMetrics]
+) -> ExecutionInfo:
     times = {state.name: at + epoch_offset for state, at in execution.entered.items()}
+    metrics = execution.io_metrics
+    if running and not execution.state.is_terminal:
+        metrics = running.get(execution.attempt_id)
     return ExecutionInfo(
         subtask_index=execution.vertex.subtask_index,
         attempt_number=execution.attempt_number,
@@ -78,4 +136,5 @@ def _execution_info(execution: Execution, epoch_offset: float) -> ExecutionInfo:
         end_time=times[execution.state.name] if execution.state.is_terminal else None,
         state_timestamps=times,
         failure=None if execution.failure is None else execution.failure.text,
+        io_metrics=metrics,
     )

@@ -277,11 +277,14 @@ class JobExecution:
         generation = self.next_generation()
         delay = self._restart_strategy.backoff_time(now)
         unended = {index for index in indices if self._runs[index].active}
-        self._restarts.add(generation, indices, unended, is_global=is_global)
+        _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
         self._take_back_results(indices)
         self._state.abort_pending("tasks are restarted")
         self._cancel(indices, now, but=ExecutionState.CREATED)
         self.outbox.add(ScheduleRestart(delay, generation))
+        for earlier in due:
+            if earlier.regions:  # else a failure while another one was carried out has taken them
+                self._restart_when_due(earlier, now)
 
     def restart_everything(self, now: float, cause: str) -> None:
         """Stop all and restart as soon as nothing runs any more, though nothing has failed."""
@@ -289,7 +292,7 @@ class JobExecution:
             self.enter(JobStatus.RESTARTING, now, cause)
         indices = self._regions_to_restart((), is_global=True)
         unended = {index for index in indices if self._runs[index].active}
-        restart = self._restarts.add(self.next_generation(), indices, unended, is_global=True)
+        restart, _ = self._restarts.add(self.next_generation(), indices, unended, is_global=True)
         self._take_back_results(indices)
         self._state.abort_pending(cause)
         self._cancel(indices, now, but=ExecutionState.CREATED)

@@ -236,6 +236,22 @@ class JobFile:
 
 
 @message
+class AttachedClient:
+    """A client that its job ends with: the job is cancelled when nothing is heard of it."""
+
+    name: str
+    """For people: which process, and where."""
+    heartbeat_timeout: float
+    """Seconds of silence after which it is lost."""
+    reason: str
+    """Why the job ends with it, for people."""
+
+    def __post_init__(self) -> None:
+        if not self.heartbeat_timeout > 0:
+            raise ValueError(f"a client must have time to be heard of: {self}")
+
+
+@message
 class JobGraph:
     """A job as submitted."""
 
@@ -249,6 +265,8 @@ class JobGraph:
     restart_all: bool = False
     """True: any failure restarts the whole job, not only the regions that it concerns."""
     files: tuple[JobFile, ...] = ()
+    client: AttachedClient | None = None
+    """None: the job goes on without any."""
 
     @property
     def blobs(self) -> tuple[BlobKey, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.many_executions import ManyExecutions
 from flinkray.scheduler.slots import WorkerLocation
 from flinkray.scheduler.states import JobStatus
@@ -54,6 +55,12 @@ class VertexInfo:
     max_parallelism: int | None = None
     prior_executions: tuple[ExecutionInfo, ...] | ManyExecutions = ()
     """Earlier attempts of its subtasks, oldest first of each; the newest few."""
+    tasks: dict[str, int] = field(default_factory=dict)
+    """ExecutionState name -> how many of the executions are in it; those that occur."""
+    io_metrics: IOMetrics | None = None
+    """The sum over those executions of which it is known."""
+    measured: int = 0
+    """How many these are."""
 
 
 @message
@@ -83,14 +90,55 @@ class JobDetails:
 
 
 @message
+class VertexProgress:
+    """How far a vertex is, in a few numbers."""
+
+    name: str
+    parallelism: int
+    tasks: dict[str, int]
+    """ExecutionState name -> how many of the current executions are in it; those that occur."""
+    is_spark_stage: bool = False
+    active_stages: tuple[StageProgressInfo, ...] = ()
+    completed_stages: int = 0
+    completed_tasks: int = 0
+
+
+@message
+class JobProgress:
+    """How far a job is; of the same size however many tasks it has."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    restarts: int
+    pending_reason: str | None = None
+    """Why the job waits for slots, when it does."""
+    vertices: tuple[VertexProgress, ...] = ()
+    """None, while and after no JobMaster runs it."""
+
+    @classmethod
+    def of(cls, details: JobDetails) -> JobProgress:
+        """Of a job that no JobMaster runs."""
+        return cls(
+            details.job_id,
+            details.name,
+            details.status,
+            details.restarts,
+            details.pending_reason,
+        )
+
+
+@message
 class JobOverview:
-    """One line of a job list."""
+    """One line of a job list; of the same size however many tasks the job has."""
 
     job_id: JobID
     name: str
     status: JobStatus
     start_time: float
     end_time: float | None
+    tasks: dict[str, int] = field(default_factory=dict)
+    """ExecutionState name -> how many subtasks are in it; those that occur."""
 
 
 @message
@@ -108,6 +156,8 @@ class JobResult:
     """Where a returned DataFrame lies as Parquet."""
     num_rows: int | None = None
     schema_json: str | None = None
+    cancel_cause: str | None = None
+    """Why a job was cancelled, if nobody has asked for it."""
 
     def __post_init__(self) -> None:
         if not self.status.is_terminal:

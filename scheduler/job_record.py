@@ -8,7 +8,13 @@ from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.exception_history import ExceptionHistory
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_graph import JobGraph
-from flinkray.scheduler.job_info import JobDetails, JobResult, VertexInfo
+from flinkray.scheduler.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobResult,
+    VertexInfo,
+)
 from flinkray.scheduler.job_status_machine import JobStatusMachine
 from flinkray.scheduler.json_plan import json_plan
 from flinkray.scheduler.states import JobStatus
@@ -70,6 +76,11 @@ class JobRecord:
         """Into the exceptions history, to the last failure."""
         self._history.add_concurrent(failure, now + self.epoch_offset)
 
+    @property
+    def exceptions(self) -> tuple[ExceptionEntry, ...]:
+        """The exceptions history, oldest first."""
+        return self._history.entries
+
     def details(
         self,
         vertices: tuple[VertexInfo, ...],
@@ -88,9 +99,21 @@ class JobRecord:
             restarts=self.restarts,
             vertices=vertices,
             pending_reason=pending_reason,
-            exceptions=self._history.entries,
+            exceptions=self.exceptions,
             worker_group=worker_group,
             plan=self._plan,
+        )
+
+    def overview(self, tasks: dict[str, int]) -> JobOverview:
+        """The same in a few numbers; *tasks*: how many are in which state."""
+        ended = self._machine.entered[self.status] if self.status.is_terminal else None
+        return JobOverview(
+            self._job_graph.job_id,
+            self._job_graph.name,
+            self.status,
+            self._started_at + self.epoch_offset,
+            None if ended is None else ended + self.epoch_offset,
+            tasks,
         )
 
     def job_result(self, now: float) -> JobResult:

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from flinkray.core.errors import PartitionProducerDisposedError
-from flinkray.core.ids import (
-    AllocationID,
-    ExecutionAttemptID,
-    JobID,
-    JobVertexID,
-    ResourceID,
-)
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
 from flinkray.scheduler.execution_graph import ExecutionGraph
 from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.input_splits import InputSplit
-from flinkray.scheduler.job_archive import vertex_info
+from flinkray.scheduler.job_answers import JobAnswers
 from flinkray.scheduler.job_execution import JobExecution, NoState, StateRestorer
 from flinkray.scheduler.job_graph import JobGraph, RestartStrategy
 from flinkray.scheduler.job_graph_validation import validate
-from flinkray.scheduler.job_info import JobDetails
 from flinkray.scheduler.job_record import JobRecord
 from flinkray.scheduler.job_scheduler_actions import JobEnded, JobSchedulerAction
 from flinkray.scheduler.master_formats import MasterFormats
@@ -35,7 +28,7 @@ from flinkray.scheduler.task_reports import TaskReports
 from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
 
 
-class JobScheduler(SparkDriverEvents):
+class JobScheduler(SparkDriverEvents, JobAnswers):
     """Runs a job: its tasks in slots of the SlotPool, or its Spark stages in workers of their own.
 
     Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
@@ -107,6 +100,7 @@ class JobScheduler(SparkDriverEvents):
             requests_made=requests_made,
             on_ready=lambda index, slots: execution.deploy(index, slots, self._now),
             on_failed=lambda ends: execution.failed(ends, self._now),
+            why_short=lambda: " ".join(shortage.reason for shortage in self._shortages),
         )
 
     # orders
@@ -340,29 +334,6 @@ class JobScheduler(SparkDriverEvents):
     @property
     def job_id(self) -> JobID:
         return self._job_graph.job_id
-
-    @property
-    def status(self) -> JobStatus:
-        """The job's status."""
-        return self._job.status
-
-    def details(self) -> JobDetails:
-        """All that a client may want to know."""
-        spark = self._spark
-        vertices = []
-        for vertex in self._graph.vertices:
-            progress = None if spark is None else spark.progress_of(vertex.vertex.vertex_id)
-            vertices.append(vertex_info(vertex, self._job.epoch_offset, progress))
-        group = None if spark is None else spark.placement.worker_group
-        return self._job.details(tuple(vertices), self._why_pending(), group)
-
-    def _why_pending(self) -> str | None:
-        if self.status is not JobStatus.RUNNING or self._job.suspension is not None:
-            return None
-        reason = self._execution.placement.why_pending()
-        if reason is None or not self._shortages:
-            return reason
-        return " ".join(shortage.reason for shortage in self._shortages)
 
     def partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         """The state of a partition's producer (JM-13).

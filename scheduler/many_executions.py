@@ -11,12 +11,13 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from math import isnan, nan
-from typing import overload
+from typing import Any, overload
 
 from flinkray.core.message import message, register
 from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.states import ExecutionState
 
 FEW = 100
@@ -62,6 +63,9 @@ class ManyExecutions(Sequence[ExecutionInfo]):
     timestamps: dict[str, bytes]
     """By the name of the state; its time for each execution that entered it."""
     failures: _Texts
+    io_metrics: tuple[bytes, ...] = ()
+    """Per field of IOMetrics its column; 0: None, else one more than the number.  Empty: all are
+    None."""
     _unpacked: list[ExecutionInfo] = field(
         init=False, default_factory=list, compare=False, repr=False
     )
@@ -81,6 +85,7 @@ class ManyExecutions(Sequence[ExecutionInfo]):
             _times(e.end_time for e in executions),
             {name: _times(e.state_timestamps.get(name) for e in executions) for name in states},
             _Texts.of(e.failure for e in executions),
+            _metrics([e.io_metrics for e in executions]),
         )
 
     def __len__(self) -> int:
@@ -117,14 +122,17 @@ class ManyExecutions(Sequence[ExecutionInfo]):
             _times_back(self.end_times),
             zip(*columns, strict=True) if columns else [()] * self.size,
             self.failures.rows(),
+            _metrics_back(self.io_metrics) if self.io_metrics else [None] * self.size,
             strict=True,
         )
-        for subtask, attempt, state, location, actor_id, pid, start, end, times, failure in rows:
+        for (
+            subtask, attempt, state, location, actor_id, pid, start, end, times, failure, metrics
+        ) in rows:  # fmt: skip
             assert state is not None
             entered = {name: at for name, at in zip(names, times, strict=True) if at is not None}
             yield ExecutionInfo(
                 subtask, attempt, ExecutionState[state], location, actor_id,
-                pid - 1 if pid else None, start, end, entered, failure,
+                pid - 1 if pid else None, start, end, entered, failure, metrics,
             )  # fmt: skip
 
 
@@ -141,6 +149,22 @@ def _ints(values: Iterable[int]) -> bytes:
 
 def _ints_back(data: bytes) -> array[int]:
     return _decompressed("q", data)
+
+
+def _metrics(every: Sequence[IOMetrics | None]) -> tuple[bytes, ...]:
+    if not any(every):
+        return ()
+    rows = [None if one is None else astuple(one) for one in every]
+    return tuple(
+        _ints(0 if row is None or row[place] is None else row[place] + 1 for row in rows)
+        for place in range(len(fields(IOMetrics)))
+    )
+
+
+def _metrics_back(columns: tuple[bytes, ...]) -> Iterator[IOMetrics | None]:
+    for row in zip(*map(_ints_back, columns), strict=True):
+        numbers: list[Any] = [number - 1 if number else None for number in row]
+        yield IOMetrics(*numbers) if any(row) else None
 
 
 def _times(values: Iterable[float | None]) -> bytes:

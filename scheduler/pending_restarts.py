@@ -42,22 +42,30 @@ class PendingRestarts:
 
     def add(
         self, generation: int, regions: Iterable[int], unended: set[int], *, is_global: bool
-    ) -> PendingRestart:
-        """*unended*: those of the regions of which something still runs."""
+    ) -> tuple[PendingRestart, list[PendingRestart]]:
+        """*unended*: those of the regions of which something still runs.
+
+        The second of what is returned are earlier restarts that are due now: what they still waited
+        for are regions that this one has taken over.
+        """
         restart = PendingRestart(generation, is_global)
+        earlier: dict[int, PendingRestart] = {}
         for index in regions:
             before = self._of_region.get(index)
             if before is not None:
                 del before.regions[index]
                 before.unended -= index in unended
                 restart.is_global |= before.is_global
-                if not before.regions:
-                    del self._by_generation[before.generation]
+                earlier[before.generation] = before
             self._of_region[index] = restart
             restart.regions[index] = None
             restart.unended += index in unended
         self._by_generation[generation] = restart
-        return restart
+        for before in earlier.values():
+            if not before.regions:
+                del self._by_generation[before.generation]
+        due = [before for before in earlier.values() if before.regions and before.is_due]
+        return restart, due
 
     def delay_is_over(self, generation: int) -> PendingRestart | None:
         """The restart whose delay that was, if there is still one."""
@@ -74,11 +82,13 @@ class PendingRestarts:
         return restart
 
     def take(self, restart: PendingRestart) -> list[int]:
-        """It is carried out; its regions."""
+        """It is carried out; its regions, which it has no more."""
         del self._by_generation[restart.generation]
-        for index in restart.regions:
+        indices = sorted(restart.regions)
+        restart.regions.clear()
+        for index in indices:
             del self._of_region[index]
-        return sorted(restart.regions)
+        return indices
 
     def clear(self) -> None:
         """There will be no restarts any more."""

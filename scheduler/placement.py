@@ -67,14 +67,17 @@ class SharedPlacement(Placement):
         requests_made: int = 0,
         on_ready: Callable[[int, list[AllocatedSlot]], None],
         on_failed: Callable[[list[tuple[Execution, Failure]]], None],
+        why_short: Callable[[], str],
     ) -> None:
         """*on_ready*: a region has all its slots, in the order of its vertices.  *on_failed*:
-        attempts that lost their slots, or get none."""
+        attempts that lost their slots, or get none.  *why_short*: what the ResourceManager has said
+        of missing slots; empty: nothing."""
         self._graph = graph
         self._regions = regions
         self._outbox = outbox
         self._on_ready = on_ready
         self._on_failed = on_failed
+        self._why_short = why_short
         vertices = tuple(_sharing_vertex(vertex) for vertex in graph.vertices)
         self.groups = slot_sharing_groups(vertices)
         """The slots that the whole graph needs."""
@@ -141,6 +144,8 @@ class SharedPlacement(Placement):
                 lost += event.allocations
         shares = [ordinal for a in lost for ordinal in self._forget(a)]
         self._carry_out(self._allocator.slot_events(events))
+        # Slots that came and were lost by the same word have shares only now.
+        shares += [ordinal for a in lost for ordinal in self._waiting_in.pop(a, ())]
         self._request_again(shares)
 
     def slot_lost(self, allocation_id: AllocationID, cause: str) -> None:
@@ -205,7 +210,7 @@ class SharedPlacement(Placement):
                         ready.append(index)
             elif isinstance(action, LogicalSlotFailed):
                 execution = self._graph.subtasks[self._ordinal_of(action.vertex)].current
-                failed.append((execution, _no_slot(execution, action)))
+                failed.append((execution, _no_slot(execution, action, self._why_short())))
             elif isinstance(action, FailPayload):
                 self._add_lost(action.attempt_id, action.cause, failed)
             else:
@@ -254,15 +259,22 @@ def failure_of(execution: Execution, text: str, traceback: str | None = None) ->
     return Failure(text, traceback, task=execution.task_name, location=execution.location)
 
 
-def _no_slot(execution: Execution, failed: LogicalSlotFailed) -> Failure:
+_WAY_OUT = (
+    "Lower the parallelism, ask for less per slot, add nodes or end other jobs; "
+    "slot.request.timeout says how long jobs wait."
+)
+
+
+def _no_slot(execution: Execution, failed: LogicalSlotFailed, why_short: str) -> Failure:
     if failed.failure is SlotRequestFailure.UNFULFILLABLE:
         text = f"UnfulfillableSlotRequestError: {failed.reason}"
         return Failure(text, suppress_restarts=True, task=execution.task_name)
     if failed.failure is SlotRequestFailure.TIMED_OUT:
-        text = "Could not allocate the required slot within slot request timeout. "
+        timeout = "Could not allocate the required slot within slot request timeout."
+        text = " ".join(part for part in (timeout, failed.reason, why_short, _WAY_OUT) if part)
     else:
-        text = f"no slot ({failed.failure.value}): "
-    return Failure(f"NoResourceAvailableError: {text}{failed.reason}", task=execution.task_name)
+        text = f"no slot ({failed.failure.value}): {failed.reason}"
+    return Failure(f"NoResourceAvailableError: {text}", task=execution.task_name)
 
 
 def _sharing_vertex(vertex: ExecutionJobVertex) -> SharingVertex:

@@ -57,9 +57,10 @@ def _explain_one(
     cluster: ClusterResources,
 ) -> ResourceShortage:
     required = sum(r.count for r in requirements.requirements if r.profile == missing.profile)
+    each = "" if missing.profile.is_zero() else f" ({missing.profile} each)"
     sentences = [
-        f"{missing.count} of {required} {'slot' if required == 1 else 'slots'} "
-        f"({missing.profile} each) {'is' if missing.count == 1 else 'are'} missing."
+        f"{missing.count} of {required} {'slot' if required == 1 else 'slots'}{each} "
+        f"{'is' if missing.count == 1 else 'are'} missing."
     ]
     if cluster.nodes:
         sentences.append(
@@ -173,7 +174,8 @@ _WAITED = (1, 5, 15, 60, 300, 900, 3600)
 
 def _about_request(request: GroupRequest, now: float, cluster: ClusterResources) -> str:
     waited = max((step for step in _WAITED if now - request.since >= step), default=0)
-    text = f"A placement group of {len(request.profiles)} bundles is asked for"
+    count = len(request.profiles)
+    text = f"A placement group of {count} {'bundle' if count == 1 else 'bundles'} is asked for"
     text += f" and has been waiting for {waited} s or more" if waited else ""
     answer = cluster.pending_groups.get(request.number)
     return f"{text}; Ray says: {answer.rstrip('.')}." if answer else f"{text}."

@@ -122,8 +122,9 @@ class SlotReservations:
             count, _ = self._late.get(profile, (0, 0.0))
             self._late[profile] = (count + 1, now + self._late_slots_for)
             reason = (
-                f"no slot of {profile} came within {pending.lane.timeout:g} s; the job has "
-                f"{len(self._slots)} slots, and {len(self._pending)} requests wait"
+                f"No slot{'' if profile.is_zero() else f' of {profile}'} came within "
+                f"{pending.lane.timeout:g} s; the job has {len(self._slots)} slots, and "
+                f"{len(self._pending)} more are wanted."
             )
             failed.append(self._fail(pending, SlotRequestFailure.TIMED_OUT, reason))
         return failed

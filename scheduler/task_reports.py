@@ -28,7 +28,9 @@ class TaskReports:
                 continue
             if not state.state.is_terminal:
                 _proceed(execution, state.state, now)
-            elif _is_finish(execution, state):
+                continue
+            execution.io_metrics = state.io_metrics
+            if _is_finish(execution, state):
                 execution.finish(now)
                 self._job.execution_ended(execution, now)
                 self._job.finished((execution,), now)

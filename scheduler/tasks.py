@@ -15,6 +15,7 @@ from flinkray.core.ids import (
     JobVertexID,
 )
 from flinkray.core.message import message
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.job_graph import (
     DistributionPattern,
     Invokable,
@@ -67,6 +68,8 @@ class TaskExecutionState:
     missing_partitions: tuple[ResultPartitionID, ...] = ()
     """The task failed because it could not read the first; the others were found missing with
     it."""
+    io_metrics: IOMetrics | None = None
+    """Of a stream task that has ended."""
 
 
 # --- deployments in bulk --------------------------------------------------------------------------

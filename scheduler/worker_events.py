@@ -46,6 +46,11 @@ def register_task_executor(
     if bundle.state is BundleState.REGISTERED:
         reason = f"{where} has a TaskExecutor, {bundle.resource_id}"
         return [*actions, StopTaskExecutor(resource_id, location.address, reason)]
+    is_used = any(status.allocation_id is not None for status in report.slots)
+    if not is_used and not bundle.profile.fits_into(total_profile):
+        reason = f"{where} was to have {bundle.profile}, and it has {total_profile}"
+        start_failed(books, group.group_id, bundle.index, reason, now)
+        return [*actions, StopTaskExecutor(resource_id, location.address, reason)]
     story = Story(f"TaskExecutor {resource_id}", limit=200)
     story.add(now, f"registered from {where}, pid {location.pid}")
     worker = Worker(

@@ -13,8 +13,10 @@ from hypothesis import settings
 
 from flinkray.spark.ray_java import java_on_path
 
-# how long an example takes says more about the machine than about the code
-settings.register_profile("flinkray", deadline=None)
+# how long an example takes says more about the machine than about the code; a run says the same as
+# the one before, and others are looked for with --hypothesis-profile explore
+settings.register_profile("explore", deadline=None)
+settings.register_profile("flinkray", deadline=None, derandomize=True)
 settings.load_profile("flinkray")
 
 pytest_plugins = ["flinkray.testing.pytest_plugin", "pytester"]

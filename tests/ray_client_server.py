@@ -41,6 +41,8 @@ class RayWithClients:
 
     head: str
     clients: str
+    folder: str
+    """Where it is recorded: drivers with this ``RAY_TMPDIR`` find it as ``auto``."""
 
 
 @contextmanager
@@ -56,19 +58,19 @@ def ray_with_clients() -> Iterator[RayWithClients]:
                     str(Path(sys.executable).with_name("ray")), "start", "--head", "--block",
                     f"--port={head_port}", "--node-ip-address=127.0.0.1",
                     f"--ray-client-server-port={port}", "--num-cpus=2",
-                    "--include-dashboard=false", f"--temp-dir={folder}", "--disable-usage-stats",
+                    "--include-dashboard=false", "--disable-usage-stats",
                     f"--dashboard-agent-listen-port={free_port()}",
                     f"--dashboard-agent-grpc-port={free_port()}",
                     f"--metrics-export-port={free_port()}",
                 ],
-                env=ENVIRONMENT,
+                env={**ENVIRONMENT, "RAY_TMPDIR": folder},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:
             while not accepts(port):
                 assert head.poll() is None, log.read_text()
-            yield RayWithClients(f"127.0.0.1:{head_port}", f"ray://127.0.0.1:{port}")
+            yield RayWithClients(f"127.0.0.1:{head_port}", f"ray://127.0.0.1:{port}", folder)
         finally:
             head.send_signal(signal.SIGTERM)
             head.wait(60)

@@ -22,7 +22,14 @@ from flinkray.rpc.gateway import (
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
-from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.job_info import (
+    ClusterOverview,
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobProgress,
+    JobResult,
+)
 from flinkray.scheduler.states import JobStatus
 
 
@@ -40,13 +47,20 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def list_jobs(self) -> tuple[JobOverview, ...]:
-        """Running and ended jobs, oldest first."""
+        """Running and ended jobs, oldest first, each with the numbers of its tasks only."""
 
     @abstractmethod
     async def request_job_status(self, job_id: JobID) -> JobStatus: ...
 
     @abstractmethod
-    async def request_job_details(self, job_id: JobID) -> JobDetails: ...
+    async def request_job_progress(self, job_id: JobID) -> JobProgress: ...
+
+    @abstractmethod
+    async def request_job_exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]: ...
+
+    @abstractmethod
+    async def request_job_details(self, job_id: JobID) -> JobDetails:
+        """All about it, up to megabytes; who wants less asks for that."""
 
     @abstractmethod
     @ask_timeout(None)
@@ -57,6 +71,11 @@ class DispatcherGateway(FencedRpcGateway):
     @runs_to_completion
     async def cancel_job(self, job_id: JobID) -> None:
         """Begin cancelling (a second time is fine).  Raises JobNotFoundError, JobStateError."""
+
+    @abstractmethod
+    async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
+        """The client that these jobs end with lives.  Jobs that are not known, and those that go on
+        without a client, are left out."""
 
     @abstractmethod
     @runs_to_completion

@@ -23,7 +23,7 @@ from flinkray.rpc.gateway import (
 from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.input_splits import InputSplit
 from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_info import JobDetails
+from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
 from flinkray.scheduler.slot_requests import (
     SlotEvent,
 )
@@ -155,7 +155,19 @@ class JobMasterGateway(SparkStageListenerGateway):
     async def request_job_status(self) -> JobStatus: ...
 
     @abstractmethod
-    async def request_job_details(self) -> JobDetails: ...
+    async def request_job_overview(self) -> JobOverview:
+        """Its status and the numbers of its tasks: an answer whose size does not depend on them."""
+
+    @abstractmethod
+    async def request_job_progress(self) -> JobProgress:
+        """Likewise, with how far each vertex is."""
+
+    @abstractmethod
+    async def request_job_exceptions(self) -> tuple[ExceptionEntry, ...]: ...
+
+    @abstractmethod
+    async def request_job_details(self) -> JobDetails:
+        """TaskExecutors are asked for what their stream tasks have read and written."""
 
     @abstractmethod
     async def cancel(self) -> None: ...

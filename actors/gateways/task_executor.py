@@ -10,7 +10,7 @@ from flinkray.actors.messages import (
     SlotAnswer,
     WantedSlot,
 )
-from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
+from flinkray.actors.task_process.gateway import IO_METRICS_WAIT, TaskProcessListenerGateway
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -25,6 +25,7 @@ from flinkray.rpc.gateway import (
     oneway,
     runs_to_completion,
 )
+from flinkray.scheduler.io_metrics import TaskIOMetrics
 from flinkray.scheduler.tasks import (
     ResultPartitionID,
     TaskDeploymentDescriptor,
@@ -91,15 +92,23 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         """
 
     @abstractmethod
-    async def cancel_task(
-        self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId
-    ) -> None: ...
+    async def cancel_task(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
+        """Begin to cancel the task of a Spark stage; see :meth:`cancel_tasks`."""
 
     @abstractmethod
     async def cancel_tasks(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
-    ) -> tuple[ExecutionAttemptID, ...]:
-        """Begin to cancel Python tasks; returns those that do not run here."""
+    ) -> None:
+        """Begin to cancel Python tasks.  Those that do not run here are passed over: the report of
+        their end is under way, or heartbeats will find that they are missing."""
+
+    @abstractmethod
+    @ask_timeout(2 * IO_METRICS_WAIT)
+    async def request_io_metrics(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> tuple[TaskIOMetrics, ...]:
+        """What the job's stream tasks here have read and written; without those whose process does
+        not answer in time.  Raises TaskError."""
 
     @abstractmethod
     @oneway

@@ -12,7 +12,8 @@ import cloudpickle
 
 from flinkray.actors.task_process.partitions import ResultPartition
 from flinkray.streaming.elements import Barrier
-from flinkray.streaming.network import BatchTooLargeError, UnpicklableRecordsError
+from flinkray.streaming.errors import unpicklable
+from flinkray.streaming.network import BatchTooLargeError
 
 MAX_PIECE = 4 * 2**20
 """Bytes: what one result may be at the most, as it must fit into a message."""
@@ -128,5 +129,5 @@ def _pickled(values: list[Any]) -> bytes:
         pass  # classes of the user's main program
     try:
         return cloudpickle.dumps(values)  # type: ignore[no-any-return]
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UnpicklableRecordsError(f"results cannot be sent to the client: {error}") from error
+    except Exception as error:
+        raise unpicklable(values, error) from error

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.core.ids import JobMasterId
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.tasks import (
     JobInformation,
     PartitionLocations,
@@ -43,6 +44,9 @@ class TaskResources(Protocol):
 
     async def finish(self) -> None:
         """The code has returned: when this returns, too, the task is FINISHED."""
+
+    def io_metrics(self) -> IOMetrics | None:
+        """Since it began; None: it is not counted, or has not begun."""
 
     def ended(self, state: TaskExecutionState) -> None:
         """With this state; called once."""

@@ -25,12 +25,13 @@ from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.user_code import CodeOrigin, UserCode, UserFunction
-from flinkray.core import options
+from flinkray.core import network_options, options
 from flinkray.core.blobs import BlobKey
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.scheduler.io_metrics import TaskIOMetrics
 from flinkray.scheduler.job_graph import STREAM
 from flinkray.scheduler.tasks import TaskDeployments, TaskExecutionState, attempt_of
 from flinkray.streaming.network import DataAddress
@@ -70,8 +71,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._partitions = ResultPartitions(rpc_service.process_name)
         self._reader = PartitionReader(
             rpc_service,
-            configuration.get(options.REQUEST_BACKOFF_INITIAL),
-            configuration.get(options.REQUEST_BACKOFF_MAX),
+            configuration.get(network_options.REQUEST_BACKOFF_INITIAL),
+            configuration.get(network_options.REQUEST_BACKOFF_MAX),
             producer_state=task_executor.request_partition_state,
         )
         self._functions = FunctionTasks(self._reader, self._partitions, task_executor)
@@ -141,6 +142,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             load=partial(self._load, deployed, origin),
             open_context=resources.open,
             finish=resources.finish,
+            io_metrics=resources.io_metrics,
             report=report,
             interrupt_interval=self._interrupt_interval,
         )
@@ -163,6 +165,14 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         task = self._tasks.get(attempt_id)
         if task is not None:
             task.fail(cause)
+
+    async def request_io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
+        measured = (
+            (attempt_id, task.io_metrics())
+            for attempt_id, task in self._tasks.items()
+            if task.job_id == job_id
+        )
+        return tuple(TaskIOMetrics(a, found) for a, found in measured if found is not None)
 
     # --- what outlives tasks ----------------------------------------------------------------------
 

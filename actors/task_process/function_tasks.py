@@ -14,6 +14,7 @@ from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartition, ResultPartitions
 from flinkray.actors.task_process.produced import ProducedPartition, produced_partitions
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskExecutionState, attempt_of
 
@@ -90,6 +91,9 @@ class FunctionTaskResources:
             partition.finish()
         for _, partition in self._partitions:
             await partition.wait_until_read()
+
+    def io_metrics(self) -> IOMetrics | None:
+        return None
 
     def ended(self, state: TaskExecutionState) -> None:
         for one, _ in self._partitions:

@@ -15,6 +15,7 @@ from flinkray.core.ids import (
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
 from flinkray.scheduler.input_splits import InputSplit
+from flinkray.scheduler.io_metrics import TaskIOMetrics
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import ResultPartitionID, TaskDeployments, TaskExecutionState
 from flinkray.streaming.network.sockets import DataAddress
@@ -23,6 +24,9 @@ TASK_PROCESS_ENDPOINT = "taskprocess"
 
 READ_WAIT = 5.0
 """Seconds that a read waits for data before it is answered with none."""
+
+IO_METRICS_WAIT = 1.0
+"""Seconds for which who wants to see a job waits for a task process that does not answer."""
 
 
 class PartitionNotFoundError(FlinkRayError):
@@ -117,6 +121,11 @@ class TaskProcessGateway(RpcGateway):
     @oneway
     async def fail_task(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
         """End a task as failed with this cause; one that has ended stays as it is."""
+
+    @abstractmethod
+    @ask_timeout(IO_METRICS_WAIT)
+    async def request_io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
+        """Of the job's stream tasks that run here."""
 
     @abstractmethod
     @runs_to_completion

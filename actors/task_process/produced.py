@@ -17,6 +17,8 @@ class ProducedPartition:
     """As many as its largest consumer reads; where a blocking result has several consumers, the
     i-th reader of each reads subpartition i."""
     is_pipelined: bool
+    total: int
+    """How many partitions the result has."""
 
 
 def produced_partitions(
@@ -39,6 +41,7 @@ def produced_partitions(
                 default=int(result.result_type.is_persistent),  # for who comes later
             ),
             result.result_type.is_pipelined,
+            vertex.parallelism,
         )
         for result in vertex.results
     )

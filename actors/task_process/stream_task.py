@@ -29,6 +29,8 @@ from flinkray.streaming.network import (
     register_output,
 )
 from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.system_clock import SystemClock
 from flinkray.streaming.task import StreamTask, TaskInput, TaskOutput
@@ -122,9 +124,14 @@ class StreamTaskRun:
             context.metrics.gauge(
                 "currentInputWatermark", lambda: min(taking.valve.current for taking in inputs)
             )
+        elif assigners := _assigners(builder.operators):
+            context.metrics.gauge(
+                "currentOutputWatermark", lambda: min(one.watermark for one in assigners)
+            )
         try:
             self._run(task, loop)
         finally:
+            loop.end()
             log.info("task %s has ended; %s", context.name, figures(context.metrics))
 
     def _run(self, task: StreamTask, loop: TaskLoop) -> None:
@@ -170,6 +177,9 @@ class StreamTaskRun:
         context = self._context
         partition = context.partitions[result]
         channels = len(partition.subpartitions)
+        written_by = [o.name for o in plan.operators if any(w.result == result for w in o.outputs)]
+        subtask = f"{context.subtask_index + 1}/{context.parallelism}"
+        partition.encoder.writer = written_by[0], subtask
         partitioner = prepared_partitioner(plan.results[result], channels, 0, context.subtask_index)
         return PartitionWriter(partition, partitioner)
 
@@ -187,6 +197,14 @@ class StreamTaskRun:
                 counts[index] += 1
         ports = head.inputs()
         return [TaskInput(p, c) for p, c in zip(ports, counts, strict=True)], channel_inputs
+
+
+def _assigners(
+    operators: Sequence[tuple[str, StreamOperator]],
+) -> list[TimestampsAndWatermarksOperator]:
+    """What makes the watermarks of a task that reads a source."""
+    found = (o.stamping if isinstance(o, SourceOperator) else o for _, o in operators)
+    return [one for one in found if isinstance(one, TimestampsAndWatermarksOperator)]
 
 
 def total_metrics(partitions: Sequence[ResultPartition]) -> ChannelMetrics:

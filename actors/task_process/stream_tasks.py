@@ -26,13 +26,14 @@ from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.produced import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task import StreamTaskContext, StreamTaskRun
-from flinkray.actors.task_process.task_metrics import TaskMetrics
-from flinkray.core import options
+from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
+from flinkray.core import network_options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler import distribution
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
 from flinkray.streaming.metrics import MetricGroup
@@ -77,8 +78,8 @@ class StreamTasks:
         endpoint.rpc_service.samplers.append(self.metrics.samples)
         self._finder = ChannelFinder(
             endpoint.rpc_service,
-            configuration.get(options.REQUEST_BACKOFF_INITIAL),
-            configuration.get(options.REQUEST_BACKOFF_MAX),
+            configuration.get(network_options.REQUEST_BACKOFF_INITIAL),
+            configuration.get(network_options.REQUEST_BACKOFF_MAX),
             is_to_come,
         )
         self._network: NetworkEnvironment | None = None
@@ -321,6 +322,12 @@ class StreamTaskResources:
             await self._alignment.flush()
         if self._place is not None and self._results is not None:
             await self._results.finish()
+
+    def io_metrics(self) -> IOMetrics | None:
+        if self._metrics is None:
+            return None
+        vertex = self._deployed.vertex
+        return io_metrics_of(self._metrics, reads=bool(vertex.inputs), writes=bool(vertex.results))
 
     def ended(self, state: TaskExecutionState) -> None:
         """With this state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,16 +14,29 @@ from flinkray.actors.task_process.code_thread import CodeThread
 from flinkray.actors.task_process.context import Cancellation, TaskCancelledError
 from flinkray.actors.task_process.gateway import PartitionNotFoundError
 from flinkray.actors.task_process.user_code import UserFunction
-from flinkray.core.errors import SuppressRestartsError
+from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.states import ExecutionState
 from flinkray.scheduler.tasks import TaskExecutionState
 from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.network.errors import ChannelError, PartitionReleasedError
+
+log = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 16 * 2**10
 """Characters of a failure's text and traceback: states travel many in one message."""
+
+_CONSEQUENCES = (
+    TaskCancelledError,
+    ChannelError,
+    PartitionNotFoundError,
+    PartitionReleasedError,
+    RpcError,
+)
+"""What a cancelled task fails with although nothing is wrong with its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,7 @@ class Task:
         load: Callable[[], Awaitable[UserFunction]],
         open_context: Callable[[Cancellation], Awaitable[Any]],
         finish: Callable[[], Awaitable[None]],
+        io_metrics: Callable[[], IOMetrics | None],
         report: Callable[[TaskExecutionState], None],
         interrupt_interval: float,
     ) -> None:
@@ -55,11 +70,13 @@ class Task:
         returned: when that is done, the task is FINISHED.  *report* is called with RUNNING and then
         with the final state, or with that alone."""
         self._endpoint = endpoint
-        self._job_id = job_id
+        self.job_id = job_id
         self._attempt_id = attempt_id
         self._load = load
         self._open_context = open_context
         self._finish = finish
+        self.io_metrics = io_metrics
+        """What it has read and written until now; its final state tells it, too."""
         self._report = report
         self._interrupt_interval = interrupt_interval
         self._cancellation = Cancellation(endpoint.rpc_service.loop)
@@ -97,6 +114,8 @@ class Task:
             return
         self._code = self._endpoint.create_task(self._call_guarded())
         await asyncio.wait([self._code])
+        if self._cancellation.is_requested:
+            self._log_error_while_cancelled(self._code)
         if self._failure is not None:
             self._report(self._state(ExecutionState.FAILED, self._failure))
         elif self._cancellation.is_requested:
@@ -107,6 +126,16 @@ class Task:
             self._report(self._failed(failed.error))
         else:
             self._report(self._state(ExecutionState.FINISHED))
+
+    def _log_error_while_cancelled(self, code: asyncio.Task[_Failed | None]) -> None:
+        """Nobody else hears of it: the task is CANCELED, or has failed for another reason."""
+        failed = None if code.cancelled() else code.result()
+        if failed is not None and not isinstance(failed.error, _CONSEQUENCES):
+            log.warning(
+                "task %s failed while it was being cancelled",
+                self._attempt_id,
+                exc_info=failed.error,
+            )
 
     async def _call_guarded(self) -> _Failed | None:
         try:
@@ -146,7 +175,8 @@ class Task:
         self._interrupt_code()
 
     def _state(self, state: ExecutionState, failure: str | None = None) -> TaskExecutionState:
-        return TaskExecutionState(self._job_id, self._attempt_id, state, failure)
+        metrics = self.io_metrics() if state.is_terminal else None
+        return TaskExecutionState(self.job_id, self._attempt_id, state, failure, io_metrics=metrics)
 
     def _failed(self, error: BaseException) -> TaskExecutionState:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -154,13 +184,14 @@ class Task:
             text = str(error)  # which begins with the user's traceback
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         return TaskExecutionState(
-            self._job_id,
+            self.job_id,
             self._attempt_id,
             ExecutionState.FAILED,
             text[:_LONGEST_TEXT],
             "".join(lines)[-_LONGEST_TEXT:],
             isinstance(error, (SuppressRestartsError, UserCodeError)),
             error.missing if isinstance(error, PartitionNotFoundError) else (),
+            self.io_metrics(),
         )
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from flinkray.rpc import MetricSample
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.streaming.metrics import Counter, Gauge, Meter, MetricGroup
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ _TOTALS = {
         1e-3,
     ),
 }
-_WATERMARK = "currentInputWatermark"
+_WATERMARKS = ("currentInputWatermark", "currentOutputWatermark")
+"""Tasks that read a source have the second one."""
 _NO_WATERMARK = -(1 << 63)
 
 
@@ -38,7 +40,7 @@ class TaskMetrics:
         self._groups[job, vertex, str(subtask)] = group
 
     def ended(self, job: str, vertex: str, subtask: int, group: MetricGroup) -> None:
-        """That task is not shown any more, but for what was shown last."""
+        """That task is not shown any more, but for its totals."""
         key = job, vertex, str(subtask)
         if self._groups.get(key) is group:
             del self._groups[key]
@@ -49,6 +51,27 @@ class TaskMetrics:
             tags = {"job": job, "vertex": vertex, "subtask": subtask}
             for name, metric in group.all().items():
                 yield from _samples(name, metric, tags)
+
+
+def io_metrics_of(group: MetricGroup, *, reads: bool, writes: bool) -> IOMetrics | None:
+    """The totals of a task that reads other tasks, or writes to some; None: it has not begun."""
+    metrics = group.all()
+    if "busyTimeMs" not in metrics:
+        return None
+
+    def value(name: str) -> int:
+        gauge = metrics.get(name)
+        return gauge.get_value() if isinstance(gauge, Gauge) else 0
+
+    return IOMetrics(
+        value("numRecordsIn") if reads else None,
+        value("numRecordsOut") if writes else None,
+        value("numBytesIn") if reads else None,
+        value("numBytesOut") if writes else None,
+        value("busyTimeMs"),
+        value("backPressuredTimeMs"),
+        value("idleTimeMs"),
+    )
 
 
 def _samples(name: str, metric: object, tags: dict[str, str]) -> Iterator[MetricSample]:
@@ -66,7 +89,7 @@ def _samples(name: str, metric: object, tags: dict[str, str]) -> Iterator[Metric
     if name in _TOTALS:
         shown, description, factor = _TOTALS[name]
         yield MetricSample(shown, description, value * factor, tags, is_total=True)
-    elif name == _WATERMARK:
+    elif name in _WATERMARKS:
         if value != _NO_WATERMARK:
             text = "The task's event time, in milliseconds."
             yield MetricSample("flinkray_task_watermark", text, value, tags)

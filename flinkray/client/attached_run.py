@@ -1,20 +1,32 @@
-"""Waiting for a job on a terminal: progress, Ctrl-C once to cancel the job, twice to leave it."""
+"""Waiting for a job: progress, Ctrl-C once to cancel the job, twice to leave it."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from flinkray.client.cli_output import progress_text
-from flinkray.client.job_handle import JobHandle
-from flinkray.core.errors import JobStateError
-from flinkray.scheduler.job_info import JobDetails
+from flinkray.client.submission import SubmissionInterrupted
+from flinkray.core.errors import JobNotFoundError, JobStateError
+from flinkray.core.ids import JobID
+from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.job_info import JobProgress
 from flinkray.scheduler.states import JobStatus
+
+if TYPE_CHECKING:
+    from flinkray.client.cluster_client import ClusterClient
+
+log = logging.getLogger(__name__)
 
 INTERVAL = 0.5
 """Seconds between two looks at the job."""
+_LOG_INTERVAL = 2.0
+"""The same for what is only logged."""
+_LONG_WAIT = 5.0
+"""Seconds after which a wait for slots is more than a start of workers."""
 _PLAIN_INTERVAL = 5.0
 """Seconds between two lines of mere progress where lines cannot be overwritten."""
 
@@ -23,8 +35,30 @@ class LeftRunning(Exception):  # noqa: N818 - no error: what the user asked for
     """Ctrl-C came a second time: the job was left as it was."""
 
 
+class Progress(Protocol):
+    """Where a job's progress is told."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two looks at the job."""
+
+    def submitted(self, job_id: JobID, name: str) -> None:
+        """The job was."""
+
+    def show(self, progress: JobProgress) -> None:
+        """How it stands."""
+
+    def message(self, text: str) -> None:
+        """A line that stays."""
+
+    def clear(self) -> None:
+        """It has ended."""
+
+
 class ProgressDisplay:
     """One updating line on a terminal; elsewhere a line per change of state and every 5 s."""
+
+    interval = INTERVAL
 
     def __init__(self, stream: TextIO, monotonic: Callable[[], float]) -> None:
         self._stream = stream
@@ -34,15 +68,18 @@ class ProgressDisplay:
         self._shown_state: tuple[object, ...] = ()
         self._shown_at = 0.0
 
-    def show(self, details: JobDetails) -> None:
-        text = progress_text(details)
+    def submitted(self, job_id: JobID, name: str) -> None:
+        self.message(f"submitted job {job_id} ({name})")
+
+    def show(self, progress: JobProgress) -> None:
+        text = progress_text(progress)
         if text == self._shown:
             return
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(f"\r{text[:width]}\x1b[K")
         else:
-            state = (details.status, details.restarts, details.pending_reason)
+            state = (progress.status, progress.restarts, progress.pending_reason)
             now = self._monotonic()
             if state == self._shown_state and now - self._shown_at < _PLAIN_INTERVAL:
                 return
@@ -64,25 +101,77 @@ class ProgressDisplay:
         self._shown = ""
 
 
-def wait_attached(handle: JobHandle, display: ProgressDisplay) -> tuple[JobStatus, bool]:
-    """Wait for the job's end and show its progress.
+class ProgressLog:
+    """For programs that show what they like: the log.  Changes are told at INFO, waits for slots
+    that last at WARNING, which is shown where logging was not set up."""
+
+    interval = _LOG_INTERVAL
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._shown: tuple[object, ...] = ()
+        self._waits_since: float | None = None
+        self._warned_of: str | None = None
+        self._warned_at = 0.0
+
+    def submitted(self, job_id: JobID, name: str) -> None:
+        log.info("submitted job %s (%s)", job_id, name)
+
+    def show(self, progress: JobProgress) -> None:
+        reason, now = progress.pending_reason, self._monotonic()
+        if reason is None:
+            self._waits_since = self._warned_of = None
+            shown = progress.status, progress.restarts
+            if shown != self._shown:
+                self._shown = shown
+                log.info("job %s: %s", progress.job_id, progress_text(progress))
+            return
+        if self._waits_since is None:
+            self._waits_since = now
+            log.info("job %s waits for slots: %s", progress.job_id, reason)
+        waited = now - self._waits_since
+        if waited < _LONG_WAIT or reason == self._warned_of:
+            return
+        if self._warned_of is None or now - self._warned_at >= _PLAIN_INTERVAL:
+            self._warned_of, self._warned_at = reason, now
+            log.warning("job %s waits for slots: %s", progress.job_id, reason)
+
+    def message(self, text: str) -> None:
+        log.warning("%s", text)
+
+    def clear(self) -> None:
+        """Nothing is left to be cleared."""
+
+
+def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tuple[JobStatus, bool]:
+    """Submit a job, wait for its end and show its progress.
 
     Returns how it ended, and whether Ctrl-C cancelled it.
 
     Raises:
+        SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came before the job was accepted.
         LeftRunning: Ctrl-C came again while the cancelled job was waited for.
+        FlinkRayError: the job was not accepted.
     """
+    handle = client.job(job.job_id)
     try:
-        status = handle.wait(on_progress=display.show, interval=INTERVAL)
+        client.submit(job)
+        display.submitted(job.job_id, job.name)
+        status = handle.wait(on_progress=display.show, interval=display.interval)
+    except SubmissionInterrupted:
+        raise
     except KeyboardInterrupt:
-        display.message(f"cancelling job {handle.job_id} (Ctrl-C again leaves at once)")
+        pass  # wherever it came in between
     else:
         display.clear()
         return status, False
     try:
+        display.message(f"cancelling job {job.job_id} (Ctrl-C again leaves at once)")
         with contextlib.suppress(JobStateError):  # it ended at that moment; how, is asked next
             handle.cancel()
-        status = handle.wait(on_progress=display.show, interval=INTERVAL)
+        status = handle.wait(on_progress=display.show, interval=display.interval)
+    except JobNotFoundError:
+        raise SubmissionInterrupted(f"job {job.job_id} was not submitted") from None
     except KeyboardInterrupt:
         display.clear()
         raise LeftRunning from None

@@ -13,20 +13,30 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import click
 
 from flinkray.client import cli_output
-from flinkray.client.attached_run import LeftRunning, ProgressDisplay, wait_attached
+from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attached
 from flinkray.client.cli_data_sets import data_sets
-from flinkray.client.cli_options import JSON, Settings, common, connected, running
+from flinkray.client.cli_options import (
+    JSON,
+    Connect,
+    Settings,
+    common,
+    connect,
+    connected,
+    running,
+)
 from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
 from flinkray.core.config import Configuration
 from flinkray.core.errors import (
     ConfigurationError,
     FlinkRayError,
     JobCancelledError,
+    JobExecutionError,
     JobNotFinishedError,
     JobNotFoundError,
     JobSubmissionError,
@@ -116,7 +126,6 @@ def run(
 
     Ctrl-C cancels the job and waits for its end; a second one leaves at once.
     """
-    from flinkray.client.connect import connect
     from flinkray.client.job_builder import spark_job
 
     if is_program:
@@ -140,33 +149,30 @@ def run(
                 "(ray start --head && flinkray cluster up)"
             )
         _note("no cluster on this machine: starting an embedded one for this job")
-    client = connect(address, cluster_id=cluster_id)
-    is_left = False
-    try:
+    with ExitStack() as leaving:
+        client = leaving.enter_context(connect(address, cluster_id))
         if client.dashboard_url is not None:
             _note(f"dashboard: {client.dashboard_url}")
-        handle = client.submit(job)
         if detached:
+            client.submit(job)
             click.echo(str(job.job_id))
             return 0
-        _note(f"submitted job {job.job_id} ({job.name})")
-        status, was_interrupted = wait_attached(handle, ProgressDisplay(sys.stderr, time.monotonic))
+        try:
+            display = ProgressDisplay(sys.stderr, time.monotonic)
+            status, was_interrupted = run_attached(client, job, display)
+        except LeftRunning:
+            leaving.pop_all()
+            more = (
+                "it ends with its embedded cluster"
+                if address == "local"
+                else (f"look with: flinkray info {job.job_id}")
+            )
+            _note(f"left job {job.job_id} while it was being cancelled; {more}")
+            return INTERRUPTED
         if was_interrupted:
             _note(f"job {job.job_id} ended: {status.name}")
             return INTERRUPTED
-        result = handle.result()
-    except LeftRunning:
-        is_left = True
-        more = (
-            "it ends with its embedded cluster"
-            if address == "local"
-            else (f"look with: flinkray info {job.job_id}")
-        )
-        _note(f"left job {job.job_id} while it was being cancelled; {more}")
-        return INTERRUPTED
-    finally:
-        if not is_left:
-            client.close()
+        result = client.job(job.job_id).result()
     text = f"job {result.job_id} finished in {cli_output.format_seconds(result.net_runtime)}"
     if result.has_data:
         text += f": {result.num_rows} rows at {result.location}"
@@ -177,15 +183,21 @@ def run(
 def _run_program(
     path: str, arguments: Sequence[str], parallelism: int, address: str | None, cluster_id: str
 ) -> int:
-    from flinkray.client.connect import connect
     from flinkray.client.program import check_program, run_program
 
     check_program(path)
     address = _address_to_run_at(address)
     if address == "local":
         _note("no cluster on this machine: starting an embedded one for this program")
-    with connect(address, cluster_id=cluster_id) as client:
-        run_program(client, path, arguments, parallelism)
+    with connect(address, cluster_id) as client:
+        progress = ProgressDisplay(sys.stderr, time.monotonic)
+        try:
+            run_program(client, path, arguments, parallelism, progress)
+        except JobExecutionError as error:
+            if "\n" not in str(error):
+                raise
+            _note(f"error: {error}")  # lines of a traceback stay lines
+            return FAILED
     return 0
 
 
@@ -203,13 +215,18 @@ def list_jobs(as_json: bool, address: str | None, cluster_id: str) -> None:
 @_JOB_ID
 @JSON
 @common
-def info(job_id: JobID, as_json: bool, address: str | None, cluster_id: str) -> None:
-    """Show a job: status, executions and where they run, progress, failures."""
+@click.pass_obj
+def info(
+    settings: Settings, job_id: JobID, as_json: bool, address: str | None, cluster_id: str
+) -> None:
+    """Show a job: status, records and bytes, executions and where they run, failures."""
     with connected(address, cluster_id) as client:
         details = client.job(job_id).details()
-    click.echo(
-        cli_output.to_json(details) if as_json else cli_output.job_details(details, time.time())
-    )
+    if as_json:
+        click.echo(cli_output.to_json(details))
+    else:
+        text = cli_output.job_details(details, time.time(), verbose=settings.verbose)
+        click.echo(text)
 
 
 @cli.command()
@@ -291,16 +308,21 @@ def main() -> None:
     sys.exit(execute(sys.argv[1:]))
 
 
-def execute(arguments: Sequence[str]) -> int:
-    """Run one command line; returns its exit code."""
-    settings = Settings()
+def execute(arguments: Sequence[str], *, connect: Connect | None = None) -> int:
+    """Run one command line; returns its exit code.
+
+    Args:
+        connect: gives the client, for the cluster that the command line names; by
+            :func:`flinkray.connect` when None.
+    """
+    settings = Settings(connect=connect)
     try:
         code = cli.main(list(arguments), prog_name="flinkray", standalone_mode=False, obj=settings)
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        _note("interrupted")
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        _note(str(interrupt.__cause__ or interrupt) or "interrupted")  # click wraps it
         return INTERRUPTED
     except FlinkRayError as error:
         if settings.verbose:

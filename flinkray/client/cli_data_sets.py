@@ -25,7 +25,7 @@ def data_sets() -> None:
 @JSON
 @common
 def list_data_sets(as_json: bool, address: str | None, cluster_id: str) -> None:
-    """List persistent results, and how many partitions there are of each."""
+    """List persistent results, and how many of each one's partitions there are."""
     with connected(address, cluster_id) as client:
         found = client.list_data_sets()
     click.echo(cli_output.to_json(found) if as_json else cli_output.data_set_table(found))

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+import flinkray
 from flinkray.core.options import CLUSTER_ID
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from flinkray.client.cluster_client import ClusterClient
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+Connect = Callable[[str, str], AbstractContextManager["ClusterClient"]]
+"""From the address of a Ray and the id of a cluster to a client, which is left with the context."""
 
 
 @dataclass
@@ -18,6 +27,8 @@ class Settings:
     """Of one command line."""
 
     verbose: bool = False
+    connect: Connect | None = None
+    """In place of :func:`flinkray.connect`."""
 
 
 def _set_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -49,11 +60,17 @@ def common(command: F) -> F:
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def connected(address: str | None, cluster_id: str) -> Any:
-    """A client of a cluster that runs already."""
-    from flinkray.client.connect import connect
+def connect(address: str, cluster_id: str) -> AbstractContextManager[ClusterClient]:
+    """A client, in the way that the settings of the present command line say."""
+    settings = click.get_current_context().find_object(Settings)
+    if settings is not None and settings.connect is not None:
+        return settings.connect(address, cluster_id)
+    return flinkray.connect(address, cluster_id=cluster_id)
 
-    return connect(running(address), cluster_id=cluster_id)
+
+def connected(address: str | None, cluster_id: str) -> AbstractContextManager[ClusterClient]:
+    """A client of a cluster that runs already."""
+    return connect(running(address), cluster_id)
 
 
 def running(address: str | None) -> str:

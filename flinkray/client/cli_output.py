@@ -9,12 +9,16 @@ from datetime import datetime
 from enum import Enum
 
 from flinkray.core.ids import AbstractID, WorkerGroupId
+from flinkray.core.resources import format_memory_size
 from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.job_info import (
     ClusterOverview,
+    ExceptionEntry,
     JobDetails,
     JobOverview,
+    JobProgress,
     VertexInfo,
 )
 from flinkray.scheduler.many_executions import ManyExecutions
@@ -52,20 +56,25 @@ def job_table(jobs: Sequence[JobOverview], now: float) -> str:
             job.status.name,
             format_time(job.start_time),
             format_seconds((job.end_time or now) - job.start_time),
+            ", ".join(f"{number} {state}" for state, number in job.tasks.items()) or "-",
         )
         for job in jobs
     ]
-    return table(("JOB ID", "NAME", "STATUS", "STARTED", "DURATION"), rows)
+    return table(("JOB ID", "NAME", "STATUS", "STARTED", "DURATION", "TASKS"), rows)
 
 
 def data_set_table(data_sets: Sequence[ClusterDataSet]) -> str:
     if not data_sets:
         return "no persistent results"
-    rows = [(str(one.data_set_id), str(one.number_of_partitions)) for one in data_sets]
+    rows = [
+        (str(one.data_set_id), f"{one.number_of_partitions}/{one.total_partitions}")
+        for one in data_sets
+    ]
     return table(("DATA SET ID", "PARTITIONS"), rows)
 
 
-def job_details(details: JobDetails, now: float) -> str:
+def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> str:
+    """*verbose*: with tracebacks, and what each subtask has read and written."""
     end = details.end_time or now
     lines = [
         f"job         {details.job_id}",
@@ -79,22 +88,76 @@ def job_details(details: JobDetails, now: float) -> str:
         lines.append(f"group       {details.worker_group} (placement group)")
     if details.pending_reason is not None:
         lines.append(f"waits       {details.pending_reason}")
+    if any(vertex.io_metrics is not None for vertex in details.vertices):
+        lines += ["", *_flow(details.vertices)]
     for vertex in details.vertices:
-        lines += ["", *_vertex(vertex)]
+        lines += ["", *_vertex(vertex, verbose)]
     for entry in details.exceptions:
-        where = " ".join(part for part in (entry.task, entry.location) if part)
-        lines += ["", f"failure at {format_time(entry.timestamp)}{': ' + where if where else ''}"]
-        lines += [f"  {line}" for line in entry.text.splitlines()]
-        for other in entry.concurrent:
-            who = f"{other.task}: " if other.task else ""
-            lines.append(f"  and {who}{other.text.partition(chr(10))[0]}")
+        lines += ["", *_failure(entry, verbose)]
     return "\n".join(lines)
 
 
-def _vertex(vertex: VertexInfo) -> list[str]:
+def _failure(entry: ExceptionEntry, with_traceback: bool) -> list[str]:
+    where = " ".join(part for part in (entry.task, entry.location) if part)
+    lines = [f"failure at {format_time(entry.timestamp)}{': ' + where if where else ''}"]
+    lines += [f"  {line}" for line in entry.text.splitlines()]
+    same_cause: dict[str, list[str]] = {}
+    for other in entry.concurrent:
+        same_cause.setdefault(other.text, []).append(other.task or "the job")
+    for text, tasks in same_cause.items():
+        cause = "the same" if text == entry.text else text.partition("\n")[0]
+        lines.append(f"  and {', '.join(tasks)}: {cause}")
+    if entry.traceback is not None:
+        shown = entry.traceback if with_traceback else "traceback: with --verbose"
+        lines += [f"  {line}" for line in shown.splitlines()]
+    return lines
+
+
+def _flow(vertices: Sequence[VertexInfo]) -> list[str]:
+    """What went through the vertices, a line for each."""
+    rows = [
+        (
+            _shortened(vertex.name),
+            *_io_metrics(vertex.io_metrics),
+            f"{vertex.measured}/{vertex.parallelism}",
+        )
+        for vertex in vertices
+    ]
+    return table(("VERTEX", *_IO_METRICS, "COUNTED"), rows).splitlines()
+
+
+_IO_METRICS = ("RECORDS IN", "BYTES IN", "RECORDS OUT", "BYTES OUT", "BUSY", "BACK-PRESSURED")
+_LONGEST_NAME = 40
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
+    """ "-" stands for what there cannot be, "?" for what is not known."""
+    if metrics is None:
+        return ("?",) * len(_IO_METRICS)
+    bytes_in, bytes_out = metrics.bytes_in, metrics.bytes_out
+    return (
+        "-" if metrics.records_in is None else str(metrics.records_in),
+        "-" if bytes_in is None else format_memory_size(bytes_in),
+        "-" if metrics.records_out is None else str(metrics.records_out),
+        "-" if bytes_out is None else format_memory_size(bytes_out),
+        _share(metrics.busy_ms, metrics.elapsed_ms),
+        _share(metrics.back_pressured_ms, metrics.elapsed_ms),
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f}%" if whole else "-"
+
+
+def _vertex(vertex: VertexInfo, verbose: bool) -> list[str]:
     lines = [f"vertex {vertex.name} (parallelism {vertex.parallelism})"]
     if _is_spark_stage(vertex):
         lines.append(f"  {_spark(vertex)}")
+    with_flow = verbose and vertex.io_metrics is not None
     rows = [
         (
             str(execution.subtask_index),
@@ -102,11 +165,13 @@ def _vertex(vertex: VertexInfo) -> list[str]:
             execution.state.name,
             execution.location or "-",
             _executor(execution),
+            *(_io_metrics(execution.io_metrics) if with_flow else ()),
         )
         for execution in vertex.executions
     ]
     if rows:
-        text = table(("SUBTASK", "ATTEMPT", "STATE", "LOCATION", "EXECUTOR"), rows)
+        header = ("SUBTASK", "ATTEMPT", "STATE", "LOCATION", "EXECUTOR")
+        text = table((*header, *(_IO_METRICS if with_flow else ())), rows)
         lines += [f"  {line}" for line in text.splitlines()]
     return lines
 
@@ -134,19 +199,19 @@ def _spark(vertex: VertexInfo) -> str:
     return "; ".join([done, *stages])
 
 
-def progress_text(details: JobDetails) -> str:
+def progress_text(progress: JobProgress) -> str:
     """One line: state, why the job waits, what Spark does."""
-    parts = [details.status.name]
-    if details.restarts:
-        parts.append(f"restart {details.restarts}")
-    if details.pending_reason is not None:
-        parts.append(f"waiting for slots: {details.pending_reason}")
-    for vertex in details.vertices:
-        running = sum(e.state is ExecutionState.RUNNING for e in vertex.executions)
-        if details.status is JobStatus.RUNNING and details.pending_reason is None:
-            what = "executors" if _is_spark_stage(vertex) else f"tasks of {vertex.name}"
+    parts = [progress.status.name]
+    if progress.restarts:
+        parts.append(f"restart {progress.restarts}")
+    if progress.pending_reason is not None:
+        parts.append(f"waiting for slots: {progress.pending_reason}")
+    for vertex in progress.vertices:
+        running = vertex.tasks.get(ExecutionState.RUNNING.name, 0)
+        if progress.status is JobStatus.RUNNING and progress.pending_reason is None:
+            what = "executors" if vertex.is_spark_stage else f"tasks of {vertex.name}"
             parts.append(f"{running}/{vertex.parallelism} {what}")
-        if not running or not _is_spark_stage(vertex):
+        if not running or not vertex.is_spark_stage:
             continue
         parts += [
             f"stage {stage.stage_id}: {stage.completed_tasks}/{stage.num_tasks} tasks"

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
+from flinkray.client.attached_jobs import AttachedJobs, ClientSettings
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopThread
-from flinkray.core.errors import FlinkRayError
+from flinkray.client.submission import Submission, SubmissionInterrupted
+from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
+from flinkray.core.config import Configuration, format_duration
+from flinkray.core.errors import FlinkRayError, JobNotFoundError, JobStateError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcService
 from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import JobGraph
 from flinkray.scheduler.job_info import ClusterOverview, JobOverview, JobResult
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -47,12 +56,16 @@ class ClusterClient:
         on_close: Callable[[], Coroutine[Any, Any, None]],
         after_close: Callable[[], None] = lambda: None,
         dashboard_url: str | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
+        """*configuration*: ``client.*`` and ``execution.*`` count."""
         self._loop = loop
         self._connection = connection
         self._on_close = on_close
         self._after_close = after_close
         self._closed = False
+        self.settings = ClientSettings.of(configuration or Configuration())
+        self._attached = AttachedJobs(connection, self.settings.heartbeat_interval)
         self.cluster_id = cluster_id
         self.dashboard_url = dashboard_url
         """Of the Ray dashboard, where it is known."""
@@ -66,16 +79,61 @@ class ClusterClient:
         Raises:
             DuplicateJobSubmissionError: the cluster has or had a job of that id.
             JobSubmissionError: the job is refused; the text says why.
+            SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came; the job was cancelled, or
+                never submitted.  A second Ctrl-C leaves it as it is.
         """
-        self._run(self._connection.submit(job, timeout))
+        submission = Submission(self._connection, job, timeout)
+        try:
+            self._run(self._submit(job, submission))
+        except KeyboardInterrupt:
+            raise SubmissionInterrupted(self._withdraw(job.job_id, submission)) from None
         return JobHandle(self, job.job_id)
 
     async def submit_async(
         self, job: JobGraph, *, timeout: float | None = _ANSWER_TIMEOUT
     ) -> JobHandle:
-        """:meth:`submit` for code that runs on an event loop."""
-        await asyncio.wrap_future(self._start(self._connection.submit(job, timeout)))
+        """:meth:`submit` for code that runs on an event loop.  Who stops waiting takes the job
+        back."""
+        submission = Submission(self._connection, job, timeout)
+        try:
+            await asyncio.wrap_future(self._start(self._submit(job, submission)))
+        except asyncio.CancelledError:
+            self._start(self._end_submitted(job.job_id, submission))
+            raise
         return JobHandle(self, job.job_id)
+
+    async def _submit(self, job: JobGraph, submission: Submission) -> None:
+        if job.client is not None:
+            self._attached.add(job.job_id)
+            self._attached.begin_heartbeats()
+        try:
+            await submission.make()
+        except FlinkRayError:
+            self.detach(job.job_id)
+            raise
+
+    def _withdraw(self, job_id: JobID, submission: Submission) -> str:
+        """What has become of the job."""
+        try:
+            log.warning("withdrawing job %s (Ctrl-C again leaves at once)", job_id)
+            was_there = self._run(self._end_submitted(job_id, submission))
+        except KeyboardInterrupt:
+            return f"job {job_id} may have been submitted; look with: flinkray info {job_id}"
+        except FlinkRayError as error:
+            return f"job {job_id} may have been submitted and goes on: {error}"
+        return f"job {job_id} was {'cancelled' if was_there else 'not submitted'}"
+
+    async def _end_submitted(self, job_id: JobID, submission: Submission) -> bool:
+        """Whether it was there."""
+        if not await submission.may_be_accepted():
+            return False
+        try:
+            await self.end_job(job_id)
+        except JobNotFoundError:
+            return False
+        finally:
+            self.detach(job_id)
+        return True
 
     def job(self, job_id: JobID | str) -> JobHandle:
         """The handle of a job that was submitted before; whether it exists is not asked here.
@@ -121,15 +179,39 @@ class ClusterClient:
 
     def close(self) -> None:
         """Leave the cluster.  An embedded cluster that this client started is shut down, and its
-        running jobs with it.  Idempotent."""
+        running jobs with it.  Jobs that end with their client are cancelled; their end is waited
+        for as long as ``client.close-timeout`` says.  Idempotent."""
         if self._closed:
             return
         self._closed = True
         try:
-            self._loop.run(self._on_close())
+            self._loop.run(self._close())
         finally:
             self._loop.close()
             self._after_close()
+
+    async def _close(self) -> None:
+        try:
+            await self._end_all_attached()
+        finally:
+            await self._on_close()
+
+    async def _end_all_attached(self) -> None:
+        ends = {asyncio.ensure_future(self._end_attached(each)): each for each in self._attached}
+        if not ends:
+            return
+        timeout = self.settings.close_timeout
+        _, late = await asyncio.wait(ends, timeout=timeout)
+        for end in late:
+            end.cancel()
+            log.warning(
+                "left job %s: it was told to end and has not within %s (%s); look with: "
+                "flinkray info %s",
+                ends[end],
+                format_duration(timeout),
+                CLIENT_CLOSE_TIMEOUT.key,
+                ends[end],
+            )
 
     def __enter__(self) -> ClusterClient:
         return self
@@ -183,6 +265,35 @@ class ClusterClient:
             lambda gateway: gateway.request_job_result(job_id),
             None,
         )
+
+    async def end_job(self, job_id: JobID) -> None:
+        """Cancel it, if it goes on, and wait for its end; on the client's event loop."""
+        with suppress(JobStateError):  # it has ended
+            await self.ask(f"cancel job {job_id}", lambda gateway: gateway.cancel_job(job_id))
+        await self.job_result(job_id)
+
+    def ending_with_it(self, job: JobGraph, reason: str) -> JobGraph:
+        """The same job, which is cancelled when this client is closed or lost, for that reason."""
+        return replace(job, client=self.settings.attached_client(reason))
+
+    def detach(self, job_id: JobID) -> None:
+        """The job has ended, or is left: a cluster that hears no more of its client ends it.  From
+        any thread; idempotent."""
+        self._attached.discard(job_id)
+
+    def end_attached(self, job_id: JobID) -> None:
+        """Nobody wants the job any more: begin to cancel it.  From any thread."""
+        if not self._closed:
+            self._start(self._end_attached(job_id))
+
+    async def _end_attached(self, job_id: JobID) -> None:
+        try:
+            with suppress(JobNotFoundError):  # it was never accepted
+                await self.end_job(job_id)
+        except FlinkRayError as error:
+            log.warning("job %s may go on without its reader: %s", job_id, error)
+        finally:
+            self.detach(job_id)
 
     # --- for JobHandle
 

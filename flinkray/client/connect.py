@@ -42,7 +42,7 @@ def connect(
 
     Args:
         cluster_id: name of the cluster; ``cluster.id`` of the configuration when None.
-        configuration: of a cluster that is started; see docs/configuration.md.
+        configuration: of a cluster that is started, and of this client; see docs/configuration.md.
         ray_options: arguments of ``ray.init`` when a local Ray is started, e.g. ``num_cpus``.
 
     Raises:
@@ -157,6 +157,7 @@ async def _open(
         on_close=close,
         after_close=lambda: _leave_ray(runtime),
         dashboard_url=runtime.dashboard_url,
+        configuration=configuration,
     )
 
 

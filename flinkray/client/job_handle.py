@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping
 from concurrent import futures
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.config import format_duration
-from flinkray.core.errors import ConfigurationError, RpcTimeoutError
+from flinkray.core.errors import ConfigurationError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobResult
+from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobProgress, JobResult
 from flinkray.scheduler.states import JobStatus
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
+
+T = TypeVar("T")
 
 
 class JobHandle:
@@ -43,9 +47,18 @@ class JobHandle:
             lambda gateway: gateway.request_job_details(self.job_id),
         )
 
+    async def _progress(self) -> JobProgress:
+        return await self._client.ask(
+            f"get the progress of job {self.job_id}",
+            lambda gateway: gateway.request_job_progress(self.job_id),
+        )
+
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
         """The job's failures so far, oldest first; those that were followed by a restart too."""
-        return self.details().exceptions
+        return self._client._ask(
+            f"get the failures of job {self.job_id}",
+            lambda gateway: gateway.request_job_exceptions(self.job_id),
+        )
 
     def cancel(self) -> None:
         """Begin to cancel; a second time is fine.
@@ -86,15 +99,15 @@ class JobHandle:
         self,
         timeout: float | None = None,
         *,
-        on_progress: Callable[[JobDetails], None] | None = None,
+        on_progress: Callable[[JobProgress], None] | None = None,
         interval: float = 1.0,
     ) -> JobStatus:
         """Wait for the end, whichever it is, and for the job's resources to be back.
 
         Args:
             timeout: seconds.
-            on_progress: called here, in this thread, with the job's details every *interval*
-                seconds until the end.
+            on_progress: called here, in this thread, with how far the job is, every *interval*
+                seconds until the end; a look that is not answered is left out.
 
         Raises:
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
@@ -102,12 +115,26 @@ class JobHandle:
         if on_progress is None:
             return self._client._run(self._end(timeout)).status
         end = self._client._start(self._end(timeout))
+        return self.watched(end, on_progress, interval).status
+
+    def watched(
+        self, future: Future[T], on_progress: Callable[[JobProgress], None], interval: float
+    ) -> T:
+        """The future's result; see :meth:`wait` for what happens until then.  Who stops waiting
+        cancels it."""
         try:
-            while not futures.wait([end], interval).done:
-                on_progress(self.details())
-            return end.result().status
+            while not futures.wait([future], interval).done:
+                look = self._client._start(self._progress())
+                both: list[Future[Any]] = [future, look]
+                futures.wait(both, return_when=futures.FIRST_COMPLETED)
+                if future.done():
+                    look.cancel()
+                else:
+                    with suppress(RpcError):
+                        on_progress(look.result())
+            return future.result()
         finally:
-            end.cancel()
+            future.cancel()
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait for the job to finish.

@@ -40,7 +40,8 @@ class JobExecutionResult:
         if result.status is JobStatus.FAILED:
             error = JobExecutionError(result.job_id, f"failed: {result.failure}")
         elif result.status is JobStatus.CANCELED:
-            error = JobCancelledError(result.job_id, "was cancelled")
+            cause = "" if result.cancel_cause is None else f": {result.cancel_cause}"
+            error = JobCancelledError(result.job_id, f"was cancelled{cause}")
         else:
             error = JobNotFinishedError(
                 result.job_id, "was suspended: its cluster stopped before the job reached an end"

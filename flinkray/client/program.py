@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flinkray.client.attached_run import Progress
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.pipeline_loader import PipelineNotFoundError
 from flinkray.streaming.execution_target import ExecutionTarget, running_at
@@ -20,7 +21,11 @@ def check_program(path: str) -> None:
 
 
 def run_program(
-    client: ClusterClient, path: str, arguments: Sequence[str], parallelism: int | None
+    client: ClusterClient,
+    path: str,
+    arguments: Sequence[str],
+    parallelism: int | None,
+    progress: Progress,
 ) -> None:
     """Execute the script; what it calls ``execute`` on runs on the cluster.
 
@@ -30,7 +35,7 @@ def run_program(
     sys.argv = [path, *arguments]
     sys.path.insert(0, folder)
     try:
-        with running_at(ExecutionTarget(client, parallelism)):
+        with running_at(ExecutionTarget(client, parallelism, progress)):
             runpy.run_path(path, run_name="__main__")
     finally:
         sys.argv = argv

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 import ray
 from ray._private import services
-from ray._raylet import PlacementGroupID
+from ray._raylet import (  # type: ignore[attr-defined]
+    AuthenticationTokenLoader,
+    Config,
+    PlacementGroupID,
+)
 from ray.exceptions import RayError
 from ray.util import list_named_actors, placement_group_table
 from ray.util.client import ray as ray_client
@@ -21,6 +25,7 @@ from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.spark.ray_java import java_on_path
 
 RAY_ADDRESS = "RAY_ADDRESS"
+RAY_AUTH_MODE = "RAY_AUTH_MODE"
 RAY_CLIENT = "ray://"
 """How addresses of Ray Client servers begin."""
 
@@ -55,7 +60,7 @@ def is_connected() -> bool:
 
 def present_ray() -> RayRuntime:
     """Of the Ray that this process is connected to already."""
-    if ray_client.is_connected():  # type: ignore[no-untyped-call]
+    if ray_client.is_connected():
         return RayRuntime(None, None, was_entered=False)
     return _runtime(ray.init(ignore_reinit_error=True, configure_logging=False), was_entered=False)
 
@@ -67,7 +72,7 @@ def check_is_present(address: str) -> None:
             connected to already.
         ConfigurationError: not such an address.
     """
-    if address.startswith(RAY_CLIENT) or ray_client.is_connected():  # type: ignore[no-untyped-call]
+    if address.startswith(RAY_CLIENT) or ray_client.is_connected():
         raise ClusterNotFoundError(
             f"this process is connected to a Ray already, which may not be the one at {address}; "
             "call ray.shutdown() first, or leave the address out"
@@ -109,15 +114,18 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
     """Join a running Ray.
 
     Args:
-        address: ``auto`` (the Ray of this machine), ``host:port`` of its head, or
-            ``ray://host:port`` of its Ray Client server.
+        address: ``auto`` (``RAY_ADDRESS``, or else the Ray of this machine), ``host:port`` of its
+            head, or ``ray://host:port`` of its Ray Client server.
 
     Raises:
         ClusterNotFoundError: it cannot be joined; the text has the reason and the way out.
         ConfigurationError: not such an address.
     """
     if address == "auto":
+        address = address_from_environment() or address  # which Ray prefers, too
+    if address == "auto":
         address = _find_ray()
+        _show_token()
     elif address.startswith(RAY_CLIENT):
         _check_reachable(address.removeprefix(RAY_CLIENT), "its Ray Client server (10001")
     else:
@@ -130,11 +138,36 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
             logging_level=logging.WARNING,
         )
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise ClusterNotFoundError(f"cannot join the Ray at {address}: {error}") from error
+        raise ClusterNotFoundError(
+            f"cannot join the Ray at {address}: {error}{_token_advice()}"
+        ) from error
     if address.startswith(RAY_CLIENT):
         url: str | None = context.dashboard_url
         return RayRuntime(None, f"http://{url}" if url else None, was_entered=True)
     return _runtime(context, was_entered=True)
+
+
+def _show_token() -> None:
+    """Ray's own rule for ``auto``: on its own machine, who has a token shows it if nothing was said
+    of that.  To other addresses it is sent only on demand."""
+    if RAY_AUTH_MODE not in os.environ and _has_token():
+        os.environ[RAY_AUTH_MODE] = "token"
+        Config.initialize("")  # what Ray has read from the environment
+
+
+def _has_token() -> bool:
+    return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+
+
+def _token_advice() -> str:
+    if os.environ.get(RAY_AUTH_MODE) != "token":
+        return (
+            ". A Ray that asks for a token, as Ray does where there is one, is joined with "
+            f"{RAY_AUTH_MODE}=token in the environment"
+        )
+    if not _has_token():
+        return ". There is no token here; Ray reads it from ~/.ray/auth_token"
+    return ". If it asks for another token than that of this machine, bring that here"
 
 
 def leave_ray() -> None:
@@ -143,7 +176,7 @@ def leave_ray() -> None:
 
 def head_node_id() -> str | None:
     """Hex id of Ray's head node, or None when Ray does not say."""
-    for node in ray.nodes():  # type: ignore[no-untyped-call]
+    for node in ray.nodes():
         if node["Alive"] and _HEAD_NODE_RESOURCE in node["Resources"]:
             return str(node["NodeID"])
     return None
@@ -204,7 +237,7 @@ def _find_ray() -> str:
     recorded = recorded_address()
     if recorded is not None:
         return recorded
-    running: set[str] = services.find_gcs_addresses()  # type: ignore[no-untyped-call]
+    running: set[str] = services.find_gcs_addresses()
     found = sorted(address for address in running if _is_reachable(address))
     if not found:
         raise ClusterNotFoundError(

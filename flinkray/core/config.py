@@ -211,6 +211,17 @@ def choice(*values: str) -> ValueType[str]:
     return ValueType("one of " + ", ".join(values), parse, str)
 
 
+def boolean() -> ValueType[bool]:
+    def parse(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, str) or value.lower() not in ("true", "false"):
+            raise ValueError("neither of them")
+        return value.lower() == "true"
+
+    return ValueType("true or false", parse, lambda value: str(value).lower())
+
+
 def text(accepts: str = "a text that is not empty", pattern: str = r"(?s).+") -> ValueType[str]:
     def parse(value: object) -> str:
         if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
@@ -248,7 +259,7 @@ class Configuration:
         self._values: dict[str, Any] = {
             key: find_option(key).read(value) for key, value in sorted((values or {}).items())
         }
-        _check_heartbeat(self)
+        _check_heartbeats(self)
 
     def get(self, option: ConfigOption[T]) -> T:
         """The value of *option*, or its default."""
@@ -276,16 +287,18 @@ class Configuration:
         return f"Configuration({self.to_dict()})"
 
 
-def _check_heartbeat(configuration: Configuration) -> None:
-    from flinkray.core.options import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
+def _check_heartbeats(configuration: Configuration) -> None:
+    from flinkray.core import client_options, options
 
-    interval = configuration.get(HEARTBEAT_INTERVAL)
-    timeout = configuration.get(HEARTBEAT_TIMEOUT)
-    if timeout <= interval:
-        raise ConfigurationError(
-            f"heartbeat.timeout ({format_duration(timeout)}) must be longer than "
-            f"heartbeat.interval ({format_duration(interval)})"
-        )
+    for interval, timeout in (
+        (options.HEARTBEAT_INTERVAL, options.HEARTBEAT_TIMEOUT),
+        (client_options.CLIENT_HEARTBEAT_INTERVAL, client_options.CLIENT_HEARTBEAT_TIMEOUT),
+    ):
+        if configuration.get(timeout) <= configuration.get(interval):
+            raise ConfigurationError(
+                f"{timeout.key} ({format_duration(configuration.get(timeout))}) must be longer "
+                f"than {interval.key} ({format_duration(configuration.get(interval))})"
+            )
 
 
 def find_option(key: str) -> ConfigOption[Any]:

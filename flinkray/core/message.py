@@ -43,6 +43,9 @@ def message(cls: type[T]) -> type[T]:
 
     Fields may hold None, bool, int (64 bit), float, str, bytes, ids, enums declared with
     :func:`register`, other messages, and tuples or string-keyed dicts of these.
+
+    A field that is added later stands last and has a default, if the message is stored (how a job
+    ended, say): what an earlier version has stored is read without it.
     """
     return register(dataclass(frozen=True, slots=True)(cls))
 

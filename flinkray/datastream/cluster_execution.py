@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
@@ -9,28 +11,32 @@ from typing import Any
 
 from flinkray.actors.settings import default_restart_strategy
 from flinkray.client import ClusterClient
+from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run_attached
+from flinkray.client.cluster_client import ClientClosedError
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.job_result import JobExecutionResult as ClusterJobResult
 from flinkray.client.stream_job import stream_job
 from flinkray.client.stream_results import StreamResults
+from flinkray.client.submission import SubmissionInterrupted
+from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.config import Configuration
-from flinkray.core.errors import JobStateError
+from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
-from flinkray.scheduler.job_graph import JobFile
+from flinkray.scheduler.job_graph import JobFile, JobGraph
+from flinkray.streaming.execution_target import execution_target
 from flinkray.streaming.graph import StreamGraph
 
 
-def submit(
-    cluster: ClusterClient,
+def job_of(
     graph: StreamGraph,
     groups: dict[str, SlotSharingGroup],
     settings: dict[str, str],
     files: tuple[JobFile, ...],
-) -> JobHandle:
-    """Begin to run a program.
+) -> JobGraph:
+    """The job of a program.
 
     Args:
         settings: the program's configuration; of it ``restart-strategy.*`` counts.
@@ -48,8 +54,7 @@ def submit(
     }
     restarts = {k: v for k, v in settings.items() if k.startswith("restart-strategy.")}
     strategy = default_restart_strategy(Configuration(restarts)) if restarts else None
-    job = stream_job(graph, slot_profiles=profiles, restart_strategy=strategy, files=files)
-    return cluster.submit(job)
+    return stream_job(graph, slot_profiles=profiles, restart_strategy=strategy, files=files)
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
@@ -61,14 +66,43 @@ def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
     return ResourceProfile(group.cpu_cores, memory, group.get_external_resources())
 
 
-def run(handle: JobHandle) -> JobExecutionResult:
-    """Wait for the end.
+def run(cluster: ClusterClient, job: JobGraph, settings: dict[str, str]) -> JobExecutionResult:
+    """Submit the job, wait for its end, and tell of the progress.
+
+    Args:
+        settings: the program's configuration; of it ``execution.shutdown-on-attached-exit`` counts.
 
     Raises:
+        ConfigurationError: that is neither true nor false.
+        JobSubmissionError: it could never run.
         JobExecutionError: the program failed; the text begins with the user's traceback.
         JobCancelledError: somebody has cancelled it.
+        KeyboardInterrupt: Ctrl-C has; the job has ended, unless it came twice.
     """
-    return _told(handle.result())
+    if _ends_with_its_client(cluster, settings):
+        job = cluster.ending_with_it(job, f"{SHUTDOWN_ON_ATTACHED_EXIT.key} is true")
+    try:
+        status, was_interrupted = run_attached(cluster, job, _progress())
+    except LeftRunning:
+        left = f"left job {job.job_id} while it was being cancelled"
+        raise KeyboardInterrupt(left) from None
+    finally:
+        cluster.detach(job.job_id)
+    if was_interrupted:
+        raise KeyboardInterrupt(f"job {job.job_id} ended: {status.name}")
+    return _told(cluster.job(job.job_id).result())
+
+
+def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> bool:
+    key = SHUTDOWN_ON_ATTACHED_EXIT.key
+    if key in settings:
+        return SHUTDOWN_ON_ATTACHED_EXIT.read(settings[key])
+    return cluster.settings.shutdown_on_attached_exit
+
+
+def _progress() -> Progress:
+    progress: Progress | None = execution_target().progress
+    return progress or ProgressLog(time.monotonic)
 
 
 def _told(result: ClusterJobResult) -> JobExecutionResult:
@@ -101,11 +135,7 @@ class ClusterJobClient(JobClient):
 
     async def _cancel(self) -> None:
         job_id = self._handle.job_id
-        with suppress(JobStateError):  # it has ended
-            await self._cluster.ask(
-                f"cancel job {job_id}", lambda gateway: gateway.cancel_job(job_id)
-            )
-        await self._cluster.job_result(job_id)
+        await self._cluster.end_job(job_id)
 
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
         if self._ended is None:
@@ -117,14 +147,25 @@ class ClusterJobClient(JobClient):
 
 
 class ClusterResults(CloseableIterator):
-    """Results of a program on a cluster, which is held up while nobody takes them."""
+    """Results of a program on a cluster, which is held up while nobody takes them: the program is
+    cancelled when they are closed, forgotten, or their client is closed or lost."""
 
-    def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
+    def __init__(self, cluster: ClusterClient, job: JobGraph) -> None:
         self._cluster = cluster
-        self._handle = handle
+        self._handle = cluster.job(job.job_id)
         self._values: deque[Any] = deque()
+        self._progress = _progress()
         self._is_closed = False
-        self._results = cluster.run(self._open())
+        self._forget = weakref.finalize(self, cluster.end_attached, job.job_id)
+        try:
+            cluster.submit(cluster.ending_with_it(job, "nobody else can read its results"))
+            self._results = cluster.run(self._open())
+        except (FlinkRayError, SubmissionInterrupted):
+            self._has_ended()
+            raise
+        except KeyboardInterrupt:  # nobody has the results yet
+            self._forget()
+            raise
 
     async def _open(self) -> StreamResults:
         job_id = self._handle.job_id
@@ -132,26 +173,37 @@ class ClusterResults(CloseableIterator):
 
     def __next__(self) -> Any:
         while not self._values:
-            batch = None if self._is_closed else self._cluster.run(self._results.next())
+            batch = None if self._is_closed else self._next_batch()
             if batch is None:
-                self._is_closed = True
+                self._has_ended()
                 raise StopIteration
             self._values.extend(batch)
         return self._values.popleft()
 
+    def _next_batch(self) -> list[Any] | None:
+        batch = self._cluster.start(self._results.next())
+        try:
+            return self._handle.watched(batch, self._progress.show, self._progress.interval)
+        except KeyboardInterrupt:
+            self.close()
+            raise KeyboardInterrupt(f"job {self._handle.job_id} was cancelled") from None
+        except FlinkRayError:
+            with suppress(FlinkRayError):  # the first error is the one to be told
+                self.close()
+            raise
+
+    def _has_ended(self) -> None:
+        self._is_closed = True
+        self._forget.detach()
+        self._cluster.detach(self._handle.job_id)
+
     def close(self) -> None:
         if not self._is_closed:
-            self._is_closed = True
             self._values.clear()
-            self._cluster.run(self._end())
+            with suppress(ClientClosedError):  # it has ended the program
+                self._cluster.run(self._end())
+            self._has_ended()
 
     async def _end(self) -> None:
         self._results.close()
-        job_id = self._handle.job_id
-        try:
-            await self._cluster.ask(
-                f"cancel job {job_id}", lambda gateway: gateway.cancel_job(job_id)
-            )
-        except JobStateError:
-            return  # it has ended
-        await self._cluster.job_result(job_id)
+        await self._cluster.end_job(self._handle.job_id)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, overload
 
-from flinkray.datastream.data_stream_sink import DataStreamSink, OperatorSettings
+from flinkray.datastream.data_stream_sink import DataStreamSink
+from flinkray.datastream.operator_settings import StreamSettings
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
 from flinkray.streaming.functions import Function, NullByteKeySelector, ProcessFunction
 from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import ChainingStrategy, StreamOperator
+from flinkray.streaming.operator import StreamOperator
 from flinkray.streaming.operators.basic import (
     FilterOperator,
     FlatMapOperator,
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
     from flinkray.datastream.window_join import CoGroupedStreams, JoinedStreams
     from flinkray.datastream.windowed_stream import AllWindowedStream
 
-_Self = TypeVar("_Self", bound="DataStream")
-
 
 def expect_function(function: Any, method: str, what: str) -> Any:
     """The function, if it has the method or is a plain function.
@@ -72,7 +71,7 @@ def expect_function(function: Any, method: str, what: str) -> Any:
     raise TypeError(f"{what} or a function is needed, got {function!r}{hint}")
 
 
-class DataStream(OperatorSettings):
+class DataStream(StreamSettings):
     """A stream of records.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
@@ -84,17 +83,6 @@ class DataStream(OperatorSettings):
     def __init__(self, env: StreamExecutionEnvironment, transformation: Transformation) -> None:
         self._env = env
         self._stream = transformation
-
-    @property
-    def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
-        """The operator whose settings the calls change."""
-        stream = self._stream
-        if isinstance(stream, OperatorTransformation):
-            return stream
-        raise TypeError(
-            f"{stream.name} is no operator: names, ids, parallelism and the like are set on "
-            "operators, before or after it"
-        )
 
     # --- about the stream -----------------------------------------------------------------------
 
@@ -113,31 +101,6 @@ class DataStream(OperatorSettings):
     def get_execution_config(self) -> ExecutionConfig:
         """That of the environment."""
         return self._env.get_config()
-
-    def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
-        """The number of key groups: how far the operator can ever be scaled."""
-        if not 1 <= max_parallelism <= 1 << 15:
-            raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
-        self._transformation.max_parallelism = max_parallelism
-        return self
-
-    def force_non_parallel(self: _Self) -> _Self:
-        """Parallelism 1, whatever is set later."""
-        self._transformation.parallelism = self._transformation.max_parallelism = 1
-        self._transformation.non_parallel = True
-        return self
-
-    def set_buffer_timeout(self: _Self, timeout_millis: int) -> _Self:
-        """How long small batches may wait for more records; -1: until they are full."""
-        if timeout_millis < -1:
-            raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
-        self._transformation.buffer_timeout = timeout_millis
-        return self
-
-    def start_new_chain(self: _Self) -> _Self:
-        """Do not run in the task of the operator before."""
-        self._transformation.chaining = ChainingStrategy.HEAD
-        return self
 
     # --- record by record -----------------------------------------------------------------------
 
@@ -238,10 +201,15 @@ class DataStream(OperatorSettings):
             ),
         )
 
+    @overload
+    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
     def connect(
         self, ds: DataStream | BroadcastStream
-    ) -> ConnectedStreams | BroadcastConnectedStream | Any:
-        """Two streams, of different types maybe, for one operator."""
+    ) -> ConnectedStreams | BroadcastConnectedStream:
+        """Two streams, of different types maybe, for one operator; two keyed streams share state
+        and timers."""
         from flinkray.datastream.connected_streams import (
             BroadcastConnectedStream,
             BroadcastStream,
@@ -265,7 +233,18 @@ class DataStream(OperatorSettings):
 
         return CoGroupedStreams(self, other)
 
-    def broadcast(self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]) -> Any:
+    @overload
+    def broadcast(self) -> DataStream: ...
+    @overload
+    def broadcast(
+        self,
+        descriptor: MapStateDescriptor[Any, Any],
+        /,
+        *broadcast_state_descriptors: MapStateDescriptor[Any, Any],
+    ) -> BroadcastStream: ...
+    def broadcast(
+        self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]
+    ) -> DataStream | BroadcastStream:
         """Every record to every subtask; with descriptors, to be connected as broadcast state."""
         from flinkray.datastream.connected_streams import BroadcastStream
 
@@ -341,6 +320,16 @@ class DataStream(OperatorSettings):
         operator = PrintOperator(sink_identifier, self._stream.type_info)
         return self.end_with("Sink: Print to Std. Out", operator)
 
+    @overload
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: None = None
+    ) -> CloseableIterator: ...
+    @overload
+    def execute_and_collect(self, job_execution_name: int) -> list[Any]: ...
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None, limit: int) -> list[Any]: ...
+    @overload
+    def execute_and_collect(self, *, limit: int) -> list[Any]: ...
     def execute_and_collect(
         self, job_execution_name: str | int | None = None, limit: int | None = None
     ) -> CloseableIterator | list[Any]:

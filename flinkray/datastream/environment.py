@@ -48,7 +48,8 @@ from flinkray.streaming.typeinfo import TypeInformation
 from flinkray.streaming.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
-    from flinkray.client import ClusterClient, JobHandle
+    from flinkray.client import ClusterClient
+    from flinkray.scheduler.job_graph import JobGraph
 
 
 class StreamExecutionEnvironment(EnvironmentSettings):
@@ -227,7 +228,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if self._cluster is not None:
             from flinkray.datastream import cluster_execution
 
-            return cluster_execution.run(self._submit(self._cluster, graph))
+            settings = self._configuration.to_dict()
+            return cluster_execution.run(self._cluster, self._job(graph), settings)
         job = LocalJob(graph, self._clock)
         begun = job.clock.monotonic()
         job.run()
@@ -239,7 +241,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if self._cluster is not None:
             from flinkray.datastream.cluster_execution import ClusterJobClient
 
-            return ClusterJobClient(self._cluster, self._submit(self._cluster, graph))
+            return ClusterJobClient(self._cluster, self._cluster.submit(self._job(graph)))
         return LocalJobClient(JobID.generate(), LocalJob(graph, self._clock))
 
     def collect_results(
@@ -259,16 +261,16 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
             stream.end_with(name, CollectOperator()).set_parallelism(1)
             graph = self._checked_graph(job_name, True)
-            return ClusterResults(self._cluster, self._submit(self._cluster, graph))
+            return ClusterResults(self._cluster, self._job(graph))
         results = CollectSink()
         stream.sink_to(results).name(name).set_parallelism(1)
         return LocalResults(LocalJob(self._checked_graph(job_name, True), self._clock), results)
 
-    def _submit(self, cluster: ClusterClient, graph: StreamGraph) -> JobHandle:
-        from flinkray.datastream.cluster_execution import submit
+    def _job(self, graph: StreamGraph) -> JobGraph:
+        from flinkray.datastream.cluster_execution import job_of
 
         settings = self._configuration.to_dict()
-        return submit(cluster, graph, self._slot_sharing_groups, settings, self._job_files())
+        return job_of(graph, self._slot_sharing_groups, settings, self._job_files())
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -11,10 +11,16 @@ from flinkray.streaming.row import Row
 
 Position = int | str
 
+
+def _is_less(left: Any, right: Any) -> bool:
+    """NaN is greater than every number, as in Flink (Java's ``Double.compareTo``)."""
+    return bool(left < right or (right != right and left == left))
+
+
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda left, right: left + right,
-    "min": lambda left, right: right if right < left else left,
-    "max": lambda left, right: right if right > left else left,
+    "min": lambda left, right: right if _is_less(right, left) else left,
+    "max": lambda left, right: right if _is_less(left, right) else left,
 }
 
 
@@ -56,7 +62,7 @@ class PickBy(ReduceFunction[Any]):
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         first, second = (_field(value, self._position) for value in (value1, value2))
-        better = second < first if self._least else second > first
+        better = _is_less(second, first) if self._least else _is_less(first, second)
         return value2 if better else value1
 
 

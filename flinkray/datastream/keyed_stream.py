@@ -11,6 +11,7 @@ from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
     KeyedAggregateOperator,
 )
+from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions import Function, KeyedProcessFunction
 from flinkray.streaming.keying import Keys
@@ -28,7 +29,6 @@ from flinkray.streaming.type_inference import type_of_result
 from flinkray.streaming.typeinfo import TypeInformation, Types
 
 if TYPE_CHECKING:
-    from flinkray.datastream.connected_streams import ConnectedStreams
     from flinkray.datastream.interval_join import IntervalJoin
     from flinkray.datastream.windowed_stream import WindowedStream
 
@@ -112,11 +112,11 @@ class KeyedStream(DataStream):
         return self._rolling("sum", position_to_sum)
 
     def min(self, position_to_min: Position = 0) -> DataStream:
-        """Rolling minimum of a field."""
+        """Rolling minimum of a field; NaN is greater than every number."""
         return self._rolling("min", position_to_min)
 
     def max(self, position_to_max: Position = 0) -> DataStream:
-        """Rolling maximum of a field."""
+        """Rolling maximum of a field; NaN is greater than every number."""
         return self._rolling("max", position_to_max)
 
     def min_by(self, position_to_min_by: Position = 0) -> DataStream:
@@ -137,6 +137,9 @@ class KeyedStream(DataStream):
             stream = self._reduced(f"Keyed {how.capitalize()}", operator, func)
             stream._transformation.batch_operator = BatchKeyedAggregateOperator(
                 how, position, func, self._keys
+            )
+            stream._transformation.local_operator = LocalAggregateOperator(
+                how, position, self._keys
             )
             return stream
         operator = ReduceOperator(func, self._keys)
@@ -171,10 +174,6 @@ class KeyedStream(DataStream):
     def union(self, *streams: DataStream) -> DataStream:
         """The records of this and other streams, without keys."""
         return self._origin.union(*(_values(stream) for stream in streams))
-
-    def connect(self, ds: Any) -> ConnectedStreams | Any:
-        """As on any stream; two keyed streams share state and timers."""
-        return super().connect(ds)
 
     def add_sink(self, sink_func: Any) -> DataStreamSink:
         """As on any stream."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flinkray.datastream.connected_streams import two_input_stream
 from flinkray.datastream.data_stream import DataStream, expect_function
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 _Windows = TypeVar("_Windows", bound="_TwoInWindows")
 
 
-class JoinedStreams:
+class _TwoStreams:
+    def __init__(self, first: DataStream, second: DataStream) -> None:
+        self._first, self._second = first, second
+
+
+class JoinedStreams(_TwoStreams):
     """Two streams whose records are to be paired by key and window.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
@@ -46,18 +52,12 @@ class JoinedStreams:
     [('a', 1, 3)]
     """
 
-    def __init__(self, first: DataStream, second: DataStream) -> None:
-        self._first, self._second = first, second
-
-    def where(self, key_selector: Any) -> JoinKeys:
+    def where(self, key_selector: Any) -> JoinKeys[WindowedJoin]:
         """The first stream's key: a KeySelector, a function, or the name of a field."""
-        return JoinKeys(self, key_selector)
-
-    def _windowed(self, first_key: Any, second_key: Any, assigner: Any) -> Any:
-        return WindowedJoin(self._first, self._second, first_key, second_key, assigner)
+        return JoinKeys(partial(WindowedJoin, self._first, self._second), key_selector)
 
 
-class CoGroupedStreams(JoinedStreams):
+class CoGroupedStreams(_TwoStreams):
     """Two streams whose records of a key and window are to be given to a function together.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
@@ -79,26 +79,32 @@ class CoGroupedStreams(JoinedStreams):
     [(1, 0), (1, 2)]
     """
 
-    def _windowed(self, first_key: Any, second_key: Any, assigner: Any) -> Any:
-        return WindowedCoGroup(self._first, self._second, first_key, second_key, assigner)
+    def where(self, key_selector: Any) -> JoinKeys[WindowedCoGroup]:
+        """As of a join."""
+        return JoinKeys(partial(WindowedCoGroup, self._first, self._second), key_selector)
 
 
-class JoinKeys:
+class JoinKeys(Generic[_Windows]):
     """The keys of a join."""
 
-    def __init__(self, streams: JoinedStreams, first_key: Any, second_key: Any = None) -> None:
-        self._streams = streams
+    def __init__(
+        self,
+        in_windows: Callable[[Any, Any, WindowAssigner], _Windows],
+        first_key: Any,
+        second_key: Any = None,
+    ) -> None:
+        self._in_windows = in_windows
         self._first_key, self._second_key = first_key, second_key
 
-    def equal_to(self, key_selector: Any) -> JoinKeys:
+    def equal_to(self, key_selector: Any) -> JoinKeys[_Windows]:
         """The second stream's key."""
-        return JoinKeys(self._streams, self._first_key, key_selector)
+        return JoinKeys(self._in_windows, self._first_key, key_selector)
 
-    def window(self, assigner: WindowAssigner) -> Any:
+    def window(self, assigner: WindowAssigner) -> _Windows:
         """The windows in which records meet."""
         if self._second_key is None:
             raise StreamError("a join needs both keys: where(...).equal_to(...)")
-        return self._streams._windowed(self._first_key, self._second_key, assigner)
+        return self._in_windows(self._first_key, self._second_key, assigner)
 
 
 class _Tag(MapFunction[Any, Any]):

@@ -15,7 +15,6 @@ from flinkray.core.errors import (
     HandshakeError,
     RecipientUnreachableError,
     RpcConnectionError,
-    RpcError,
     RpcTimeoutError,
 )
 from flinkray.core.ids import FencingToken
@@ -26,7 +25,7 @@ from flinkray.rpc.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.dispatch import MAX_PENDING_BYTES, MAX_PENDING_CALLS, ServerConnection
 from flinkray.rpc.endpoint import RpcEndpoint
-from flinkray.rpc.envelope import ENDED, MAX_FRAME_SIZE
+from flinkray.rpc.envelope import CONTROL_LANE, ENDED, MAX_FRAME_SIZE
 from flinkray.rpc.exports import exports_of
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.metrics import MetricSample, RpcMetrics, RpcRecorder
@@ -285,30 +284,35 @@ class BaseRpcService(RpcService):
         self, target: str | RpcGateway, on_terminated: Callable[[str], None]
     ) -> TerminationWatch:
         if isinstance(target, str):
-            watch, watching = TerminationWatch(target, on_terminated), None
+            address = target
+
+            async def reached() -> tuple[ClientConnection, int]:
+                connection, number, _ = await self._resolve(address, None)
+                return connection, number
         else:
             binding = binding_of(target)
-            watch = TerminationWatch(binding.address, on_terminated)
-            watching = (binding.connection, binding.number, binding.address)
-        task = self.create_task(self._watch(watch, watching), f"watch {watch.address}")
-        watch.on_end(lambda: _cancel(task))
-        # who waits for an end is better told too early than never
-        task.add_done_callback(lambda ended: _fire_if_failed(watch, ended))
-        return watch
+            address = binding.address
 
-    async def _watch(
-        self, watch: TerminationWatch, watching: tuple[ClientConnection, int, str] | None
-    ) -> None:
-        try:
-            connection, number, _ = watching or await self._resolve(watch.address, None)
-            while True:
-                reason = await connection.until_end_of(number)
-                if not connection.is_lost or connection.has_ended(number):
-                    break
-                connection = self._pool.successor_of(connection)
-        except RpcError as error:
-            reason = str(error)
-        watch.fire(reason)
+            async def reached() -> tuple[ClientConnection, int]:
+                return binding.connection, binding.number
+
+        return self._begin_watch(TerminationWatch(address, on_terminated), reached)
+
+    def watch_process(self, process_name: str, on_ended: Callable[[str], None]) -> TerminationWatch:
+        async def reached() -> tuple[ClientConnection, int]:
+            return await self._connection(process_name), CONTROL_LANE
+
+        return self._begin_watch(TerminationWatch(process_name, on_ended), reached)
+
+    def _begin_watch(
+        self,
+        watch: TerminationWatch,
+        reached: Callable[[], Awaitable[tuple[ClientConnection, int]]],
+    ) -> TerminationWatch:
+        """*reached*: see :meth:`TerminationWatch.keep`."""
+        keeping = watch.keep(reached, self._pool.successor_of)
+        watch.kept_by(self.create_task(keeping, f"watch {watch.address}"))
+        return watch
 
     # --- work and end -------------------------------------------------------------------------
 
@@ -381,12 +385,3 @@ class BaseRpcService(RpcService):
     def endpoints(self) -> list[RpcEndpoint]:
         """All that live here."""
         return [endpoint for _, endpoint in self._endpoints.values()]
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-
-
-def _fire_if_failed(watch: TerminationWatch, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        watch.fire(f"watching it failed: {task.exception()!r}")

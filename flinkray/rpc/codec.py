@@ -14,7 +14,7 @@ from __future__ import annotations
 import builtins
 import traceback
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -266,17 +266,22 @@ def _make_builder(name: str) -> Callable[[list[Any]], Any]:
     init = tuple(field for field in fields(message_type) if field.init)
     cls: Callable[..., Any] = message_type
     keywords = any(field.kw_only for field in init)
+    least = max((place + 1 for place, field in enumerate(init) if _is_required(field)), default=0)
 
     def build(values: list[Any]) -> Any:
-        if len(values) != len(init):
+        if not least <= len(values) <= len(init):
             raise RpcSerializationError(
                 f"cannot decode a message: {name} has {len(init)} fields here, {len(values)} came"
             )
         if keywords:
-            return cls(**{field.name: value for field, value in zip(init, values, strict=True)})
+            return cls(**{field.name: value for field, value in zip(init, values, strict=False)})
         return cls(*values)
 
     return build
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _builtin(name: str) -> type[Exception] | None:

@@ -21,7 +21,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
@@ -124,6 +124,13 @@ class RpcEndpoint(RpcGateway):
         """
         self._mailbox.run_async(fn)
 
+    # Overloads: of a union of the two, type checkers do not find what an async function returns.
+    @overload
+    def call_async(
+        self, fn: Callable[[], Awaitable[T]], timeout: float | None
+    ) -> asyncio.Future[T]: ...
+    @overload
+    def call_async(self, fn: Callable[[], T], timeout: float | None) -> asyncio.Future[T]: ...
     def call_async(
         self, fn: Callable[[], Awaitable[T] | T], timeout: float | None
     ) -> asyncio.Future[T]:
@@ -133,6 +140,10 @@ class RpcEndpoint(RpcGateway):
         """
         return self._mailbox.call_async(fn, timeout)
 
+    @overload
+    def call_from_thread(self, fn: Callable[[], Awaitable[T]], timeout: float | None) -> T: ...
+    @overload
+    def call_from_thread(self, fn: Callable[[], T], timeout: float | None) -> T: ...
     def call_from_thread(self, fn: Callable[[], Awaitable[T] | T], timeout: float | None) -> T:
         """Run on the main thread, for another thread, which waits for the result.
 
@@ -148,7 +159,7 @@ class RpcEndpoint(RpcGateway):
                 raise ValueError(f"{self.address}: the main thread would wait for itself")
 
         async def run() -> T:
-            return await self.call_async(fn, None)
+            return await self._mailbox.call_async(fn, None)
 
         future = asyncio.run_coroutine_threadsafe(run(), loop)
         try:

@@ -20,6 +20,9 @@ from flinkray.rpc.metrics import (
 
 QUANTILES = (0.5, 0.99)
 
+NO_VALUE = float("nan")
+"""Of gauges of what is gone: Ray shows a series, with its last value, until it is told this."""
+
 _TAGS = ("process", "method", "side")
 _NOTHING = MethodMetrics(0, 0, LatencyHistogram((0,) * BUCKETS, 0.0))
 
@@ -38,6 +41,8 @@ class MetricsExporter:
         self._counters: dict[str, Counter] = {}
         self._totals: dict[tuple[str, ...], float] = {}
         """Of samples, what was exported last."""
+        self._shown: dict[tuple[str, ...], dict[str, str]] = {}
+        """Of samples that are no totals, the series that have a value -> their tags."""
         self._calls = Counter("flinkray_rpc_calls", "Calls of gateway methods.", _TAGS)
         self._failures = Counter("flinkray_rpc_failures", "Calls that failed.", _TAGS)
         self._latency = Gauge(
@@ -61,8 +66,11 @@ class MetricsExporter:
         samples: Sequence[MetricSample] = (),
     ) -> None:
         """All are totals of now."""
+        shown, self._shown = self._shown, {}
         for sample in samples:
             self._export_sample(sample)
+        for series in shown.keys() - self._shown.keys():
+            self._gauges[series[0]].set(NO_VALUE, shown[series])
         for tags, now, before in self._pairs(metrics):
             if now.calls > before.calls:
                 self._calls.inc(now.calls - before.calls, tags)
@@ -88,6 +96,8 @@ class MetricsExporter:
             if gauge is None:
                 gauge = self._gauges[sample.name] = Gauge(sample.name, sample.description, names)
             gauge.set(sample.value, tags)
+            series = (sample.name, *tags.values())
+            self._shown[series] = tags
             return
         counter = self._counters.get(sample.name)
         if counter is None:

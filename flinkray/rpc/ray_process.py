@@ -17,7 +17,7 @@ import ray
 from flinkray.rpc import codec
 from flinkray.rpc.garbage_collection import spare_what_is_there
 from flinkray.rpc.local_service import create_endpoint
-from flinkray.rpc.spec import WILDCARD, load_factory
+from flinkray.rpc.spec import load_factory
 
 if TYPE_CHECKING:
     from flinkray.rpc.endpoint import RpcEndpoint
@@ -153,7 +153,7 @@ class StandbyProcess(RayProcess):
         )
         await self._host(role.factory, role.spec)
         if role.owner is not None:
-            self._service.watch(f"{role.owner}/{WILDCARD}", self._owner_ended)
+            self._service.watch_process(role.owner, self._owner_ended)
         role.answer.set_result(self._answer)
         self._closing = asyncio.create_task(self._close_standby(standby_service))
 

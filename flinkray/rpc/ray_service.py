@@ -91,7 +91,7 @@ class RayRpcService(BaseRpcService):
             lambda: self.max_frame_size,
         )
         # a driver of Ray Client is on no node of the cluster
-        is_outside = bool(ray_client.is_connected())  # type: ignore[no-untyped-call]
+        is_outside = bool(ray_client.is_connected())
         node_id = None if is_outside else ray.get_runtime_context().get_node_id()
         self._dialler = RayDialler(
             namespace,
@@ -177,7 +177,7 @@ class RayRpcService(BaseRpcService):
         node_id = self._dialler.node_id
         if node_id is None:
             return None
-        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        host: str = ray.util.get_node_ip_address()
         return SocketAccess(host, node_id, self._secret, self._tls)
 
     async def _export_metrics(self) -> None:
@@ -187,14 +187,17 @@ class RayRpcService(BaseRpcService):
             if self.metrics_export_interval <= 0:
                 return
             samples = [sample for sampler in self.samplers for sample in sampler()]
-            await self._ray(
-                exporter.export, self.metrics, self.refused_frames, len(self.connections()), samples
-            )
+            figures = self.metrics, self.refused_frames, len(self.connections()), samples
+            try:
+                exported = self.loop.run_in_executor(self._ray_executor, exporter.export, *figures)
+            except RuntimeError:  # the interpreter ends, and nobody has closed this service
+                return
+            await exported
 
     # --- being reached ------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        host: str = ray.util.get_node_ip_address()
         record = ProcessRecord(
             incarnation=self.incarnation,
             node_id=self._dialler.node_id,

@@ -69,7 +69,7 @@ async def death_of(
 
 def _is_node_dead(node_id: str | None) -> bool:
     try:
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes: list[dict[str, Any]] = ray.nodes()
     except ray.exceptions.RayError:
         return False  # Ray's head is away
     return any(node["NodeID"] == node_id and not node["Alive"] for node in nodes)

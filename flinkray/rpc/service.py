@@ -128,6 +128,11 @@ class RpcService(ABC):
         """
 
     @abstractmethod
+    def watch_process(self, process_name: str, on_ended: Callable[[str], None]) -> TerminationWatch:
+        """Be told once, with the reason, when a process ends, be there endpoints in it or not; also
+        when there is none."""
+
+    @abstractmethod
     async def kill(self, process_name: str) -> None:
         """End a process at once and for good; idempotent, also when there is none.
 

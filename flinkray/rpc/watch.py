@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from flinkray.core.errors import RpcError
+
+if TYPE_CHECKING:
+    from flinkray.rpc.connection import ClientConnection
 
 
 class TerminationWatch:
@@ -36,6 +43,40 @@ class TerminationWatch:
             self._on_end = release
         else:
             release()
+
+    async def keep(
+        self,
+        reached: Callable[[], Awaitable[tuple[ClientConnection, int]]],
+        successor_of: Callable[[ClientConnection], ClientConnection],
+    ) -> None:
+        """For services: wait for the end and report it.
+
+        *reached* gives what is watched: the control lane stands for the whole process.
+        """
+        try:
+            connection, number = await reached()
+            while True:
+                reason = await connection.until_end_of(number)
+                if not connection.is_lost or connection.has_ended(number):
+                    break
+                connection = successor_of(connection)
+        except RpcError as error:
+            reason = str(error)
+        self.fire(reason)
+
+    def kept_by(self, task: asyncio.Task[None]) -> None:
+        """For services: that runs :meth:`keep`."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            # who waits for an end is better told too early than never
+            if not task.cancelled() and task.exception() is not None:
+                self.fire(f"watching it failed: {task.exception()!r}")
+
+        def cancel() -> None:
+            task.cancel()
+
+        self.on_end(cancel)
+        task.add_done_callback(ended)
 
     def _end(self) -> None:
         release, self._on_end = self._on_end, None

@@ -35,7 +35,7 @@ def current_ray_context() -> RayContext:
     node: Any = worker._global_node
     return RayContext(
         address=ray.get_runtime_context().gcs_address,
-        node_ip=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+        node_ip=ray.util.get_node_ip_address(),
         session_directory=node.get_session_dir_path(),
         logs_directory=node.get_logs_dir_path(),
     )

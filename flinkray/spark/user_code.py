@@ -36,7 +36,7 @@ class UserCodeError(FlinkRayError):
     """The user's function cannot be sent to the cluster, or cannot be rebuilt there."""
 
 
-def dump_function(function: SparkFunction) -> bytes:
+def dump_function(function: Callable[..., Any]) -> bytes:
     """Pickle a function with all of the user's own code that it refers to.
 
     Raises:

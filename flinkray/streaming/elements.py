@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flinkray.streaming.row import Row
 
@@ -99,7 +100,8 @@ class Columns:
     def take(self, indices: npt.NDArray[Any]) -> Columns:
         """The records at those places."""
         timestamps = None if self.timestamps is None else self.timestamps[indices]
-        return Columns(self.batch.take(pa.array(indices)), timestamps, self.origin, self.scalar)
+        rows = pc.take(self.batch, pa.array(indices), boundscheck=False)
+        return Columns(rows, timestamps, self.origin, self.scalar)
 
     def __repr__(self) -> str:
         return f"Columns({self.batch.schema.names}, {len(self)} rows)"

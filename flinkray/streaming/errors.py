@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
+
+import cloudpickle
 
 from flinkray.core.errors import FlinkRayError
 
@@ -54,6 +57,58 @@ class OperatorError(FlinkRayError):
         if self.origin:
             lines.append(f"which came from {self.origin}")
         return "\n".join(lines)
+
+
+def text_of(record: object) -> str:
+    """A record for error messages; its class's ``__repr__`` must not hide what has happened."""
+    try:
+        return f"{record!r:.300}"
+    except Exception as error:  # noqa: BLE001 - whatever the record's class raised
+        return f"<{type(record).__name__}, whose __repr__ raised {type(error).__name__}>"
+
+
+class UnpicklableRecordsError(FlinkRayError):
+    """Records without an Arrow schema must be picklable to leave their process, and one is not.
+
+    ``__cause__`` is what pickling it has raised.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        record: str = "",
+        origin: str = "",
+        operator: str = "",
+        subtask: str = "",
+    ) -> None:
+        super().__init__(reason, record, origin, operator, subtask)
+        self.reason = reason
+        self.record = record
+        self.origin = origin
+        self.operator = operator
+        """That has put it out; empty: not known."""
+        self.subtask = subtask
+
+    def __str__(self) -> str:
+        return (
+            "a record cannot be sent to another process, because it cannot be pickled: "
+            f"{self.reason}; put out something that can be"
+        )
+
+
+def unpicklable(
+    values: Sequence[Any], error: Exception, origin: object = None, operator: str = "", of: str = ""
+) -> UnpicklableRecordsError:
+    """What to say of values that cannot be pickled together: the first one that cannot be is told.
+    *of*: the operator's subtask."""
+    source = "" if origin is None else str(origin)
+    for value in values:
+        try:
+            cloudpickle.dumps(value)
+        except Exception as reason:  # noqa: BLE001 - whatever the record's class raised
+            text = f"{type(reason).__name__}: {reason}"
+            return UnpicklableRecordsError(text, text_of(value), source, operator, of)
+    return UnpicklableRecordsError(f"{type(error).__name__}: {error}", "", source, operator, of)
 
 
 class _Scene:
@@ -112,9 +167,28 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
         if _is_ours(step):
             scene.enter(step.tb_frame.f_locals)
         step = step.tb_next
+    if isinstance(error, UnpicklableRecordsError):
+        return _not_sent(error, scene)
     story = "".join(traceback.format_exception(type(error), error, _user_frames(error)))
     return OperatorError(
         scene.operator, scene.subtask, scene.record, scene.origin, story, scene.occasion
+    )
+
+
+def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
+    """Batches are sent together and later: the frames tell of others."""
+    story = "".join(traceback.format_exception_only(type(error), error))
+    cause = error.__cause__
+    frames = None if cause is None else _user_frames(cause, (*_LEADING, "cloudpickle", "pickle"))
+    if cause is not None and frames is not None and frames is not cause.__traceback__:
+        told = traceback.format_exception(type(cause), cause, frames, chain=False)
+        story = "".join(told) + story
+    return OperatorError(
+        error.operator or scene.operator,
+        error.subtask or scene.subtask,
+        error.record,
+        error.origin or scene.origin,
+        story,
     )
 
 
@@ -123,11 +197,11 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
     return module.startswith(modules)
 
 
-def _user_frames(error: BaseException) -> TracebackType | None:
+def _user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
     """Without the package's frames that lead to the user's.  Where there is none of the user: none
     of an error of the package, which says what to change; else all."""
     step = error.__traceback__
-    while step is not None and _is_ours(step, _LEADING):
+    while step is not None and _is_ours(step, leading):
         step = step.tb_next
     if step is None and not isinstance(error, FlinkRayError):
         return error.__traceback__

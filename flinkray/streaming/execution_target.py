@@ -16,6 +16,8 @@ class ExecutionTarget:
     """A client of the cluster; None: this process."""
     parallelism: int | None = None
     """Of operators that have none of their own, where the program sets none."""
+    progress: Any = None
+    """Where that of its jobs is shown; None: in the log."""
 
 
 _present = ExecutionTarget()

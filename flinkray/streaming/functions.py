@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from flinkray.state.descriptors import MapStateDescriptor
@@ -206,7 +206,7 @@ class TimerContext(KeyedProcessContext):
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
     """Any number of values for each value, side outputs (``yield tag, value``) and time."""
 
-    Context = ProcessContext
+    Context: TypeAlias = ProcessContext
 
     @abstractmethod
     def process_element(self, value: IN, ctx: ProcessContext) -> Iterable[OUT] | None:
@@ -216,8 +216,8 @@ class ProcessFunction(Function, ABC, Generic[IN, OUT]):
 class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
     """A process function with keyed state and timers."""
 
-    Context = KeyedProcessContext
-    OnTimerContext = TimerContext
+    Context: TypeAlias = KeyedProcessContext
+    OnTimerContext: TypeAlias = TimerContext
 
     @abstractmethod
     def process_element(self, value: IN, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
@@ -231,7 +231,7 @@ class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
 class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """A process function of two streams."""
 
-    Context = ProcessContext
+    Context: TypeAlias = ProcessContext
 
     @abstractmethod
     def process_element1(self, value: IN1, ctx: ProcessContext) -> Iterable[OUT] | None:
@@ -245,8 +245,8 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     """A process function of two keyed streams, with state and timers they share."""
 
-    Context = KeyedProcessContext
-    OnTimerContext = TimerContext
+    Context: TypeAlias = KeyedProcessContext
+    OnTimerContext: TypeAlias = TimerContext
 
     @abstractmethod
     def process_element1(self, value: IN1, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
@@ -313,8 +313,8 @@ class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
 class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """A process function of a stream and a broadcast stream."""
 
-    Context = BroadcastContext
-    ReadOnlyContext = ReadOnlyBroadcastContext
+    Context: TypeAlias = BroadcastContext
+    ReadOnlyContext: TypeAlias = ReadOnlyBroadcastContext
 
     @abstractmethod
     def process_element(self, value: IN1, ctx: ReadOnlyBroadcastContext) -> Iterable[OUT] | None:
@@ -328,9 +328,9 @@ class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 class KeyedBroadcastProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     """A process function of a keyed stream and a broadcast stream."""
 
-    Context = BroadcastContext
-    ReadOnlyContext = KeyedReadOnlyBroadcastContext
-    OnTimerContext = KeyedReadOnlyBroadcastContext
+    Context: TypeAlias = BroadcastContext
+    ReadOnlyContext: TypeAlias = KeyedReadOnlyBroadcastContext
+    OnTimerContext: TypeAlias = KeyedReadOnlyBroadcastContext
 
     @abstractmethod
     def process_element(

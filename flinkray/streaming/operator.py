@@ -16,6 +16,7 @@ from flinkray.state.heap import HeapKeyedStateBackend, KeyedSnapshot
 from flinkray.state.keys import key_group_range
 from flinkray.state.operator_state import OperatorSnapshot, OperatorStateBackend
 from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.errors import text_of
 from flinkray.streaming.metrics import MetricGroup
 from flinkray.streaming.output_tag import OutputTag
 from flinkray.streaming.runtime_context import RuntimeContext
@@ -235,7 +236,7 @@ class StreamOperator:
 
     def describe_record(self, block: Block, place: int) -> str:
         """For error messages."""
-        return f"{block.values[place]!r:.300}"
+        return text_of(block.values[place])
 
     def describe_occasion(self) -> str:
         """For error messages where there is no record: what the operator was at."""

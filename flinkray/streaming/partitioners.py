@@ -190,27 +190,29 @@ class _ChannelsOfIntegers:
     """The channels of integer keys.  While all keys that came lie close together, they are looked
     up in a table: that costs a tenth of hashing them."""
 
-    def __init__(self, owners: npt.NDArray[np.int32], max_parallelism: int) -> None:
+    def __init__(self, owners: npt.NDArray[Any], max_parallelism: int) -> None:
         self._owners = owners
         self._max_parallelism = max_parallelism
         self._low = self._end = 0
-        self._table: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._table = np.empty(0, owners.dtype)
 
-    def of(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    def of(self, keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The channel of each key."""
         if not len(keys):
-            return np.empty(0, np.int32)
+            return np.empty(0, self._table.dtype)
         low, end = int(keys.min()), int(keys.max()) + 1
         if low < self._low or end > self._end:
             if self._end > self._low:
                 low, end = min(low, self._low), max(end, self._end)
             if end - low > TABLE_LIMIT:
                 return self._hashed(keys)
-            self._table = self._hashed(np.arange(low, end))
+            # Not arange(low, end): behind the greatest long there is no integer any more.
+            self._table = self._hashed(np.arange(end - low, dtype=np.int64) + low)
             self._low, self._end = low, end
-        return self._table[keys.astype(np.int64, copy=False) - self._low]
+        places = keys.astype(np.int64, copy=False)
+        return self._table.take(places - self._low if self._low else places)
 
-    def _hashed(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    def _hashed(self, keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self._owners[key_groups_of_integers(keys, self._max_parallelism)]
 
 
@@ -228,7 +230,8 @@ class KeyGroupPartitioner(_ByChannel):
         self._owners = [
             owner_of(group, max_parallelism, channels) for group in range(max_parallelism)
         ]
-        self._owner_array = np.array(self._owners, np.int32)
+        narrow = np.uint8 if channels <= 256 else np.int32  # less to go through, per row
+        self._owner_array: npt.NDArray[Any] = np.array(self._owners, narrow)
         self._of_integers = _ChannelsOfIntegers(self._owner_array, max_parallelism)
 
     def channel_of(self, key: Any) -> int:
@@ -251,7 +254,7 @@ class KeyGroupPartitioner(_ByChannel):
         distinct = encoded.dictionary.to_pylist()  # their key groups are remembered
         channels = np.fromiter(map(self.channel_of, distinct), np.int32, len(distinct))
         places: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
-        return channels[places]
+        return channels.take(places)
 
 
 class ShufflePartitioner(_ByChannel):

@@ -54,6 +54,7 @@ class TaskLoop:
         self._begun = time.perf_counter()
         self._waited = 0.0
         self._waiting_since: float | None = None
+        self._ended: float | None = None
         task.mailbox.listen(signal.set)
 
     def run(self) -> None:
@@ -65,22 +66,30 @@ class TaskLoop:
             progressed = task.step()
             self._pass_on_request()
             if not progressed and not task.finished:
-                self._wait()
+                self._wait(self._longest_wait())
 
     def elapsed(self) -> float:
-        """Seconds since the task began; like :meth:`waited`, from any thread."""
-        return time.perf_counter() - self._begun
+        """Seconds from the task's begin to its end; like :meth:`waited`, from any thread."""
+        return self._now() - self._begun
 
     def waited(self) -> float:
-        """Seconds for which it had nothing to do, or no room for results."""
+        """Seconds for which it had nothing to do, or no room for results; or, at its end, its
+        results had not been read."""
         since = self._waiting_since
-        return self._waited + (0.0 if since is None else time.perf_counter() - since)
+        return self._waited + (0.0 if since is None else self._now() - since)
+
+    def _now(self) -> float:
+        return time.perf_counter() if self._ended is None else self._ended
 
     def wait_until(self, is_done: Callable[[], bool]) -> None:
         """For what the signal tells of; the task has ended."""
         while not is_done():
             self._check()
-            self._signal.wait()
+            self._wait()
+
+    def end(self) -> None:
+        """Nothing follows: its time does not go on."""
+        self._ended = time.perf_counter()
 
     def post(self, mail: Callable[[], None]) -> None:
         """From any thread: have it done between two steps, unless the task has ended."""
@@ -95,9 +104,9 @@ class TaskLoop:
         assert self._source is not None
         for event in events:
             if event == NO_MORE_SPLITS:
-                self._source.reader.notify_no_more_splits()
+                self._source.no_more_splits()
             else:
-                self._source.reader.add_splits([cloudpickle.loads(event)])
+                self._source.add_splits([cloudpickle.loads(event)])
 
     def _pass_on_request(self) -> None:
         if self._source is not None and self._source.reader_context.split_requested:
@@ -105,9 +114,10 @@ class TaskLoop:
             assert self._splits is not None
             self._splits.request_split()
 
-    def _wait(self) -> None:
+    def _wait(self, seconds: float = -1) -> None:
+        """For the signal; -1: however long it takes."""
         begun = self._waiting_since = time.perf_counter()
-        self._signal.wait(self._longest_wait())
+        self._signal.wait(seconds)
         self._waiting_since = None
         self._waited += time.perf_counter() - begun
 

@@ -61,6 +61,8 @@ class OperatorTransformation(Transformation):
     buffer_timeout: int | None = None
     batch_operator: StreamOperator | None = None
     """What takes the operator's place in batch mode."""
+    local_operator: StreamOperator | None = None
+    """In batch mode, what the records go through before they are divided by key."""
     sort_keys: tuple[Keys | None, ...] | None = None
     """The inputs' keys, by which batch mode sorts; None: it does not."""
 
@@ -182,6 +184,8 @@ class _Builder:
     def _operator(self, transformation: OperatorTransformation) -> StreamNode:
         inputs = [self.upstreams(part) for part in transformation.inputs]
         settings = self._settings
+        if settings.batch and transformation.local_operator is not None:
+            inputs = [[self._local(transformation, up) for up in ups] for ups in inputs]
         parallelism = 1 if transformation.non_parallel else transformation.parallelism
         if parallelism is None:
             parallelism = settings.parallelism
@@ -224,6 +228,24 @@ class _Builder:
             for upstream in upstreams:
                 self._graph.connect(self._edge(upstream, node, index))
         return node
+
+    def _local(self, transformation: OperatorTransformation, upstream: _Upstream) -> _Upstream:
+        """The records of *upstream* after the local operator, which runs where they come from."""
+        assert transformation.local_operator is not None
+        source = upstream.node
+        node = StreamNode(
+            id=len(self._graph.nodes) + 1,
+            name=f"Local {transformation.name}",
+            operator=transformation.local_operator,
+            parallelism=source.parallelism,
+            max_parallelism=source.max_parallelism,
+            slot_sharing_group=source.slot_sharing_group,
+            buffer_timeout=source.buffer_timeout,
+        )
+        self._graph.nodes.append(node)
+        here = _Upstream(source, ForwardPartitioner(), upstream.tag_id)
+        self._graph.connect(self._edge(here, node, 0))
+        return _Upstream(node, upstream.partitioner)
 
     @staticmethod
     def _slot_sharing_group(

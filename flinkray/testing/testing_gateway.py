@@ -147,6 +147,11 @@ class TestingGateway(Generic[G]):
         Raises:
             TypeError: a fenced gateway, and no token was given.
         """
+        self.create_endpoint(rpc_service, endpoint_id).start()
+        return self
+
+    def create_endpoint(self, rpc_service: RpcService, endpoint_id: str) -> RpcEndpoint:
+        """The same, for a factory, whose caller starts it."""
         base: type[RpcEndpoint] = RpcEndpoint
         arguments: tuple[Any, ...] = (rpc_service, endpoint_id)
         if issubclass(self.gateway_class, FencedRpcGateway):
@@ -156,8 +161,7 @@ class TestingGateway(Generic[G]):
         name = f"Testing{self.gateway_class.__name__}Endpoint"
         cls = type(name, (base, self.gateway_class), self._implementation())
         self._endpoint = cast("RpcEndpoint", cls(*arguments))
-        self._endpoint.start()
-        return self
+        return self._endpoint
 
     @property
     def endpoint(self) -> RpcEndpoint:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
+from flinkray.core.config import Configuration
 from flinkray.core.ids import LeaderSessionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
@@ -60,4 +61,11 @@ async def _start(
     retriever = StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone())
     connection = DispatcherConnection(mini.client, retriever, "local")
     await connection.open()
-    return mini, ClusterClient(loop, connection, "local", on_close=connection.close)
+    client = ClusterClient(
+        loop,
+        connection,
+        "local",
+        on_close=connection.close,
+        configuration=Configuration(configuration),
+    )
+    return mini, client

@@ -7,16 +7,17 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar, overload
 
 from flinkray.core.errors import FlinkRayError
 
 T = TypeVar("T")
+Errors: TypeAlias = tuple[type[Exception], ...]
 
 _INTERVAL = 0.05
 
 
-def wait_until(condition: Callable[[], T], timeout: float, what: str) -> T:
+def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
     """Ask *condition* again and again until it is true; returns what it returned.
 
     Args:
@@ -37,19 +38,39 @@ def wait_until(condition: Callable[[], T], timeout: float, what: str) -> T:
         pause.wait(_INTERVAL)
 
 
+# Overloads: of a union of the two, type checkers do not find what an async function returns.
+@overload
+async def eventually(condition: Callable[[], Awaitable[T]], timeout: float, what: str) -> T: ...
+@overload
+async def eventually(condition: Callable[[], T], timeout: float, what: str) -> T: ...
 async def eventually(condition: Callable[[], Awaitable[T] | T], timeout: float, what: str) -> T:
     """:func:`wait_until` for the loop; *condition* may be async.  FlinkRayErrors mean not yet."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
+    complaint = f"waited {timeout:g} s for {what}"
+    return await ask_again(condition, loop.time, timeout, _INTERVAL, (FlinkRayError,), complaint)
+
+
+async def ask_again(
+    condition: Callable[[], Awaitable[T] | T],
+    clock: Callable[[], float],
+    timeout: float,
+    pause: float,
+    retry_on: Errors,
+    complaint: str,
+) -> T:
+    """What both kinds of ``eventually`` do, by the seconds of *clock*."""
+    give_up = clock() + timeout
     while True:
-        seen: T | FlinkRayError
+        seen: object
         try:
             value = condition()
-            seen = await value if inspect.isawaitable(value) else value
-        except FlinkRayError as error:
+            result = await value if inspect.isawaitable(value) else value
+        except retry_on as error:
             seen = error
-        if seen and not isinstance(seen, FlinkRayError):
-            return seen
-        if loop.time() >= deadline:
-            raise AssertionError(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
-        await asyncio.sleep(_INTERVAL)
+        else:
+            if result:
+                return result
+            seen = result
+        if clock() >= give_up:
+            raise AssertionError(f"{complaint}; last seen: {seen!r}")
+        await asyncio.sleep(pause)

@@ -21,10 +21,10 @@ from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
+from tests.actors.bad_moments import dispatcher_is_back, on_cluster
 from tests.actors.chaos_cluster import ChaosCluster
 from tests.actors.conftest import QUICK
 from tests.actors.resource_cluster import number
-from tests.actors.test_deaths_at_bad_moments import dispatcher_is_back, on_cluster
 from tests.actors.test_python_jobs import cancelled, executions, until, waiting
 
 ONE_CPU = ResourceProfile(1, 2**30)

@@ -31,11 +31,7 @@ from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulation import SimulatedProcess
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
-from tests.actors.chaos_cluster import ChaosCluster
-from tests.actors.conftest import QUICK
-from tests.actors.leaders import ManualLeaders
-from tests.actors.resource_cluster import number
-from tests.actors.test_deaths_at_bad_moments import (
+from tests.actors.bad_moments import (
     NODE,
     RUNS,
     on_cluster,
@@ -44,6 +40,10 @@ from tests.actors.test_deaths_at_bad_moments import (
     until_executing,
     until_up,
 )
+from tests.actors.chaos_cluster import ChaosCluster
+from tests.actors.conftest import QUICK
+from tests.actors.leaders import ManualLeaders
+from tests.actors.resource_cluster import number
 from tests.actors.test_python_jobs import executions, finishing, until_running, waiting
 
 ENDS = ["register", "finish"]

@@ -150,6 +150,36 @@ async def test_job_whose_details_are_too_large_for_a_message_ends_all_the_same(
     assert (vertex.parallelism, vertex.executions) == (2, ())
 
 
+async def test_jobs_are_listed_and_their_status_told_without_their_details(
+    cluster: MiniCluster,
+) -> None:
+    """DI-08: those of large jobs are megabytes; the numbers of their tasks are not."""
+    job_id = await cluster.submit(scripted_job(RUNS, parallelism=3))
+    await until_executing(cluster, job_id)
+    started = (await cluster.details(job_id)).start_time
+    (service,) = (s for n, s in cluster.network.services.items() if n.startswith("JobMaster"))
+
+    before = {name: metrics.calls for name, metrics in service.metrics.handled.items()}
+    dispatcher = await cluster.dispatcher()
+
+    (line,) = await dispatcher.list_jobs()
+    assert (line.status, line.tasks) == (JobStatus.RUNNING, {"RUNNING": 3})
+    assert (line.start_time, line.end_time) == (started, None)
+    assert await dispatcher.request_job_status(job_id) is JobStatus.RUNNING
+    after = {name: metrics.calls for name, metrics in service.metrics.handled.items()}
+    asked = {name for name in after if after[name] != before.get(name, 0)}
+    assert {name for name in asked if "request_job" in name} == {
+        "JobMasterGateway.request_job_overview",
+        "JobMasterGateway.request_job_status",
+    }
+
+    await dispatcher.cancel_job(job_id)
+    await end(cluster, job_id)
+    (line,) = await dispatcher.list_jobs()
+    assert (line.status, line.tasks) == (JobStatus.CANCELED, {"CANCELED": 3})
+    assert (line.start_time, line.end_time is None) == (started, False)
+
+
 async def test_bad_graph_is_refused_with_the_way_out(cluster: MiniCluster) -> None:
     with pytest.raises(JobSubmissionError, match="parallelism"):
         await cluster.submit(scripted_job(ENDS, parallelism=0))
@@ -307,6 +337,29 @@ async def until_executing_again(cluster: MiniCluster, job_id: JobID, victim: str
         await dispatcher_is_back(cluster)
     await eventually(has_details, "the job's details")
     await until_executing(cluster, job_id)
+
+
+async def test_progress_and_failures_of_a_job_count_the_deaths_of_its_job_masters(
+    cluster: MiniCluster,
+) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    cluster.crash("JobMaster")
+    await until_executing_again(cluster, job_id, "JobMaster")
+    dispatcher = await cluster.dispatcher()
+
+    progress = await dispatcher.request_job_progress(job_id)
+    (failure,) = await dispatcher.request_job_exceptions(job_id)
+
+    assert "the JobMaster died" in failure.text
+    assert (progress.status, progress.restarts) == (JobStatus.RUNNING, 1)
+    (vertex,) = progress.vertices
+    assert (vertex.tasks, vertex.is_spark_stage) == ({"RUNNING": 2}, True)
+    await dispatcher.cancel_job(job_id)
+    await end(cluster, job_id)
+    ended = await dispatcher.request_job_progress(job_id)
+    assert (ended.status, ended.restarts, ended.vertices) == (JobStatus.CANCELED, 1, ())
+    assert await dispatcher.request_job_exceptions(job_id) == (failure,)
 
 
 async def test_job_whose_master_keeps_dying_fails_with_the_cause(cluster: MiniCluster) -> None:

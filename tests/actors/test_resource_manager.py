@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ async def test_a_registration_that_was_overtaken_does_not_evict_the_newer_one(
     service = cluster.network.services["ResourceManager"]
     connect, first_may_connect, is_first = service.connect, asyncio.Event(), True
 
-    async def connect_slowly_at_first(*arguments):
+    async def connect_slowly_at_first(*arguments: Any) -> Any:
         nonlocal is_first
         was_first, is_first = is_first, False
         if was_first:
@@ -145,11 +146,11 @@ async def test_who_cannot_be_connected_to_is_refused_for_now(tmp_path: Path) -> 
     assert worker.location.address in answer.reason
     job = cluster.job(1)
     cluster.network.crash(job.resource_id)
-    answer = await manager.register_job_master(
+    other_answer = await manager.register_job_master(
         job.job_master_id, job.resource_id, job.address, job.job_id
     )
-    assert isinstance(answer, RegistrationFailure)
-    assert job.address in answer.reason
+    assert isinstance(other_answer, RegistrationFailure)
+    assert job.address in other_answer.reason
 
 
 @on_virtual_time

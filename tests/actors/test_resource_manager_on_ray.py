@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -77,7 +78,7 @@ class RayResources:
         await asyncio.wait_for(job.has_slots(slots), 30)
         return job
 
-    def groups(self) -> dict[str, dict]:
+    def groups(self) -> dict[str, dict[str, Any]]:
         """Ray's records of this cluster's placement groups that are not removed."""
         return {
             group_id: entry

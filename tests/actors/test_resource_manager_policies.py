@@ -227,7 +227,7 @@ async def two_workers(cluster: ResourceCluster) -> tuple[ResourceManagerGateway,
 
 
 async def report(manager: ResourceManagerGateway, worker: Worker, *partitions: int) -> None:
-    entries = (ClusterPartitionReport(DATA, partitions),) if partitions else ()
+    entries = (ClusterPartitionReport(DATA, partitions, 3),) if partitions else ()
     await manager.heartbeat_from_task_executor(worker.resource_id, worker.report, entries)
 
 

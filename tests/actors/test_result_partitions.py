@@ -124,7 +124,7 @@ async def read(
     cluster: MiniCluster, job_id: JobID, data_set_id: IntermediateDataSetID
 ) -> list[bytes]:
     """What is left of it on all TaskExecutors."""
-    found = []
+    found: list[bytes] = []
     for name in cluster.processes("TaskExecutor"):
         executor = await cluster.client.connect(f"{name}/taskexecutor", TaskProcessListenerGateway)
         places = await executor.find_partitions(job_id, data_set_id)
@@ -151,7 +151,7 @@ async def test_persistent_results_outlive_their_job_and_keep_their_task_executor
         result = await cluster.result(job_id)
         assert result.status is JobStatus.FINISHED, result.failure
 
-        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2),)
+        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2, 2),)
         await asyncio.sleep(100)
         assert len(cluster.processes("TaskExecutor")) == 2, "idle, and not released"
         assert await read(cluster, job_id, data_set_id) == [b"data"] * 2
@@ -190,7 +190,7 @@ async def test_a_persistent_result_is_released_when_a_process_with_a_part_of_it_
         graph, data_set_id = persisting(leaving(b"data"))
         job_id = await cluster.submit(graph)
         await cluster.result(job_id)
-        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2),)
+        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2, 2),)
 
         cluster.crash("TaskProcess")
 
@@ -224,7 +224,7 @@ async def test_a_persistent_result_that_is_lost_before_its_job_has_finished_is_p
         cluster.network.crash(where)
 
         assert (await cluster.result(job_id)).status is JobStatus.FINISHED
-        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2),)
+        assert await data_sets(cluster) == (ClusterDataSet(data_set_id, 2, 2),)
         assert (await executions(cluster, job_id))[0].attempt_number == 1
 
 

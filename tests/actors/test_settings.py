@@ -27,8 +27,7 @@ async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> Non
 @pytest.mark.ray
 async def test_the_transport_can_be_chosen_on_ray(ray_cluster: None) -> None:
     service = await RayRpcService.open("settings")
-    apply_rpc_settings(service, Configuration())
-    assert service.transport == "auto"
-    apply_rpc_settings(service, Configuration({"rpc.transport": "ray"}))
-    assert service.transport == "ray"
+    for settings, transport in (({}, "auto"), ({"rpc.transport": "ray"}, "ray")):
+        apply_rpc_settings(service, Configuration(settings))
+        assert service.transport == transport
     await service.close()

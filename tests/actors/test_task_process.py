@@ -72,6 +72,33 @@ async def test_a_plain_function_that_ignores_its_cancellation_is_interrupted(
     assert impatient.processes("TaskProcess") == [before], "nobody had to be killed"
 
 
+async def test_what_code_fails_with_while_it_is_cancelled_is_logged(
+    impatient: MiniCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job is CANCELED, and its result is without any failure (JM-22)."""
+
+    async def cannot_leave(context: Any) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            raise OSError("cannot put my things away")
+
+    def is_interrupted(context: Any) -> None:
+        while True:
+            sum(range(1000))
+
+    builder = PythonJobBuilder("two ways")
+    builder.add(cannot_leave)
+    builder.add(is_interrupted)
+    job_id = await impatient.submit(builder.build())
+    await until_running(impatient, job_id)
+    assert await cancel(impatient, job_id) is JobStatus.CANCELED
+    assert (await impatient.details(job_id)).exceptions == ()
+    (record,) = [r for r in caplog.records if "while it was being cancelled" in r.message]
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "cannot put my things away"
+
+
 async def test_plain_functions_exchange_bytes(impatient: MiniCluster) -> None:
     def sends(context: Any) -> None:
         context.wait_for(context.outputs[0].write(0, b"data"))

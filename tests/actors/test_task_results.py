@@ -32,7 +32,7 @@ def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
     left in its process for ever, and a failure of the new task took the place of both."""
     processes: Any = _Processes()
     results = TaskResults(processes)
-    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False),)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
     results.begun(produced, TaskProcessPlace(0))
     results.ended(produced, is_finished=True)
     results.promote(JOB, [PARTITION.partition])
@@ -49,7 +49,7 @@ def test_result_of_a_task_that_ends_after_its_job_is_gone_is_not_kept() -> None:
     """TM-28.  The TaskExecutor followed the job for ever, and could not be released."""
     processes: Any = _Processes()
     results = TaskResults(processes)
-    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False),)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
     results.begun(produced, TaskProcessPlace(0))
 
     results.job_gone(JOB)

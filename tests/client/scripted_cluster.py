@@ -16,6 +16,7 @@ from flinkray.actors.messages import JobMasterToDispatcherRegistrationSuccess
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
+from flinkray.core.config import Configuration
 from flinkray.core.errors import DuplicateJobSubmissionError, JobNotFoundError, JobStateError
 from flinkray.core.ids import (
     DispatcherId,
@@ -40,7 +41,14 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, ParallelismBounds
-from flinkray.scheduler.job_info import ClusterOverview, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.job_info import (
+    ClusterOverview,
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobProgress,
+    JobResult,
+)
 from flinkray.scheduler.states import JobStatus
 
 ADDRESS = "Dispatcher/dispatcher"
@@ -69,10 +77,16 @@ class World:
     resized: list[tuple[JobID, tuple[ParallelismBounds, ...]]] = field(default_factory=list)
     data_sets: list[IntermediateDataSetID] = field(default_factory=list)
     """Each has two partitions."""
+    graphs: list[JobGraph] = field(default_factory=list)
+    """Those that were accepted."""
+    before_submission: Hook = _nothing
     after_submission: Hook = _nothing
     """Called when a job is stored and not yet answered for."""
+    on_heartbeat: Hook = _nothing
+    heartbeats: list[tuple[JobID, ...]] = field(default_factory=list)
+    """Of clients: the jobs that each was for."""
     on_result_request: Hook = _nothing
-    on_details_request: Hook = _nothing
+    on_progress_request: Hook = _nothing
 
     async def crash(self) -> None:
         self.network.crash("Dispatcher")
@@ -124,8 +138,10 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def submit_job(self, job_graph: JobGraph) -> None:
         world = self._world
         world.submissions += 1
+        await world.before_submission()
         if job_graph.job_id in world.jobs:
             raise DuplicateJobSubmissionError(job_graph.job_id, "submitted before")
+        world.graphs.append(job_graph)
         world.results[job_graph.job_id] = asyncio.get_running_loop().create_future()
         world.jobs[job_graph.job_id] = JobDetails(
             job_graph.job_id, job_graph.name, JobStatus.RUNNING, 10.0, None, {"RUNNING": 10.0}, 0
@@ -134,15 +150,28 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def list_jobs(self) -> tuple[JobOverview, ...]:
         return tuple(
-            JobOverview(job.job_id, job.name, job.status, job.start_time, job.end_time)
+            JobOverview(
+                job.job_id,
+                job.name,
+                job.status,
+                job.start_time,
+                job.end_time,
+                {"RUNNING": 2, "FINISHED": 1},
+            )
             for job in self._world.jobs.values()
         )
 
     async def request_job_status(self, job_id: JobID) -> JobStatus:
         return self._job(job_id).status
 
+    async def request_job_progress(self, job_id: JobID) -> JobProgress:
+        await self._world.on_progress_request()
+        return JobProgress.of(self._job(job_id))
+
+    async def request_job_exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
+        return self._job(job_id).exceptions
+
     async def request_job_details(self, job_id: JobID) -> JobDetails:
-        await self._world.on_details_request()
         return self._job(job_id)
 
     async def request_job_result(self, job_id: JobID) -> JobResult:
@@ -155,12 +184,16 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             raise JobStateError(job_id, "has finished and cannot be cancelled")
         self._world.cancelled.append(job_id)
 
+    async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
+        self._world.heartbeats.append(job_ids)
+        await self._world.on_heartbeat()
+
     async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
         self._job(job_id)
         self._world.resized.append((job_id, bounds))
 
     async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        return tuple(ClusterDataSet(one, 2) for one in self._world.data_sets)
+        return tuple(ClusterDataSet(one, 2, 3) for one in self._world.data_sets)
 
     async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
         if data_set_id in self._world.data_sets:
@@ -196,7 +229,10 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
 @contextmanager
 def scripted_cluster(
-    retriever: LeaderRetrievalService | None = None, *, unreachable_limit: float = 60.0
+    retriever: LeaderRetrievalService | None = None,
+    *,
+    unreachable_limit: float = 60.0,
+    configuration: Configuration | None = None,
 ) -> Iterator[tuple[World, ClusterClient]]:
     """A network with a Dispatcher that is restarted when it dies, and a client of it."""
     loop = LoopThread("scripted cluster")
@@ -217,7 +253,9 @@ def scripted_cluster(
             await connection.close()
             await network.close()
 
-        client = ClusterClient(loop, connection, "test", on_close=close)
+        client = ClusterClient(
+            loop, connection, "test", on_close=close, configuration=configuration
+        )
         spec = EndpointSpec(
             kind="Dispatcher",
             name="Dispatcher",

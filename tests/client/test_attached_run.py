@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import io
+import logging
 import signal
 import threading
 from dataclasses import replace
 
 import pytest
 
-from flinkray.client.attached_run import LeftRunning, ProgressDisplay, wait_attached
+from flinkray.client.attached_run import (
+    LeftRunning,
+    ProgressDisplay,
+    ProgressLog,
+    run_attached,
+)
+from flinkray.client.cli_output import progress_text
 from flinkray.client.cluster_client import ClusterClient
-from flinkray.core.ids import JobID, JobVertexID
-from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.job_info import JobDetails, StageProgressInfo, VertexInfo
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.core.errors import RpcTimeoutError
+from flinkray.core.ids import JobID
+from flinkray.scheduler.job_info import JobProgress, StageProgressInfo, VertexProgress
+from flinkray.scheduler.states import JobStatus
 from tests.client.scripted_cluster import World, job_graph
 
 JOB = JobID(b"a job of a test.")
-CREATED = JobDetails(JOB, "flights", JobStatus.CREATED, 10.0, None, {}, 0)
+CREATED = JobProgress(JOB, "flights", JobStatus.CREATED, 0)
 WAITING = replace(CREATED, pending_reason="2 slots of 4 CPU are missing")
-VERTEX = VertexInfo(
-    JobVertexID(bytes(16)),
+VERTEX = VertexProgress(
     "flights",
     2,
-    (
-        ExecutionInfo(0, 0, ExecutionState.RUNNING, "TE-1 bundle 0 on 10.0.0.1"),
-        ExecutionInfo(1, 0, ExecutionState.DEPLOYING, None),
-    ),
+    {"RUNNING": 1, "DEPLOYING": 1},
+    True,
     (StageProgressInfo(3, "count", 40, 2, 5, 0),),
     2,
     80,
@@ -79,63 +83,118 @@ def test_a_terminal_has_one_line_that_is_overwritten_and_cleared(
     assert stream.getvalue() == "\rCREATED\x1b[K\rCREATED | waiting f\x1b[K\r\x1b[Knote\n"
 
 
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_start_of_workers_is_logged_and_a_long_wait_for_slots_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "flinkray.client.attached_run")
+    clock = Clock()
+    progress = ProgressLog(clock)
+    progress.submitted(JOB, "flights")
+    other = replace(WAITING, pending_reason="1 slot of 4 CPU is missing")
+    for second, details in ((0, WAITING), (4, WAITING), (5, WAITING), (6, other), (9, WAITING)):
+        clock.now = 100.0 + second
+        progress.show(details)
+    for second, details in ((10, other), (11, RUNNING), (12, RUNNING), (13, WAITING)):
+        clock.now = 100.0 + second
+        progress.show(details)
+    waits = f"job {JOB} waits for slots:"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", f"submitted job {JOB} (flights)"),
+        ("INFO", f"{waits} 2 slots of 4 CPU are missing"),
+        ("WARNING", f"{waits} 2 slots of 4 CPU are missing"),
+        ("WARNING", f"{waits} 1 slot of 4 CPU is missing"),
+        ("INFO", f"job {JOB}: {progress_text(RUNNING)}"),
+        ("INFO", f"{waits} 2 slots of 4 CPU are missing"),
+    ]
+
+
+def test_a_look_at_the_job_that_fails_does_not_end_the_waiting(
+    world: World, client: ClusterClient
+) -> None:
+    handle = client.submit(job_graph())
+    looks: list[None] = []
+
+    async def fail_then_end() -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            world.end_on_loop(handle.job_id)
+        raise RpcTimeoutError("the JobMaster does not answer")
+
+    world.on_progress_request = fail_then_end
+    assert handle.wait(on_progress=lambda _: None, interval=0.01) is JobStatus.FINISHED
+    assert len(looks) >= 2
+
+
 def interrupt_main_thread() -> None:
     """As Ctrl-C does."""
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def test_job_that_ends_by_itself_was_not_interrupted(world: World, client: ClusterClient) -> None:
-    handle = client.submit(job_graph())
-    world.end(handle.job_id)
-    display = ProgressDisplay(io.StringIO(), lambda: 0.0)
-    assert wait_attached(handle, display) == (JobStatus.FINISHED, False)
+    job = job_graph()
+
+    async def end() -> None:
+        world.end_on_loop(job.job_id)
+
+    world.after_submission = end
+    stream = io.StringIO()
+    display = ProgressDisplay(stream, lambda: 0.0)
+    assert run_attached(client, job, display) == (JobStatus.FINISHED, False)
+    assert stream.getvalue() == f"submitted job {job.job_id} (a job)\n"
 
 
 def test_ctrl_c_cancels_the_job_and_waits_for_its_end(world: World, client: ClusterClient) -> None:
-    handle = client.submit(job_graph())
+    job = job_graph()
 
     async def interrupt_then_end() -> None:
         if not world.cancelled:
             interrupt_main_thread()
         else:
-            world.end_on_loop(handle.job_id, JobStatus.CANCELED)
+            world.end_on_loop(job.job_id, JobStatus.CANCELED)
 
     world.on_result_request = interrupt_then_end
     stream = io.StringIO()
     display = ProgressDisplay(stream, lambda: 0.0)
-    assert wait_attached(handle, display) == (JobStatus.CANCELED, True)
-    assert world.cancelled == [handle.job_id]
-    assert f"cancelling job {handle.job_id} (Ctrl-C again leaves at once)" in stream.getvalue()
+    assert run_attached(client, job, display) == (JobStatus.CANCELED, True)
+    assert world.cancelled == [job.job_id]
+    assert f"cancelling job {job.job_id} (Ctrl-C again leaves at once)" in stream.getvalue()
 
 
 def test_second_ctrl_c_leaves_the_job_as_it_is(world: World, client: ClusterClient) -> None:
-    handle = client.submit(job_graph())
+    job = job_graph()
 
     async def interrupt() -> None:
         interrupt_main_thread()
 
     world.on_result_request = interrupt
     with pytest.raises(LeftRunning):
-        wait_attached(handle, ProgressDisplay(io.StringIO(), lambda: 0.0))
-    assert world.cancelled == [handle.job_id]
+        run_attached(client, job, ProgressDisplay(io.StringIO(), lambda: 0.0))
+    assert world.cancelled == [job.job_id]
 
 
 def test_ctrl_c_at_the_moment_the_job_finished_tells_how_it_ended(
     world: World, client: ClusterClient
 ) -> None:
-    handle = client.submit(job_graph())
+    job = job_graph()
     asked: list[None] = []
 
     async def end_and_interrupt() -> None:
         asked.append(None)
         if len(asked) == 1:
-            world.jobs[handle.job_id] = replace(
-                world.jobs[handle.job_id], status=JobStatus.FINISHED
-            )
+            world.jobs[job.job_id] = replace(world.jobs[job.job_id], status=JobStatus.FINISHED)
             interrupt_main_thread()
         else:
-            world.end_on_loop(handle.job_id)
+            world.end_on_loop(job.job_id)
 
     world.on_result_request = end_and_interrupt
     display = ProgressDisplay(io.StringIO(), lambda: 0.0)
-    assert wait_attached(handle, display) == (JobStatus.FINISHED, True)
+    assert run_attached(client, job, display) == (JobStatus.FINISHED, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,18 +11,25 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-import flinkray.client.connect
 from flinkray.client import cli_output
 from flinkray.client.cli import execute
 from flinkray.client.cluster_client import ClusterClient
-from flinkray.client.ray_runtime import ClusterNotFoundError
+from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, VertexInfo
+from flinkray.scheduler.io_metrics import IOMetrics
+from flinkray.scheduler.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobProgress,
+    VertexInfo,
+    VertexProgress,
+)
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from tests.client.scripted_cluster import World, job_graph
 
@@ -29,12 +37,14 @@ UNKNOWN = "0123456789abcdef" * 2
 SCRIPT = "def pipeline(spark): return None\ndef second(spark): return None\n"
 
 
+Command = Callable[[list[str]], int]
+
+
 @pytest.fixture
-def connected(monkeypatch: pytest.MonkeyPatch, client: ClusterClient) -> ClusterClient:
-    """Commands find the scripted cluster; each test runs one, which closes the client."""
-    monkeypatch.setattr(flinkray.client.connect, "connect", lambda *_, **__: client)
+def command(monkeypatch: pytest.MonkeyPatch, client: ClusterClient) -> Command:
+    """Finds the scripted cluster; each test runs one, which closes the client."""
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
-    return client
+    return lambda line: execute(line, connect=lambda address, cluster_id: client)
 
 
 @pytest.fixture
@@ -101,6 +111,14 @@ def test_nothing_that_answers_at_the_address_is_exit_code_3(output: Output) -> N
     assert err.count("\n") == 1
 
 
+def test_auto_is_the_ray_of_the_environment_if_that_names_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ClusterNotFoundError, match=r"at the Ray address 127\.0\.0\.1:1"):
+        join_ray("auto", "anywhere")
+
+
 def test_help_is_quick_and_does_not_load_ray() -> None:
     code = (
         "import sys; from flinkray.client.cli import execute; code = execute(['--help']); "
@@ -117,14 +135,14 @@ def test_help_is_quick_and_does_not_load_ray() -> None:
 
 
 def test_run_waits_and_says_how_long_it_took(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
     async def end() -> None:
         (job_id,) = world.jobs
         world.end_on_loop(job_id, result_location="/data/flights", num_rows=7)
 
     world.on_result_request = end
-    assert execute(["run", f"{script}:second", "--name", "daily"]) == 0
+    assert command(["run", f"{script}:second", "--name", "daily"]) == 0
     (job_id,) = world.jobs
     assert world.jobs[job_id].name == "daily"
     out, err = output()
@@ -133,7 +151,7 @@ def test_run_waits_and_says_how_long_it_took(
 
 
 def test_run_of_a_failing_job_names_the_cause_and_exits_with_1(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
     async def fail() -> None:
         (job_id,) = world.jobs
@@ -142,7 +160,7 @@ def test_run_of_a_failing_job_names_the_cause_and_exits_with_1(
         )
 
     world.on_result_request = fail
-    assert execute(["run", script]) == 1
+    assert command(["run", script]) == 1
     _, err = output()
     (job_id,) = world.jobs
     assert f"error: job {job_id}: failed: ValueError: no flights\n" in err
@@ -150,7 +168,7 @@ def test_run_of_a_failing_job_names_the_cause_and_exits_with_1(
 
 
 def test_verbose_shows_where_it_failed(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
     async def fail() -> None:
         (job_id,) = world.jobs
@@ -159,14 +177,14 @@ def test_verbose_shows_where_it_failed(
         )
 
     world.on_result_request = fail
-    assert execute(["run", script, "--verbose"]) == 1
+    assert command(["run", script, "--verbose"]) == 1
     _, err = output()
     assert "line 7" in err
     assert "Traceback" in err
 
 
 def test_endless_cause_is_cut_to_a_line_that_can_be_read(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
     async def fail() -> None:
         (job_id,) = world.jobs
@@ -174,7 +192,7 @@ def test_endless_cause_is_cut_to_a_line_that_can_be_read(
         world.end_on_loop(job_id, JobStatus.FAILED, failure=f"Py4JJavaError: boom\n{stack}")
 
     world.on_result_request = fail
-    assert execute(["run", script]) == 1
+    assert command(["run", script]) == 1
     (line,) = [line for line in output()[1].splitlines() if line.startswith("error:")]
     assert "failed: Py4JJavaError: boom at org.apache.spark.Frame0" in line
     assert line.endswith("… (--verbose: all)")
@@ -182,19 +200,19 @@ def test_endless_cause_is_cut_to_a_line_that_can_be_read(
 
 
 def test_run_of_a_job_that_somebody_else_cancels_exits_with_5(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
     async def cancel() -> None:
         (job_id,) = world.jobs
         world.end_on_loop(job_id, JobStatus.CANCELED)
 
     world.on_result_request = cancel
-    assert execute(["run", script]) == 5
+    assert command(["run", script]) == 5
     assert "was cancelled" in output()[1]
 
 
 def test_ctrl_c_cancels_and_exits_with_130(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
     async def interrupt() -> None:
         (job_id,) = world.jobs
@@ -204,49 +222,48 @@ def test_ctrl_c_cancels_and_exits_with_130(
             world.end_on_loop(job_id, JobStatus.CANCELED)
 
     world.on_result_request = interrupt
-    assert execute(["run", script]) == 130
+    assert command(["run", script]) == 130
     (job_id,) = world.jobs
     assert world.cancelled == [job_id]
     assert f"job {job_id} ended: CANCELED" in output()[1]
 
 
 def test_second_ctrl_c_leaves_and_exits_with_130(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
     async def interrupt() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     world.on_result_request = interrupt
-    assert execute(["run", script]) == 130
+    assert command(["run", script]) == 130
     (job_id,) = world.jobs
     _, err = output()
     assert f"left job {job_id} while it was being cancelled" in err
     assert f"flinkray info {job_id}" in err
 
 
-def test_ctrl_c_before_the_job_is_submitted_exits_with_130(
-    monkeypatch: pytest.MonkeyPatch, script: str, output: Output
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: Output) -> None:
+    def interrupted(address: str, cluster_id: str) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(flinkray.client.connect, "connect", interrupted)
-    assert execute(["run", script, "--address", "auto"]) == 130
+    assert execute(["run", script, "--address", "auto"], connect=interrupted) == 130
     assert "interrupted" in output()[1]
 
 
 def test_detached_run_prints_the_job_id_only(
-    world: World, connected: ClusterClient, script: str, output: Output
+    world: World, command: Command, script: str, output: Output
 ) -> None:
-    assert execute(["run", script, "--detached"]) == 0
+    assert command(["run", script, "--detached"]) == 0
     (job_id,) = world.jobs
     assert output()[0] == f"{job_id}\n"
 
 
-def test_list_is_a_table_or_json(world: World, connected: ClusterClient, output: Output) -> None:
+def test_list_is_json_when_asked_for(
+    world: World, client: ClusterClient, command: Command, output: Output
+) -> None:
     job = job_graph("flights")
-    connected.submit(job)
-    assert execute(["list", "--json"]) == 0
+    client.submit(job)
+    assert command(["list", "--json"]) == 0
     (entry,) = json.loads(output()[0])
     assert entry == {
         "job_id": job.job_id.hex(),
@@ -254,75 +271,87 @@ def test_list_is_a_table_or_json(world: World, connected: ClusterClient, output:
         "status": "RUNNING",
         "start_time": 10.0,
         "end_time": None,
+        "tasks": {"RUNNING": 2, "FINISHED": 1},
     }
 
 
-def test_list_of_no_jobs_says_so(connected: ClusterClient, output: Output) -> None:
-    assert execute(["list"]) == 0
+def test_list_tells_how_many_tasks_are_in_which_state(
+    client: ClusterClient, command: Command, output: Output
+) -> None:
+    client.submit(job_graph("flights"))
+    assert command(["list"]) == 0
+    heads, row = output()[0].splitlines()
+    assert row[heads.index("TASKS") :] == "2 RUNNING, 1 FINISHED"
+
+
+def test_list_of_no_jobs_says_so(command: Command, output: Output) -> None:
+    assert command(["list"]) == 0
     assert output()[0] == "no jobs\n"
 
 
-def test_info_of_a_job_as_text(world: World, connected: ClusterClient, output: Output) -> None:
+def test_info_of_a_job_as_text(
+    world: World, client: ClusterClient, command: Command, output: Output
+) -> None:
     job = job_graph("flights")
-    connected.submit(job)
-    assert execute(["info", job.job_id.hex()]) == 0
+    client.submit(job)
+    assert command(["info", job.job_id.hex()]) == 0
     out, _ = output()
     assert f"job         {job.job_id}" in out
     assert "status      RUNNING" in out
 
 
-@pytest.mark.parametrize("command", ["info", "cancel"])
-def test_unknown_job_is_exit_code_4(connected: ClusterClient, output: Output, command: str) -> None:
-    assert execute([command, UNKNOWN]) == 4
+@pytest.mark.parametrize("name", ["info", "cancel"])
+def test_unknown_job_is_exit_code_4(command: Command, output: Output, name: str) -> None:
+    assert command([name, UNKNOWN]) == 4
     out, err = output()
     assert out == ""
     assert err == (f"error: job {UNKNOWN}: not known to this cluster (see: flinkray list)\n")
 
 
-def test_cancel_begins_cancelling(world: World, connected: ClusterClient, output: Output) -> None:
+def test_cancel_begins_cancelling(
+    world: World, client: ClusterClient, command: Command, output: Output
+) -> None:
     job = job_graph()
-    connected.submit(job)
-    assert execute(["cancel", job.job_id.hex()]) == 0
+    client.submit(job)
+    assert command(["cancel", job.job_id.hex()]) == 0
     assert world.cancelled == [job.job_id]
     assert output()[0] == f"job {job.job_id} is being cancelled\n"
 
 
 def test_cancelling_a_finished_job_is_an_error(
-    world: World, connected: ClusterClient, output: Output
+    world: World, client: ClusterClient, command: Command, output: Output
 ) -> None:
     job = job_graph()
-    connected.submit(job)
+    client.submit(job)
     world.end(job.job_id)
-    assert execute(["cancel", job.job_id.hex()]) == 1
+    assert command(["cancel", job.job_id.hex()]) == 1
     assert "has finished and cannot be cancelled" in output()[1]
 
 
-def test_cluster_status_says_where_to_look(connected: ClusterClient, output: Output) -> None:
-    assert execute(["cluster", "status"]) == 0
+def test_cluster_status_says_where_to_look(command: Command, output: Output) -> None:
+    assert command(["cluster", "status"]) == 0
     out, _ = output()
     assert "dashboard   http://127.0.0.1:8265" in out
     assert "ray list actors --filter ray_namespace=flinkray-default" in out
     assert "resources   2 CPU, 1g memory free of 2 CPU, 1g memory" in out
 
 
-def test_data_sets_are_a_table(world: World, connected: ClusterClient, output: Output) -> None:
+def test_data_sets_are_a_table(world: World, command: Command, output: Output) -> None:
     world.data_sets.append(IntermediateDataSetID(bytes(16)))
-    assert execute(["data-sets", "list"]) == 0
+    assert command(["data-sets", "list"]) == 0
     header, line = output()[0].splitlines()
     assert header.split() == ["DATA", "SET", "ID", "PARTITIONS"]
-    assert line.split() == ["0" * 32, "2"]
+    assert line.split() == ["0" * 32, "2/3"]
 
 
-def test_list_of_no_data_sets_says_so(connected: ClusterClient, output: Output) -> None:
-    assert execute(["data-sets", "list"]) == 0
+def test_list_of_no_data_sets_says_so(command: Command, output: Output) -> None:
+    assert command(["data-sets", "list"]) == 0
     assert output()[0] == "no persistent results\n"
 
 
-def test_a_data_set_is_released_by_its_id(
-    world: World, connected: ClusterClient, output: Output
-) -> None:
+def test_a_data_set_is_released_by_its_id(world: World, command: Command, output: Output) -> None:
     world.data_sets.append(IntermediateDataSetID(bytes(16)))
-    assert execute(["data-sets", "release", "0" * 32]) == 0
+    assert command(["data-sets", "release", "0" * 32]) == 0
     assert world.data_sets == []
     assert output()[0] == f"data set {'0' * 32} is being released\n"
 
@@ -330,14 +359,11 @@ def test_a_data_set_is_released_by_its_id(
 @pytest.mark.parametrize(
     "error", [ClusterNotFoundError("no cluster"), RpcConnectionError("no Dispatcher")]
 )
-def test_no_cluster_is_exit_code_3(
-    monkeypatch: pytest.MonkeyPatch, output: Output, error: Exception
-) -> None:
-    def connect(*_: object, **__: object) -> None:
+def test_no_cluster_is_exit_code_3(output: Output, error: Exception) -> None:
+    def connect(address: str, cluster_id: str) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(flinkray.client.connect, "connect", connect)
-    assert execute(["list"]) == 3
+    assert execute(["list"], connect=connect) == 3
     assert output()[1] == f"error: {error}\n"
 
 
@@ -391,11 +417,33 @@ def test_details_show_executions_waiting_and_failures() -> None:
     assert "flights (1/2) TE-1 on 10.0.0.1" in text
 
 
-def test_a_failure_shows_what_failed_besides_it() -> None:
-    other = ExceptionEntry(11.5, "no disk\nat all", task="flights (2/2)")
-    failure = replace(_DETAILS.exceptions[0], concurrent=(other,))
+def test_a_failure_shows_what_failed_besides_it_each_cause_once() -> None:
+    concurrent = tuple(
+        ExceptionEntry(11.5, text, task=task)
+        for text, task in [
+            ("no disk\nat all", "flights (2/9)"),
+            ("it died\nbadly", "flights (3/9)"),
+            ("no disk\nat all", "flights (4/9)"),
+            ("it died\nbadly", None),
+        ]
+    )
+    failure = replace(_DETAILS.exceptions[0], concurrent=concurrent)
     text = cli_output.job_details(replace(_DETAILS, exceptions=(failure,)), now=75.0)
-    assert "  and flights (2/2): no disk" in text.splitlines()
+    assert [line for line in text.splitlines() if line.startswith("  and")] == [
+        "  and flights (2/9), flights (4/9): no disk",
+        "  and flights (3/9), the job: the same",
+    ]
+
+
+def test_a_failure_shows_its_traceback_or_how_to_see_it() -> None:
+    short = cli_output.job_details(_DETAILS, now=75.0).splitlines()
+    assert short[-1] == "  traceback: with --verbose"
+    long = cli_output.job_details(_DETAILS, now=75.0, verbose=True).splitlines()
+    assert long == [*short[:-1], "  line 7"]
+
+    failure = replace(_DETAILS.exceptions[0], traceback=None)
+    without = cli_output.job_details(replace(_DETAILS, exceptions=(failure,)), now=75.0)
+    assert without.splitlines() == short[:-1]
 
 
 def test_python_tasks_are_not_said_to_be_spark() -> None:
@@ -403,7 +451,66 @@ def test_python_tasks_are_not_said_to_be_spark() -> None:
     vertex = VertexInfo(JobVertexID(bytes(16)), "words", 1, (execution,))
     details = replace(_DETAILS, vertices=(vertex,), pending_reason=None)
     assert "Spark" not in cli_output.job_details(details, now=75.0)
-    assert cli_output.progress_text(details) == "RUNNING | restart 1 | 1/1 tasks of words"
+    far = VertexProgress("words", 1, {"RUNNING": 1})
+    progress = replace(JobProgress.of(details), vertices=(far,))
+    assert cli_output.progress_text(progress) == "RUNNING | restart 1 | 1/1 tasks of words"
+
+
+_NUMBERS = VertexInfo(
+    JobVertexID(bytes(16)),
+    "Source: numbers that come from a file of numbers",
+    1,
+    (
+        ExecutionInfo(
+            0, 0, ExecutionState.RUNNING, None,
+            io_metrics=IOMetrics(None, 3000, None, 24_576, 40, 150, 10),
+        ),
+    ),
+    io_metrics=IOMetrics(None, 3000, None, 24_576, 40, 150, 10),
+    measured=1,
+)  # fmt: skip
+_WORDS = VertexInfo(
+    JobVertexID(bytes(16)),
+    "words",
+    2,
+    (
+        ExecutionInfo(
+            0, 0, ExecutionState.RUNNING, "TE-1",
+            io_metrics=IOMetrics(2999, None, 1_600_000, None, 0, 0, 0),
+        ),
+        ExecutionInfo(1, 0, ExecutionState.RUNNING, "TE-1"),
+    ),
+    io_metrics=IOMetrics(2999, None, 1_600_000, None, 0, 0, 0),
+    measured=1,
+)  # fmt: skip
+
+
+def test_details_show_what_went_through_each_vertex_and_of_how_many_tasks_it_is_known() -> None:
+    text = cli_output.job_details(replace(_DETAILS, vertices=(_NUMBERS, _WORDS)), now=75.0)
+    flow = text.partition("VERTEX")[1:]
+    assert [line.split("  ") for line in map(_narrow, "".join(flow).splitlines()[:3])] == [
+        ["VERTEX", "RECORDS IN", "BYTES IN", "RECORDS OUT", "BYTES OUT", "BUSY", "BACK-PRESSURED",
+         "COUNTED"],
+        ["Source: numbers that come from a file o…", "-", "-", "3000", "24k", "20%", "75%", "1/1"],
+        ["words", "2999", "1.5m", "-", "-", "-", "-", "1/2"],
+    ]  # fmt: skip
+    assert text.count("RECORDS IN") == 1
+
+
+def test_details_show_what_went_through_each_subtask_with_verbose() -> None:
+    details = replace(_DETAILS, vertices=(_NUMBERS, _WORDS))
+    text = cli_output.job_details(details, now=75.0, verbose=True)
+    subtasks = text.partition("vertex words")[2].splitlines()[1:4]
+    assert [_narrow(line.strip()).split("  ")[5:] for line in subtasks] == [
+        ["RECORDS IN", "BYTES IN", "RECORDS OUT", "BYTES OUT", "BUSY", "BACK-PRESSURED"],
+        ["2999", "1.5m", "-", "-", "-", "-"],
+        ["?", "?", "?", "?", "?", "?"],
+    ]
+
+
+def _narrow(line: str) -> str:
+    """With two spaces between columns."""
+    return re.sub("  +", "  ", line)
 
 
 def test_json_of_details_has_ids_as_hex_and_states_by_name() -> None:

@@ -24,7 +24,7 @@ from flinkray.core.errors import (
 from flinkray.core.ids import JobID, JobVertexID, LeaderSessionID
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
 from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_info import JobDetails, VertexInfo
+from flinkray.scheduler.job_info import JobProgress, VertexInfo
 from flinkray.scheduler.states import JobStatus
 from tests.client.scripted_cluster import ADDRESS, World, job_graph, scripted_cluster
 
@@ -228,8 +228,8 @@ def test_progress_is_told_in_the_waiting_thread_until_the_end(
     handle = client.submit(job_graph())
     seen: list[tuple[int, JobStatus]] = []
 
-    def on_progress(details: JobDetails) -> None:
-        seen.append((threading.get_ident(), details.status))
+    def on_progress(progress: JobProgress) -> None:
+        seen.append((threading.get_ident(), progress.status))
         if len(seen) == 3:
             world.end(handle.job_id)
 
@@ -238,8 +238,8 @@ def test_progress_is_told_in_the_waiting_thread_until_the_end(
 
 
 def test_an_error_in_the_progress_callback_ends_the_waiting(client: ClusterClient) -> None:
-    def on_progress(details: JobDetails) -> None:
-        raise LookupError(details.name)
+    def on_progress(progress: JobProgress) -> None:
+        raise LookupError(progress.name)
 
     with pytest.raises(LookupError, match="a job"):
         client.submit(job_graph()).wait(on_progress=on_progress, interval=0.01)
@@ -272,6 +272,21 @@ async def test_async_with_closes_the_client() -> None:
             pass
         with pytest.raises(ClientClosedError):
             client.list_jobs()
+
+
+def test_client_that_is_closed_waits_for_the_jobs_that_it_has_begun_to_end(
+    world: World, client: ClusterClient
+) -> None:
+    handle = client.submit(client.ending_with_it(job_graph(), "of a reason"))
+
+    async def end() -> None:
+        world.end_on_loop(handle.job_id, JobStatus.CANCELED)
+
+    world.on_result_request = end
+    client.end_attached(handle.job_id)
+    client.close()
+    assert handle.job_id in world.cancelled
+    assert world.jobs[handle.job_id].status is JobStatus.CANCELED
 
 
 def test_closed_client_says_so_and_closing_again_is_fine() -> None:

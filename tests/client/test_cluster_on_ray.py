@@ -151,5 +151,5 @@ def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Out
 
 
 def test_head_node_is_one_of_rays_nodes() -> None:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()
     assert ray_runtime.head_node_id() in {node["NodeID"] for node in nodes}

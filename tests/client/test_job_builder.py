@@ -35,7 +35,9 @@ def test_job_has_one_spark_vertex_with_a_slot_profile_and_the_function() -> None
         "spark.sql.shuffle.partitions": "8",
         "spark.ui.enabled": "false",
     }
-    assert load_function(vertex.invokable.code)("a session") == "a session"
+    code = vertex.invokable.code
+    assert isinstance(code, bytes)
+    assert load_function(code)("a session") == "a session"
     assert job.restart_strategy == FixedDelayRestart(2)
     assert job.needs_dedicated_workers
 

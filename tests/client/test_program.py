@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.client.cli import BAD_INPUT, FAILED, execute
+from flinkray.client.cli_options import Connect
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.streaming.execution_target import execution_target
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
@@ -38,11 +38,12 @@ class Doubling(MapFunction):
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedCluster]:
     with threaded_cluster(str(tmp_path / "cluster")) as cluster:
         monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
-        module = importlib.import_module(
-            "flinkray.client.connect"
-        )  # the name is the function's, too
-        monkeypatch.setattr(module, "connect", lambda *_, **__: nullcontext(cluster.client))
         yield cluster
+
+
+def given(cluster: ThreadedCluster) -> Connect:
+    """The client, which its cluster closes."""
+    return lambda address, cluster_id: nullcontext(cluster.client)
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_program_runs_on_the_cluster_with_its_arguments(
 ) -> None:
     out = tmp_path / "out.txt"
     line = ["run", "--python", "--parallelism", "3", str(program), str(out)]
-    assert execute(line) == 0
+    assert execute(line, connect=given(cluster)) == 0
     assert out.read_text() == "3 [2, 4, 6]"
     assert execution_target().cluster is None
     assert StreamExecutionEnvironment.get_execution_environment().get_parallelism() == 1
@@ -69,8 +70,26 @@ def test_the_error_of_a_program_that_fails_is_told(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(PROGRAM.replace("Doubling()", "lambda v: 1 // (v - 2)"))
-    assert execute(["run", "--python", str(program), str(tmp_path / "out.txt")]) == FAILED
-    assert "ZeroDivisionError" in capsys.readouterr().err
+    line = ["run", "--python", str(program), str(tmp_path / "out.txt")]
+    assert execute(line, connect=given(cluster)) == FAILED
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("error: job ")
+    assert told[0].endswith("failed: Traceback (most recent call last):")
+    assert "ZeroDivisionError: integer division or modulo by zero" in told
+
+
+def test_the_progress_of_a_program_is_shown(
+    cluster: ThreadedCluster, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text(
+        PROGRAM.replace(
+            "results = ", "env.from_sequence(1, 3).print(); env.execute('one')\n    results = "
+        )
+    )
+    line = ["run", "--python", str(program), str(tmp_path / "out.txt")]
+    assert execute(line, connect=given(cluster)) == 0
+    (job,) = [job for job in cluster.client.list_jobs() if job.name == "one"]
+    assert f"submitted job {job.job_id} (one)" in capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,28 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 FLINKRAY = str(Path(sys.executable).with_name("flinkray"))
 
 
+def test_a_ray_that_asks_for_a_token_is_joined_as_auto_and_otherwise_the_way_is_told() -> None:
+    environment = {
+        k: v for k, v in ENVIRONMENT.items() if k not in ("RAY_AUTH_MODE", "RAY_ADDRESS")
+    }
+    with ray_with_clients() as served:
+
+        def errors_of(address: str) -> str:
+            done = subprocess.run(
+                [FLINKRAY, "list", "--address", address],
+                env={**environment, "RAY_TMPDIR": served.folder},
+                capture_output=True,
+                text=True,
+                timeout=200,
+                check=False,
+            )
+            assert done.returncode == 3
+            return done.stderr
+
+        assert "no flinkray cluster 'default' runs in this Ray" in errors_of("auto")
+        assert "RAY_AUTH_MODE=token in the environment" in errors_of(served.head)
+
+
 def run(*command: str) -> str:
     """What it says."""
     done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.core import options
+from flinkray.core import client_options, network_options, options
 from flinkray.core.config import ConfigOption, Configuration, format_duration, parse_duration
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import OPTIONS
@@ -47,9 +47,12 @@ def test_each_default_is_a_value_that_its_own_option_accepts(option: ConfigOptio
     assert option.type.parse(option.type.format(option.default)) == option.default
 
 
-def test_every_option_of_the_module_is_in_the_table_once() -> None:
+def test_every_option_of_the_modules_is_in_the_table_once() -> None:
     declared = [
-        value for _, value in inspect.getmembers(options) if isinstance(value, ConfigOption)
+        value
+        for topic in (options, client_options, network_options)
+        for _, value in inspect.getmembers(topic)
+        if isinstance(value, ConfigOption)
     ]
     assert sorted(option.key for option in declared) == sorted(OPTIONS)
 
@@ -101,6 +104,8 @@ def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: st
         ("cluster.id", "", "1 to 64 letters"),
         ("cluster.id", "line\n", "1 to 64 letters"),
         ("storage.dir", 7, "a directory path or a URI"),
+        ("execution.shutdown-on-attached-exit", "yes", "true or false"),
+        ("execution.shutdown-on-attached-exit", 1, "true or false"),
     ],
 )
 def test_bad_value_is_refused_with_key_value_and_what_is_accepted(
@@ -118,6 +123,11 @@ def test_heartbeat_timeout_that_is_not_longer_than_the_interval_is_refused() -> 
     shorter = Configuration({"heartbeat.timeout": "5 s", "heartbeat.interval": "1 s"})
     with pytest.raises(ConfigurationError, match="heartbeat"):
         shorter.with_values({"heartbeat.interval": "5 s"})
+    with pytest.raises(
+        ConfigurationError,
+        match=r"client\.heartbeat\.timeout \(10 s\) .* client\.heartbeat\.interval \(30 s\)",
+    ):
+        Configuration({"client.heartbeat.timeout": "10 s"})
 
 
 def test_values_over_values_make_another_configuration_and_leave_the_first() -> None:
@@ -168,6 +178,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "taskmanager.numberOfTaskSlots": st.integers(min_value=1, max_value=10_000),
     "restart-strategy.type": st.sampled_from(["none", "fixed-delay"]),
     "storage.dir": st.none() | st.text(),
+    "execution.shutdown-on-attached-exit": st.booleans() | st.sampled_from(["true", "False"]),
     "cluster.id": st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from flinkray.datastream import MapFunction
 from flinkray.streaming.elements import Block
@@ -18,7 +18,13 @@ from flinkray.streaming.sources.source import (
 )
 
 
-class StuckAt(MapFunction):
+def run_on_without_end() -> NoReturn:
+    """User code that reacts to nothing but an interrupt."""
+    while True:
+        time.sleep(0.001)
+
+
+class StuckAt(MapFunction[Any, Any]):
     """Leaves a file when it has come to the record, and then runs on without end: it reacts to
     nothing but an interrupt.  Later attempts pass the record on."""
 
@@ -32,12 +38,11 @@ class StuckAt(MapFunction):
     def map(self, value: Any) -> Any:
         if self.is_first and value == self.record:
             Path(self.marker).touch()
-            while True:
-                time.sleep(0.001)
+            run_on_without_end()
         return value
 
 
-class FailingAt(MapFunction):
+class FailingAt(MapFunction[Any, Any]):
     """Raises at the record, on its first attempts."""
 
     def __init__(self, record: int, attempts: int = 1) -> None:
@@ -92,7 +97,7 @@ class OneAtATimeReader(SequentialReader[int]):
         return self.next
 
 
-class CountingTo(MapFunction):
+class CountingTo(MapFunction[Any, Any]):
     """Writes into a file how many records have passed."""
 
     def __init__(self, file: Path) -> None:

@@ -9,10 +9,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from benchmarks._nexmark.events import Nexmark, NexmarkSource
-from benchmarks._nexmark.queries import QUERIES, highest_bids
-from benchmarks._nexmark.sql import SQL, tables
+from _streams.nexmark.events import Nexmark, NexmarkSource
+from _streams.nexmark.queries import QUERIES, highest_bids
+from _streams.nexmark.sql import SQL, tables
 
 # 25 seconds of event time in batches that end within windows.
 SETTINGS = Nexmark(50_000, rate=2000, seed=5, batch_events=3_350)

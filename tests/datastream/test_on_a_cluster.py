@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flinkray.client.job_files import JobFileError
@@ -21,6 +22,7 @@ from flinkray.datastream import (
     CloseableIterator,
     DataStream,
     KeyedProcessFunction,
+    KeyedStream,
     MapFunction,
     OutputTag,
     ProcessFunction,
@@ -41,20 +43,7 @@ from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
-from tests.datastream.threads import none_left
-
-SLOTS = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "1",
-    "restart-strategy.type": "none",
-}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=SLOTS) as cluster:
-        yield cluster
+from tests.datastream.conftest import TWO_SLOTS
 
 
 def local() -> StreamExecutionEnvironment:
@@ -76,10 +65,10 @@ class Second(TimestampAssigner):
 
 IN_ORDER = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Second())
 EVENTS = [(key, time) for time in range(0, 100, 3) for key in "abcde"]
-LATE = OutputTag("odd")
+LATE: OutputTag[tuple[str, Any]] = OutputTag("odd")
 
 
-class Counting(KeyedProcessFunction):
+class Counting(KeyedProcessFunction[Any, Any, Any]):
     """How many of its key came, and at the end how many there were."""
 
     def open(self, runtime_context: Any) -> None:
@@ -95,7 +84,7 @@ class Counting(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp, self.count.value()
 
 
-class Odd(ProcessFunction):
+class Odd(ProcessFunction[Any, Any]):
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
         if value[1] % 2:
             yield LATE, ("odd", value)
@@ -103,13 +92,13 @@ class Odd(ProcessFunction):
             yield ("even", value)
 
 
-class Pairing(ProcessJoinFunction):
+class Pairing(ProcessJoinFunction[Any, Any, Any]):
     def process_element(self, left: Any, right: Any, ctx: Any) -> Iterator[Any]:
         yield left, right
 
 
-class Known(BroadcastProcessFunction):
-    rules = MapStateDescriptor("rules")
+class Known(BroadcastProcessFunction[Any, Any, Any]):
+    rules: MapStateDescriptor[str, bool] = MapStateDescriptor("rules")
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
         yield value[1]
@@ -142,7 +131,7 @@ def side_outputs(env: StreamExecutionEnvironment) -> DataStream:
 
 
 def interval_join(env: StreamExecutionEnvironment) -> DataStream:
-    def keyed() -> Any:
+    def keyed() -> KeyedStream:
         stream = env.from_collection(EVENTS).assign_timestamps_and_watermarks(IN_ORDER)
         return stream.key_by(lambda v: v[0])
 
@@ -178,7 +167,7 @@ def custom_partitioning(env: StreamExecutionEnvironment) -> DataStream:
     return parted.map(SubtaskOf())
 
 
-class SubtaskOf(MapFunction):
+class SubtaskOf(MapFunction[Any, Any]):
     def open(self, runtime_context: Any) -> None:
         self.subtask = runtime_context.get_index_of_this_subtask()
 
@@ -193,6 +182,12 @@ def forwarding(env: StreamExecutionEnvironment) -> DataStream:
 def batch_sums(env: StreamExecutionEnvironment) -> DataStream:
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     return sums(env)
+
+
+def batch_sums_of_columns(env: StreamExecutionEnvironment) -> DataStream:
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    table = pa.table({"k": ["a", "b", "a", "c"] * 25, "v": range(100)})
+    return env.from_arrow(table, batch_rows=7).rebalance().key_by("k").sum("v")
 
 
 def batch_state(env: StreamExecutionEnvironment) -> DataStream:
@@ -213,6 +208,7 @@ PROGRAMS = [
     custom_partitioning,
     forwarding,
     batch_sums,
+    batch_sums_of_columns,
     batch_state,
 ]
 
@@ -251,7 +247,7 @@ def test_an_operator_that_cannot_be_sent_is_named_at_submission(cluster: Threade
 
 def test_two_runs_of_one_program_do_not_meet_in_the_process_that_they_share(tmp_path: Path) -> None:
     """Their vertices had the same ids, and with them the attempts of their tasks."""
-    one_process = {**SLOTS, "taskmanager.slots-per-task-process": "2"}
+    one_process = {**TWO_SLOTS, "taskmanager.slots-per-task-process": "2"}
     with threaded_cluster(str(tmp_path), configuration=one_process) as cluster:
 
         def run(last: int) -> CloseableIterator:
@@ -281,7 +277,7 @@ def test_functions_find_files_that_were_registered(
         assert found == [("to be", "or not")]
 
 
-class Reading(MapFunction):
+class Reading(MapFunction[Any, Any]):
     def open(self, runtime_context: Any) -> None:
         cache = runtime_context.get_distributed_cache()
         self.words = Path(cache.get_file("words")).read_text()
@@ -356,7 +352,7 @@ def test_the_error_of_an_enumerator_begins_with_the_users_frames(
     env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment], cluster: ThreadedCluster
 ) -> None:
     env = env_of(cluster)
-    env.from_source(Unreachable(lambda: [1]), None, "queue").print()
+    env.from_source(Unreachable(lambda split, offset: iter([1])), None, "queue").print()
     with pytest.raises((OperatorError, JobExecutionError)) as failed:
         env.execute()
     text = str(failed.value)

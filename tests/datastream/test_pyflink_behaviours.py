@@ -91,7 +91,7 @@ def test_watermarks_are_periodic_so_a_late_record_still_merges_sessions(env: Any
 def test_watermarks_per_element_make_records_late(env: Any) -> None:
     """PF-01"""
     env.set_parallelism(1)
-    tag = OutputTag("late-data", type_info=Types.ROW([Types.STRING(), Types.INT()]))
+    tag: OutputTag[Row] = OutputTag("late-data", type_info=Types.ROW([Types.STRING(), Types.INT()]))
     main = (
         keyed(env, 0, 8, 4, 6, strategy=PER_ELEMENT)
         .window(TumblingEventTimeWindows.of(Time.milliseconds(5)))
@@ -385,7 +385,9 @@ def test_tagged_values_that_nobody_asks_for_do_not_reach_the_main_output(env: An
 class StateHabits(KeyedProcessFunction[Any, Any, Any]):
     def open(self, runtime_context: Any) -> None:
         ttl = StateTtlConfig.new_builder(Time.seconds(1)).never_return_expired().build()
-        map_descriptor = MapStateDescriptor("m", Types.INT(), Types.STRING())
+        map_descriptor: MapStateDescriptor[int, str] = MapStateDescriptor(
+            "m", Types.INT(), Types.STRING()
+        )
         map_descriptor.enable_time_to_live(ttl)
         self.value = runtime_context.get_state(ValueStateDescriptor("v", Types.INT()))
         self.list = runtime_context.get_list_state(ListStateDescriptor("l", Types.INT()))

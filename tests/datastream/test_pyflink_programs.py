@@ -148,7 +148,7 @@ def test_windows_count(assigner: Any, expected: list[str]) -> None:
 def test_side_outputs() -> None:
     """PF-14"""
     env = StreamExecutionEnvironment.get_execution_environment()
-    tag = OutputTag("side", Types.INT())
+    tag: OutputTag[int] = OutputTag("side", Types.INT())
 
     class MyProcessFunction(ProcessFunction[Any, Any]):
         def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
@@ -193,7 +193,7 @@ def test_process_function_with_timers_and_all_kinds_of_state(capsys: Any) -> Non
                 .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
                 .build()
             )
-            value = ValueStateDescriptor("value_state", Types.INT())
+            value: ValueStateDescriptor[int] = ValueStateDescriptor("value_state", Types.INT())
             value.enable_time_to_live(ttl)
             self.value_state = runtime_context.get_state(value)
             self.list_state = runtime_context.get_list_state(
@@ -252,7 +252,9 @@ def test_process_function_with_timers_and_all_kinds_of_state(capsys: Any) -> Non
 def test_broadcast_state() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
-    descriptor = MapStateDescriptor("rules", Types.STRING(), Types.INT())
+    descriptor: MapStateDescriptor[str, int] = MapStateDescriptor(
+        "rules", Types.STRING(), Types.INT()
+    )
 
     class MyKeyedBroadcastProcessFunction(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
         def __init__(self, map_state_desc: Any) -> None:
@@ -321,7 +323,7 @@ def test_connected_streams() -> None:
             ctx.timer_service().register_event_time_timer(1)
 
         def on_timer(self, timestamp: int, ctx: Any) -> Any:
-            yield ctx.get_current_key(), "".join(sorted(self.total.get()))
+            yield ctx.get_current_key(), "".join(sorted(self.total.get() or ""))
 
     numbers = env.from_collection([("a", 1), ("b", 2)])
     letters = env.from_collection([("a", "x"), ("b", "y")])

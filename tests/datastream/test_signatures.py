@@ -28,7 +28,8 @@ SPELT_OTHERWISE = {
 
 def parameters_of(function: Any) -> list[tuple[str, str]]:
     """Names and defaults, as they are written in ``PYFLINK``."""
-    prefixes = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    kinds = inspect.Parameter
+    prefixes: dict[Any, str] = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}
     found = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "self":

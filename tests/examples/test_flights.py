@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from flights import package_data, pipeline, read_flights
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.examples.flights_expected import (

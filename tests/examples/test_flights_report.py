@@ -41,7 +41,7 @@ def row(carrier: str, dest: str, hour: int, departed: int, mean: float, **more: 
 
 @pytest.fixture
 def statistics() -> pd.DataFrame:
-    return pd.DataFrame(
+    rows: pd.DataFrame = pd.DataFrame(
         [
             row("AA", "BOS", 18, 40, 20.0),
             row("AA", "SFO", 18, 120, 10.0),
@@ -51,6 +51,7 @@ def statistics() -> pd.DataFrame:
             row("ZZ", "BOS", 9, 29, 500.0),  # nothing but a rare hour
         ]
     )
+    return rows
 
 
 def test_worst_of_each_carrier_comes_worst_first_without_rare_hours(
@@ -68,8 +69,9 @@ def test_mean_per_carrier_and_hour_weighs_routes_by_departures(statistics: pd.Da
     means = mean_delay_by_carrier_and_hour(statistics)
 
     assert means.loc["AA", 18] == 12.5
-    assert list(means.columns) == [9, 10, 18], "hours in order, rare ones left out"
-    assert math.isnan(means.loc["AA", 9])
+    hours: list[Any] = means.columns.tolist()
+    assert hours == [9, 10, 18], "in order, rare ones left out"
+    assert means.isna().loc["AA", 9]
 
 
 def test_table_has_one_aligned_line_per_carrier_and_a_dash_for_the_unknown(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ray
 
@@ -252,7 +252,8 @@ class Where(RpcEndpoint, WhereGateway):
     """Asks Ray."""
 
     async def where(self) -> tuple[str | None, str]:
-        resources = ray._private.worker.global_worker.core_worker.resource_ids()
+        worker: Any = ray._private.worker.global_worker
+        resources = worker.core_worker.resource_ids()
         return ray.get_runtime_context().get_placement_group_id(), repr(resources)
 
 

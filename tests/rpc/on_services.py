@@ -151,7 +151,8 @@ def _on(*kinds: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Cal
         run.__signature__ = inspect.Signature([*own, *others])  # type: ignore[attr-defined]
         marks = {"ray": [pytest.mark.ray]}
         parameters = [pytest.param(kind, marks=marks.get(kind, [])) for kind in kinds]
-        return pytest.mark.parametrize("service_kind", parameters)(run)
+        decorated: Callable[..., None] = pytest.mark.parametrize("service_kind", parameters)(run)
+        return decorated
 
     return decorate
 

@@ -339,6 +339,7 @@ async def test_a_new_leader_session_has_nothing_of_the_old_one(services: Service
 
 
 async def _outcome(future: asyncio.Future[Any]) -> object:
+    outcome: object
     (outcome,) = await asyncio.gather(future, return_exceptions=True)
     return outcome
 

@@ -30,8 +30,8 @@ class Recorder:
     answering: AnsweringStream | None = None
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def frame_received(self, frame: bytes) -> None:
-        self.frames.append(frame)
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        self.frames.append(bytes(frame))
         self.came.set()
         if self.answering is not None:
             self.answering.send(b"re:" + frame)
@@ -243,8 +243,7 @@ def test_what_is_no_request_is_refused(request_bytes: bytes) -> None:
 def test_requests_far_ahead_of_one_that_is_missing_end_the_connection_and_are_not_kept() -> None:
     async def run() -> None:
         system = System(1, doubled=0.0)
-        request = (b"c" * 16, 1, 1, False, [])
-        first = system.call(msgpack.packb(request))
+        first = system.call(msgpack.packb((b"c" * 16, 1, 1, False, [])))
         stream = await system.served.get()
         answers = [
             system.call(msgpack.packb((b"c" * 16, number, 1, False, [b"x" * 1000])))

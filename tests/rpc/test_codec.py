@@ -146,6 +146,17 @@ def test_wire_forms_that_make_no_sense_are_refused(wire: object) -> None:
         codec.decode(msgpack.packb(wire))
 
 
+def test_last_fields_with_defaults_may_be_missing_as_in_what_an_earlier_version_stored() -> None:
+    data = codec.encode(Nested(JobID(bytes(16)), Colour.BLUE, (), {"a": 1}))
+    name, *values = msgpack.unpackb(data, strict_map_key=False)[0]
+    assert codec.decode(msgpack.packb({0: [name, *values[:2]]})) == Nested(
+        JobID(bytes(16)), Colour.BLUE
+    )
+    for others in (values[:1], [*values, None]):
+        with pytest.raises(RpcSerializationError, match=rf"4 fields here, {len(others)} came"):
+            codec.decode(msgpack.packb({0: [name, *others]}))
+
+
 def test_no_exception_that_ends_a_process_can_be_sent_in() -> None:
     error = codec.decode(msgpack.packb({1: ["builtins:SystemExit", [1], "nowhere"]}))
     assert isinstance(error, RemoteError)
@@ -232,12 +243,14 @@ BARELY_SMALL = LARGE_BYTES[:LARGE]
 )
 def test_large_bytes_are_sent_as_they_are_and_arrive_as_if_they_were_copied(value: object) -> None:
     encoded = codec.encode_in_parts(value)
+    assert isinstance(encoded, list)
     assert b"".join(encoded) == codec.encode(value)
     assert [part for part in encoded if len(part) > LARGE] == [
         part for part in encoded if part is LARGE_BYTES
     ]
     request = (PROTOCOL_VERSION, Kind.ASK, 7, 3, "put", b"token", 1.5, {"a": "b"})
     frame = frame_of((*request, encoded), 1_000_000)
+    assert isinstance(frame, list)
     assert any(part is LARGE_BYTES for part in frame)
     arrived = b"".join(frame)
     assert arrived == msgpack.packb((*request, codec.encode(value)))

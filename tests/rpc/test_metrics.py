@@ -125,7 +125,7 @@ async def test_what_its_caller_gave_up_is_no_failure() -> None:
 async def test_refused_calls_are_failures_without_a_latency() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
-    leader = Leader(host, "leader", JobMasterId(b"n" * 16))
+    leader = Leader(host, JobMasterId(b"n" * 16))
     stale = await caller.connect(leader.address, LeaderGateway, JobMasterId(b"o" * 16))
     with pytest.raises(EndpointNotStartedError):
         await stale.lead()

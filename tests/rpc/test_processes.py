@@ -15,7 +15,7 @@ from flinkray.core.errors import (
     RpcSerializationError,
 )
 from flinkray.rpc import EndpointSpec, RayRpcService, RpcService
-from tests.rpc.endpoints import EchoGateway, OrderError, SpawnerGateway, echo_spec
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, OrderError, SpawnerGateway, echo_spec
 from tests.rpc.on_services import Services, on_every_service
 
 
@@ -80,6 +80,27 @@ async def test_a_killed_process_fails_pending_calls_and_is_reported(services: Se
     await services.caller.kill("worker")
     await services.caller.kill("worker")
     await until_gone(services.caller, address)
+
+
+@on_every_service
+async def test_a_watch_of_a_process_needs_no_endpoint_there_and_tells_of_the_end(
+    services: Services,
+) -> None:
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    services.caller.watch_process("host", reasons.put_nowait)
+    endpoint = EchoEndpoint(services.host)
+    endpoint.start()
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
+    await endpoint.close()
+    with pytest.raises(RecipientUnreachableError):
+        await echo.echo(1)
+    assert reasons.empty()
+
+    await services.host.close()
+
+    assert await asyncio.wait_for(reasons.get(), 10)
+    services.caller.watch_process("nobody", reasons.put_nowait)
+    assert "nobody" in await asyncio.wait_for(reasons.get(), 10)
 
 
 @on_every_service

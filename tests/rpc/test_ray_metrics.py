@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 import urllib.request
 import uuid
 
 import pytest
 import ray
 
-from flinkray.rpc import RayRpcService
+from flinkray.rpc import MetricSample, RayRpcService
 from flinkray.rpc.metrics import BUCKETS, LatencyHistogram
 from flinkray.rpc.ray_metrics import MetricsExporter, since
+from flinkray.testing.waiting import wait_until
 from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
 
 pytestmark = pytest.mark.ray
@@ -30,10 +34,10 @@ def figures(process: str) -> dict[tuple[str, str, str], float]:
         if sample is None:
             continue
         name, tags_text, value = sample.groups()
-        tags = dict(re.findall(r'(\w+)="([^"]*)"', tags_text))
+        tags: dict[str, str] = dict(re.findall(r'(\w+)="([^"]*)"', tags_text))
         if tags["process"] == process:
-            key = (tags.get("method", ""), tags.get("quantile", tags.get("side", "")))
-            found[(name, *key)] = float(value)
+            side = tags.get("quantile", tags.get("side", ""))
+            found[name, tags.get("method", ""), side] = float(value)
     return found
 
 
@@ -82,6 +86,59 @@ async def test_without_an_interval_nothing_is_exported(
     await exporting
     assert not exported.is_set()
     await service.close()
+
+
+def gauge_of(process: str) -> float | None:
+    (node,) = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.search(rf'^ray_flinkray_depth\{{.*"{process}".*\}} (\S+)$', text, re.M)
+    return None if found is None else float(found[1])
+
+
+async def test_a_gauge_of_what_is_gone_is_not_shown_any_more(ray_cluster: None) -> None:
+    name = f"driver-{uuid.uuid4().hex}"
+    service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", name)
+    service.metrics_export_interval = 0.1
+    samples = [MetricSample("flinkray_depth", "Of a queue.", 7.0, {"queue": "one"})]
+    service.samplers.append(lambda: iter(samples))
+
+    def wait_for(value: float | None) -> None:
+        wait_until(lambda: gauge_of(name) == value, 120, f"{value} to be shown")
+
+    await service.run_blocking(wait_for, 7.0)
+    samples.clear()
+    await service.run_blocking(wait_for, None)
+    await service.close()
+
+
+UNCLEAN = """
+import sys
+import ray
+from flinkray.client.loop_thread import LoopThread
+from flinkray.rpc import RayRpcService
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+RayRpcService.metrics_export_interval = 0.001
+LoopThread("client").run(RayRpcService.open("rpc-unclean"))
+print("opened")
+"""
+
+
+def test_a_program_that_ends_without_closing_its_service_ends_silently(ray_cluster: None) -> None:
+    """Its exports go on when the interpreter takes no calls for threads any more."""
+    ended = subprocess.run(
+        [sys.executable, "-c", UNCLEAN, ray.get_runtime_context().gcs_address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "RAY_AUTH_MODE": "token"},
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "opened\n"), ended.stderr
+    assert "export metrics" not in ended.stderr
+    assert "cannot schedule" not in ended.stderr
 
 
 def test_latencies_are_those_since_the_last_export() -> None:

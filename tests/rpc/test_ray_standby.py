@@ -12,6 +12,7 @@ import ray
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.rpc import EndpointSpec, RayRpcService
 from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from flinkray.testing.waiting import eventually
 from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
 
 pytestmark = pytest.mark.ray
@@ -27,14 +28,13 @@ async def service(ray_cluster: None) -> AsyncIterator[RayRpcService]:
 
 
 async def standby(service: RayRpcService) -> str:
-    """The name of the one that is ready."""
+    """The name of the one that is ready.  It writes itself into Ray's key-value store, which tells
+    nobody, and its actor's creation is not over before it has a role."""
     directory = RayDirectory(service.namespace)
-    for _ in range(600):
-        ready = await service.run_blocking(directory.ready_standbys)
-        if ready:
-            return ready[0]
-        await asyncio.sleep(0.1)  # no event tells of it
-    raise AssertionError("no standby process came")
+    ready = await eventually(
+        lambda: service.run_blocking(directory.ready_standbys), 60, "a standby process"
+    )
+    return ready[0]
 
 
 async def record_of(service: RayRpcService, name: str) -> ProcessRecord:
@@ -85,7 +85,12 @@ async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcServ
     owner = await RayRpcService.open(service.namespace, "owner")
     address = await owner.spawn(role("worker"))
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    service.watch(await service.connect(address, EchoGateway), gone.set_result)
+    echo = await service.connect(address, EchoGateway)
+    service.watch(echo, gone.set_result)
+    await eventually(lambda: owner._peers, 10, "the worker's connection to its owner")
+    for number in range(20):  # the owner has no endpoint, and is there all the same
+        assert await echo.echo(number) == number
+    assert not gone.done()
 
     await owner.close()
 

@@ -34,8 +34,17 @@ async def test_a_result_that_comes_in_time_is_returned_and_an_error_raised() -> 
         await within(1, fail())
 
 
+@pytest.mark.parametrize(
+    ("limit", "error"),
+    [
+        pytest.param(1, asyncio.TimeoutError, id="takes too long"),
+        pytest.param(None, asyncio.CancelledError, id="nobody waits for it"),
+    ],
+)
 @on_virtual_time
-async def test_what_takes_too_long_is_cancelled() -> None:
+async def test_what_is_given_up_is_cancelled(
+    limit: float | None, error: type[BaseException]
+) -> None:
     ended = asyncio.Event()
 
     async def work() -> None:
@@ -44,24 +53,10 @@ async def test_what_takes_too_long_is_cancelled() -> None:
         finally:
             ended.set()
 
-    with pytest.raises(asyncio.TimeoutError):
-        await within(1, work())
-    await ended.wait()
-
-
-@on_virtual_time
-async def test_what_nobody_waits_for_any_more_is_cancelled() -> None:
-    ended = asyncio.Event()
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(100)
-        finally:
-            ended.set()
-
-    waiting = asyncio.ensure_future(within(None, work()))
-    await asyncio.sleep(1)
+    waiting = asyncio.ensure_future(within(limit, work()))
+    await asyncio.sleep(2)
+    assert waiting.done() == ended.is_set() == (limit is not None)
     waiting.cancel()
     await ended.wait()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(error):
         await waiting

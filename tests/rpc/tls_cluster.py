@@ -23,7 +23,7 @@ async def main() -> None:
     by_tcp = dataclasses.replace(record, unix_path=None)
     await service.run_blocking(directory.put, "worker", by_tcp)
     for transport in ("direct", "ray"):
-        client = await RayRpcService.open("tls", transport=transport)  # type: ignore[arg-type]
+        client = await RayRpcService.open("tls", transport=transport)
         echo = await client.connect(address, EchoGateway)
         assert await echo.echo(transport) == transport
         await client.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
-from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, RestartStrategy
+from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, NoRestart, RestartStrategy
 from flinkray.scheduler.job_scheduler import JobScheduler
 from flinkray.scheduler.job_scheduler_actions import (
     CancelTask,
@@ -17,6 +17,7 @@ from flinkray.scheduler.tasks import TaskExecutionState
 from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkResult
 from tests.scheduler.builders import JOB, VERTEX, allocated_slot, only, spark_job
 
+NO_RESTART = NoRestart()
 RESULT = SparkResult("file:///result", 42, "{}")
 FAILURE = SparkFailure("ValueError", "ValueError: no", "Traceback ...", is_user_error=True)
 

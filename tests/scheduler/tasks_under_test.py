@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, ResourceID, SlotRequestId
+from flinkray.scheduler.execution import Execution
+from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_execution import StateRestorer
 from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph
 from flinkray.scheduler.job_scheduler import JobScheduler
@@ -35,7 +37,9 @@ from flinkray.scheduler.tasks import (
     attempt_of,
 )
 from tests.scheduler.builders import JOB, SMALL, allocation, location, only
+from tests.scheduler.graphs import job
 
+RESTARTS = FixedDelayRestart(5, 1.0)
 EARLY = (ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 
 
@@ -251,3 +255,27 @@ class TasksUnderTest:
         found = only(self.log, JobEnded)
         assert len(found) <= 1
         return found[0] if found else None
+
+
+def stream(restarts: int = 5, **arguments: object) -> TasksUnderTest:
+    """A job with so many restarts."""
+    graph = job(restart_strategy=FixedDelayRestart(restarts, 1.0), **arguments)  # type: ignore[arg-type]
+    return TasksUnderTest(graph)
+
+
+class ScriptedState:
+    """Writes down what it is asked, and restores a word; or fails."""
+
+    def __init__(self, *failures: Failure) -> None:
+        self.calls: list[str] = []
+        self.failures = list(failures)
+
+    def abort_pending(self, cause: str) -> None:
+        self.calls.append("abort")
+
+    def restore(self, executions: Sequence[Execution], *, is_global: bool) -> Failure | None:
+        states = {e.state.name for e in executions}
+        self.calls.append(f"restore {len(executions)} {states} global={is_global}")
+        for execution in executions:
+            execution.restored_state = b"state"
+        return self.failures.pop(0) if self.failures else None

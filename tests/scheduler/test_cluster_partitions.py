@@ -15,11 +15,14 @@ from tests.scheduler.builders import JOB, OTHER_JOB, id_of
 
 DATA = id_of(IntermediateDataSetID, 1)
 OTHER_DATA = id_of(IntermediateDataSetID, 2)
+TOTALS = {DATA: 3, OTHER_DATA: 2}
 A, B, C = (ResourceID(name) for name in "abc")
 
 
-def has(data_set: IntermediateDataSetID, *partitions: int) -> ClusterPartitionReport:
-    return ClusterPartitionReport(data_set, partitions)
+def has(
+    data_set: IntermediateDataSetID, *partitions: int, total: int | None = None
+) -> ClusterPartitionReport:
+    return ClusterPartitionReport(data_set, partitions, total or TOTALS[data_set])
 
 
 def tracker() -> ClusterPartitionTracker:
@@ -51,17 +54,50 @@ def test_lost_task_executor_releases_its_data_sets_at_the_others() -> None:
 def test_data_set_is_forgotten_when_all_have_released_it() -> None:
     """RM-11."""
     partitions = tracker()
-    assert partitions.data_sets() == (ClusterDataSet(DATA, 3), ClusterDataSet(OTHER_DATA, 1))
+    assert partitions.data_sets() == (ClusterDataSet(DATA, 3, 3), ClusterDataSet(OTHER_DATA, 1, 2))
     assert len(partitions.release(DATA)) == 2
     assert partitions.report(A, []) == [ReleaseDataSets(B, (DATA,))]
     assert partitions.report(B, []) == []
-    assert partitions.data_sets() == (ClusterDataSet(OTHER_DATA, 1),)
+    assert partitions.data_sets() == (ClusterDataSet(OTHER_DATA, 1, 2),)
 
 
 def test_heartbeat_with_more_partitions_releases_nothing() -> None:
     """RM-11."""
     partitions = tracker()
-    assert partitions.report(A, [has(DATA, 0, 1, 3), has(OTHER_DATA, 1)]) == []
+    assert partitions.report(A, [has(DATA, 0, 1, 2), has(OTHER_DATA, 1)]) == []
+
+
+def test_data_set_is_complete_when_all_its_partitions_are_told_of() -> None:
+    """RM-11: two TaskExecutors may have the same one (ResourceManagerPartitionTrackerImplTest)."""
+    partitions = ClusterPartitionTracker()
+    steps = [(A, has(DATA, 0, 1), 2), (B, has(DATA, 1), 2), (C, has(DATA, 2), 3)]
+    for host, report, found in steps:
+        partitions.report(host, [report])
+        (data_set,) = partitions.data_sets()
+        assert data_set == ClusterDataSet(DATA, found, 3)
+        assert data_set.is_complete == (found == 3)
+
+
+def test_parts_of_runs_with_different_parallelisms_make_no_data_set() -> None:
+    """RM-11: together they might look complete."""
+    partitions = tracker()
+    assert partitions.report(C, [has(DATA, 0, total=1), has(OTHER_DATA, 0)]) == [
+        ReleaseDataSets(A, (DATA,)),
+        ReleaseDataSets(B, (DATA,)),
+        ReleaseDataSets(C, (DATA,)),
+    ]
+
+
+def test_parts_of_runs_with_different_parallelisms_in_one_task_executor_are_told_apart() -> None:
+    """TM-28, RM-11."""
+    executor, partitions = TaskExecutorPartitions(), ClusterPartitionTracker()
+    for number, total in ((0, 1), (2, 3), (1, 3)):
+        executor.produced(JOB, partition(number), total)
+    executor.promote(JOB, [partition(number) for number in range(3)])
+    reports = executor.report()
+    assert set(reports) == {has(DATA, 0, total=1), has(DATA, 1, 2, total=3)}
+    assert partitions.report(A, reports) == [ReleaseDataSets(A, (DATA,))]
+    assert partitions.data_sets() == (ClusterDataSet(DATA, 3, 3),), "until it is gone"
 
 
 def partition(number: int, data_set: IntermediateDataSetID = DATA) -> ResultPartitionID:
@@ -72,7 +108,7 @@ def test_promoted_partitions_are_reported_and_outlive_their_job() -> None:
     """TM-28: the others go with it and are never reported."""
     partitions = TaskExecutorPartitions()
     for number in range(3):
-        partitions.produced(JOB, partition(number))
+        partitions.produced(JOB, partition(number), 3)
     assert partitions.report() == ()
     partitions.promote(JOB, [partition(2), partition(0)])
     assert partitions.job_gone(JOB) == (partition(1),)
@@ -85,7 +121,7 @@ def test_promoted_partitions_are_reported_and_outlive_their_job() -> None:
 def test_partitions_of_another_job_are_neither_promoted_nor_released() -> None:
     """TM-28."""
     partitions = TaskExecutorPartitions()
-    partitions.produced(JOB, partition(0))
+    partitions.produced(JOB, partition(0), 3)
     partitions.promote(OTHER_JOB, [partition(0)])
     assert partitions.release(OTHER_JOB, [partition(0)]) == ()
     assert partitions.has_partitions_of(JOB)

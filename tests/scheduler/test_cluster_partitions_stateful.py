@@ -22,6 +22,8 @@ PARTITIONS = [ResultPartitionID(data, number, 0) for data in DATA for number in 
 
 hosts = st.sampled_from(HOSTS)
 partitions = st.sampled_from(PARTITIONS)
+totals = st.sampled_from([2, 2, 2, 3])
+"""Now and then the job was run with another parallelism."""
 
 
 class ClusterPartitionsMachine(RuleBasedStateMachine):
@@ -33,7 +35,9 @@ class ClusterPartitionsMachine(RuleBasedStateMachine):
         self.real = {host: TaskExecutorPartitions() for host in HOSTS}
         self.of_jobs: dict[ResourceID, set[ResultPartitionID]] = {host: set() for host in HOSTS}
         self.of_cluster: dict[ResourceID, set[ResultPartitionID]] = {host: set() for host in HOSTS}
+        self.totals: dict[tuple[ResourceID, ResultPartitionID], int] = {}
         self.told: dict[ResourceID, set[ResultPartitionID]] = {}
+        self.told_totals: dict[tuple[ResourceID, ResultPartitionID], int] = {}
         self.releases: list[ReleaseDataSets] = []
         """Under way."""
         self.broken: set[IntermediateDataSetID] = set()
@@ -41,15 +45,18 @@ class ClusterPartitionsMachine(RuleBasedStateMachine):
 
     # what happens on a TaskExecutor
 
-    @rule(host=hosts, partition=partitions)
-    def produced(self, host: ResourceID, partition: ResultPartitionID) -> None:
+    @rule(host=hosts, partition=partitions, total=totals)
+    def produced(self, host: ResourceID, partition: ResultPartitionID, total: int) -> None:
         if partition not in self.of_cluster[host]:
-            self.real[host].produced(JOB_OF[partition.data_set_id], partition)
+            self.real[host].produced(JOB_OF[partition.data_set_id], partition, total)
             self.of_jobs[host].add(partition)
+            self.totals[host, partition] = total
 
-    @rule(host=hosts, partition=partitions)
-    def produced_and_promoted(self, host: ResourceID, partition: ResultPartitionID) -> None:
-        self.produced(host, partition)
+    @rule(host=hosts, partition=partitions, total=totals)
+    def produced_and_promoted(
+        self, host: ResourceID, partition: ResultPartitionID, total: int
+    ) -> None:
+        self.produced(host, partition, total)
         self.promoted(host, {partition}, JOB_OF[partition.data_set_id])
         self.heartbeat(host)
 
@@ -87,7 +94,18 @@ class ClusterPartitionsMachine(RuleBasedStateMachine):
         before, now = self.told.get(host, set()), set(self.of_cluster[host])
         self.broken |= {lost.data_set_id for lost in before - now}
         self.told[host] = now
+        self.told_totals.update({(host, p): self.totals[host, p] for p in now})
+        self.broken |= {p.data_set_id for p in now if len(self.totals_of(p.data_set_id)) > 1}
         self.send(self.tracker.report(host, self.real[host].report()))
+
+    def totals_of(self, data: IntermediateDataSetID) -> set[int]:
+        """Of all that was told."""
+        return {
+            self.told_totals[host, partition]
+            for host, told in self.told.items()
+            for partition in told
+            if partition.data_set_id == data
+        }
 
     @rule(host=hosts, rare=st.integers(0, 5))
     def task_executor_dies(self, host: ResourceID, rare: int) -> None:
@@ -127,12 +145,13 @@ class ClusterPartitionsMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_listed_is_what_was_told(self) -> None:
-        found = {one.data_set_id: one.number_of_partitions for one in self.tracker.data_sets()}
-        expected = {
-            data: len({p for told in self.told.values() for p in told if p.data_set_id == data})
-            for data in DATA
-        }
-        assert found == {data: number for data, number in expected.items() if number}
+        found = {one.data_set_id: one for one in self.tracker.data_sets()}
+        for data in DATA:
+            told = {p for told in self.told.values() for p in told if p.data_set_id == data}
+            assert (data in found) == bool(told)
+            if told:
+                assert found[data].number_of_partitions == len(told)
+                assert found[data].total_partitions == max(self.totals_of(data))
 
     @invariant()
     def what_is_reported_is_the_clusters_alone(self) -> None:

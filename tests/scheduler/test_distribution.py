@@ -89,7 +89,8 @@ def test_groups_divide_partitions_and_consumers_and_agree_with_each_other(
     producers: int, consumers: int, pattern: DistributionPattern
 ) -> None:
     sizes = (pattern, producers, consumers)
-    partitions, readers = [], []
+    partitions: list[int] = []
+    readers: list[int] = []
     for group in range(distribution.number_of_groups(*sizes)):
         own = distribution.partitions_of_group(*sizes, group)
         read = distribution.consumers_of_group(*sizes, group)

@@ -22,8 +22,7 @@ from flinkray.scheduler.slots import AllocatedSlot
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job, python_vertex
-from tests.scheduler.tasks_under_test import TasksUnderTest
-from tests.scheduler.test_job_scheduler_tasks import ScriptedState
+from tests.scheduler.tasks_under_test import ScriptedState, TasksUnderTest
 
 
 class ElasticUnderTest(TasksUnderTest):
@@ -150,9 +149,8 @@ def test_job_is_stopped_and_goes_on_larger_when_more_has_come() -> None:
     actions = elastic.stopped()
     assert elastic.tasks_of(actions) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
     assert state.calls[-1] == "restore 6 {'CREATED'} global=True"
-    assert elastic.status is JobStatus.RUNNING
     details = elastic.scheduler.details()
-    assert (details.restarts, details.exceptions) == (0, ())
+    assert (details.status, details.restarts, details.exceptions) == (JobStatus.RUNNING, 0, ())
 
 
 def test_job_goes_on_smaller_after_a_loss() -> None:
@@ -164,7 +162,7 @@ def test_job_goes_on_smaller_after_a_loss() -> None:
     assert only(actions, DeployTasks) == []
     assert declared(actions) == 4
     assert elastic.tasks_of(elastic.timer(actions)) == "a1#2 a2#2 b1#2 b2#2 b3#2"
-    assert elastic.status is JobStatus.RUNNING
+    assert elastic.scheduler.details().status is JobStatus.RUNNING
 
 
 def test_job_whose_slots_are_still_there_is_restarted_as_it_was() -> None:

@@ -6,9 +6,17 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
 from flinkray.scheduler.execution_graph import PRIOR_ATTEMPTS_KEPT, ExecutionGraph
+from flinkray.scheduler.job_graph import JobEdge
 from flinkray.scheduler.max_parallelism import default_max_parallelism
 from tests.scheduler.builders import spark_job, spark_vertex
-from tests.scheduler.graphs import data_set_id, execution_graph, job, python_vertex, vertex_id
+from tests.scheduler.graphs import (
+    ALL_TO_ALL,
+    data_set_id,
+    execution_graph,
+    job,
+    python_vertex,
+    vertex_id,
+)
 
 
 def test_vertices_results_and_edges_are_built_in_topological_order() -> None:
@@ -31,6 +39,21 @@ def test_vertex_whose_producer_is_not_attached_is_refused() -> None:
     a, b = job_graph.vertices
     with pytest.raises(JobSubmissionError, match="whose producer is not attached yet"):
         graph.attach((b, a), 0.0)
+
+
+def test_refused_vertex_leaves_no_edge_to_what_is_attached() -> None:
+    """EG-01: of two inputs the producer of the second is missing."""
+    graph = execution_graph(a=1, z=1, edges=["a -> z"])
+    b = python_vertex(
+        "b", inputs=(JobEdge(data_set_id(1), ALL_TO_ALL), JobEdge(data_set_id(9), ALL_TO_ALL))
+    )
+    with pytest.raises(JobSubmissionError, match="whose producer is not attached yet"):
+        graph.attach((b,), 0.0)
+    (edge,) = graph.edges
+    assert edge.consumer.vertex.name == "z"
+    result = graph.result(data_set_id(1))
+    assert result is not None
+    assert result.edges == [edge]
 
 
 def test_vertex_is_attached_once() -> None:

@@ -173,7 +173,7 @@ class TasksMachine(RuleBasedStateMachine):
     def pool_dies(self, rare: int) -> None:
         if rare == 0:
             for collection in (self.tasks.wanted, self.tasks.reserved, self.tasks.tasks):
-                collection.clear()  # type: ignore[attr-defined]
+                collection.clear()
             self.act("slot_pool_lost", "killed")
 
     @precondition(lambda self: self.tasks.tasks)

@@ -14,6 +14,7 @@ from flinkray.core.ids import JobID, JobVertexID
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout, codec
 from flinkray.scheduler import job_archive
 from flinkray.scheduler.execution_info import ExecutionInfo
+from flinkray.scheduler.io_metrics import IOMetrics
 from flinkray.scheduler.job_graph import FixedDelayRestart
 from flinkray.scheduler.job_info import JobDetails, VertexInfo
 from flinkray.scheduler.many_executions import FEW, ManyExecutions, packed
@@ -26,6 +27,10 @@ MANY_TIMES = ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING", "F
 
 texts = st.none() | st.text(max_size=20)
 times = st.none() | st.floats(allow_nan=False)
+counts = st.integers(0, 2**60)
+io_metrics = st.builds(
+    IOMetrics, *[st.none() | counts for _ in range(4)], *[counts for _ in range(3)]
+)
 executions = st.builds(
     ExecutionInfo,
     st.integers(0, 2**31),
@@ -38,6 +43,7 @@ executions = st.builds(
     times,
     st.dictionaries(st.sampled_from([s.name for s in ExecutionState]), st.floats(allow_nan=False)),
     texts,
+    st.none() | io_metrics,
 )
 
 
@@ -60,9 +66,11 @@ def execution(index: int, random: Random) -> ExecutionInfo:
         at += 5 * random.random()
         entered[name] = at
     where = f"TaskExecutor-{index % 1000:08x}-0-1 bundle 0 on 10.0.0.{index % 250}"
+    records, ms = random.randrange(10**6), random.randrange(10**5)
+    metrics = IOMetrics(records, records // 3, 9 * records, 4 * records, ms, ms // 7, ms // 2)
     return ExecutionInfo(
         index, 1, ExecutionState.FINISHED, where,
-        start_time=entered["DEPLOYING"], end_time=at, state_timestamps=entered,
+        start_time=entered["DEPLOYING"], end_time=at, state_timestamps=entered, io_metrics=metrics,
     )  # fmt: skip
 
 
@@ -127,6 +135,26 @@ def test_executions_of_a_large_vertex_are_packed_and_those_of_a_small_one_are_no
         assert type(vertex.executions) is kind
         assert [e.subtask_index for e in vertex.executions] == list(range(parallelism))
         assert {e.state for e in vertex.executions} == {ExecutionState.RUNNING}
+
+
+def test_the_progress_of_a_job_of_10_000_tasks_is_as_small_as_of_one_of_10() -> None:
+    sizes = []
+    for number in (10, 10_000):
+        progress = TasksUnderTest(job(a=number)).run().scheduler.progress()
+        (vertex,) = progress.vertices
+        assert (vertex.name, vertex.parallelism, vertex.tasks) == ("a", number, {"RUNNING": number})
+        sizes.append(len(codec.encode(progress)))
+    assert sizes[1] <= sizes[0] + 4, "bytes of the number itself, twice"
+
+
+def test_the_overview_of_a_job_of_10_000_tasks_is_as_small_as_one_of_10() -> None:
+    sizes = []
+    for number in (10, 10_000):
+        tasks = TasksUnderTest(job(a=number)).run()
+        overview = tasks.scheduler.overview()
+        assert (overview.status, overview.tasks) == (JobStatus.RUNNING, {"RUNNING": number})
+        sizes.append(len(codec.encode(overview)))
+    assert sizes[1] <= sizes[0] + 2, "bytes of the number itself"
 
 
 def test_of_earlier_attempts_only_so_many_are_shown_that_a_message_can_hold_them(

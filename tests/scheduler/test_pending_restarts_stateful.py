@@ -28,10 +28,12 @@ class PendingRestartsMachine(RuleBasedStateMachine):
         taken_over = {self.waits_for[r] for r in regions if r in self.waits_for}
         self.is_global[self.generation] = is_global or any(self.is_global[g] for g in taken_over)
         self.waits_for.update(dict.fromkeys(regions, self.generation))
-        restart = self.pending.add(
+        restart, due = self.pending.add(
             self.generation, sorted(regions), regions & self.running, is_global=is_global
         )
         self.take_if_due(restart)
+        for earlier in due:
+            assert self.take_if_due(earlier)
 
     @rule(back=st.integers(0, 5))
     def delay_is_over(self, back: int) -> None:
@@ -54,7 +56,7 @@ class PendingRestartsMachine(RuleBasedStateMachine):
         else:
             self.running.add(region)  # it has finished, and is produced again
 
-    def take_if_due(self, restart: PendingRestart) -> None:
+    def take_if_due(self, restart: PendingRestart) -> bool:
         generation = restart.generation
         regions = [r for r, waits_for in self.waits_for.items() if waits_for == generation]
         is_due = generation in self.over and not self.running.intersection(regions)
@@ -62,9 +64,11 @@ class PendingRestartsMachine(RuleBasedStateMachine):
         assert restart.is_global == self.is_global[generation]
         if is_due:
             assert self.pending.take(restart) == sorted(regions)
+            assert not restart.regions
             for region in regions:
                 del self.waits_for[region]
             self.running.update(regions)
+        return is_due
 
     @rule(rare=st.integers(0, 20))
     def job_ends(self, rare: int) -> None:
@@ -76,6 +80,12 @@ class PendingRestartsMachine(RuleBasedStateMachine):
     def the_same_regions_wait(self) -> None:
         assert {r for r in range(6) if r in self.pending} == self.waits_for.keys()
         assert bool(self.pending) == bool(self.waits_for)
+
+    @invariant()
+    def no_restart_waits_for_nothing(self) -> None:
+        for generation in set(self.waits_for.values()) & self.over:
+            regions = {r for r, waits_for in self.waits_for.items() if waits_for == generation}
+            assert regions & self.running, f"restart {generation} of {regions} is due"
 
 
 TestPendingRestarts = PendingRestartsMachine.TestCase

@@ -145,7 +145,7 @@ class Failing:
 
 
 # Flink's picture of v1 .. v6: three regions, {v1 v2} -> {v3} -> ..., as a, b, c below
-CHAIN = {"a": 1, "b": 1, "c": 1, "d": 1, "edges": ["a => b", "b => c", "b => d"]}
+CHAIN: dict[str, Any] = {"a": 1, "b": 1, "c": 1, "d": 1, "edges": ["a => b", "b => c", "b => d"]}
 
 
 def test_failure_restarts_its_region_and_all_downstream_but_none_upstream() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_exponential_jitter_stays_in_its_range_and_below_the_maximum() -> None:
         settings = exponential(
             initial_backoff=2, max_backoff=7, backoff_multiplier=2, jitter_factor=0.25
         )
-        clock = Clock(new_restart_strategy(settings, lambda number=step / 100: number))
+        clock = Clock(new_restart_strategy(settings, partial(float, step / 100)))
         for delays in seen:
             delays.add(clock.fail())
     assert seen == [{2}, {3, 4, 5}, {6, 7}, {7}]

@@ -18,6 +18,7 @@ from flinkray.scheduler.slot_manager_actions import (
     SlotManagerAction,
     StartTaskExecutor,
     StartWorkerGroup,
+    StopTaskExecutor,
 )
 from tests.scheduler.builders import (
     GIB,
@@ -107,6 +108,66 @@ def test_only_free_slots_of_a_new_worker_are_given(manager: SlotManager) -> None
     actions = manager.register_task_executor(location("te1", 0, "g1"), WORKER, held, 1.0)
     assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te1", 1)]
     assert only(actions, StartWorkerGroup) == [StartWorkerGroup(2, (WORKER,), 2, None)]
+
+
+def test_worker_that_is_smaller_than_the_one_requested_does_not_take_its_place(
+    manager: SlotManager,
+) -> None:
+    """SM-17: it is stopped, and the one that was requested is still to come."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    where = location("te1", 0, "g1")
+    actions = manager.register_task_executor(where, SMALL, report("te1", None), 1.0)
+    assert only(actions, RequestSlot) == []
+    assert "was to have 2 CPU" in one(actions, StopTaskExecutor).reason
+    assert one(actions, StartTaskExecutor).profile == WORKER
+    assert only(actions, StartWorkerGroup) == []
+    actions = manager.register_task_executor(
+        location("te2", 0, "g1"), WORKER, report("te2", None, None), 2.0
+    )
+    assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te2", 0), slot_id("te2", 1)]
+
+
+def test_worker_that_is_always_smaller_is_started_less_and_less_often(manager: SlotManager) -> None:
+    """SM-17: and no further workers are requested in its stead."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    delays = []
+    for number in range(5):
+        name = f"te{number}"
+        where = location(name, 0, "g1")
+        actions = manager.register_task_executor(where, SMALL, report(name, None), 1.0)
+        delays.append(one(actions, StartTaskExecutor).delay)
+        assert only(actions, StartWorkerGroup) == []
+    assert delays == [0.0, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_smaller_worker_that_holds_slots_stays_with_what_it_has(manager: SlotManager) -> None:
+    """SM-17: nobody's slots are taken away for it, and what is missing is requested."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    held = report("te1", (JOB, allocation(1)))
+    actions = manager.register_task_executor(location("te1", 0, "g1"), SMALL, held, 1.0)
+    assert actions == [StartWorkerGroup(2, (WORKER,), 2, None)]
+
+
+def test_worker_of_another_group_does_not_take_the_place_of_the_one_requested(
+    manager: SlotManager,
+) -> None:
+    """SM-17: with another profile; the slots of the one that comes are still counted on."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    manager.recover_worker_group(group("g0"), (LARGE,), 1, None, (0,), 1.0)
+    free = report("te0", None, profile=LARGE)
+    actions = manager.register_task_executor(location("te0", 0, "g0"), LARGE, free, 1.0)
+    assert one(actions, RequestSlot).resource_id == ResourceID("te0")
+    actions = manager.set_requirements(requirements((SMALL, 6)), 1.0)
+    assert [a.resource_id for a in only(actions, RequestSlot)] == [ResourceID("te0")] * 3
+    assert only(actions, StartWorkerGroup) == []
+    actions = manager.register_task_executor(
+        location("te1", 0, "g1"), WORKER, report("te1", None, None), 2.0
+    )
+    assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te1", 0), slot_id("te1", 1)]
 
 
 def test_fullest_worker_is_taken_first_so_that_others_can_go(manager: SlotManager) -> None:

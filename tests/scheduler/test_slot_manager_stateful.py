@@ -85,14 +85,15 @@ class Worker:
 
     def report(self) -> SlotReport:
         name = self.location.resource_id
-        return SlotReport(
-            tuple(
+        slots = []
+        for i, holder in self.held.items():
+            job_id, allocation_id = holder or (None, None)
+            slots.append(
                 SlotStatus(
-                    SlotID(name, i), self.profiles[i], *(holder or (None, None)), i >= self.static
+                    SlotID(name, i), self.profiles[i], job_id, allocation_id, i >= self.static
                 )
-                for i, holder in self.held.items()
             )
-        )
+        return SlotReport(tuple(slots))
 
 
 def total_of(profiles: Iterable[ResourceProfile]) -> ResourceProfile:
@@ -247,12 +248,14 @@ class SlotManagerMachine(RuleBasedStateMachine):
     # TaskExecutors
 
     @precondition(lambda self: self.starting)
-    @rule(data=st.data(), fails=st.booleans())
-    def task_executor_comes_up(self, data: st.DataObject, fails: bool) -> None:
+    @rule(data=st.data(), fails=st.booleans(), is_too_small=st.booleans())
+    def task_executor_comes_up(self, data: st.DataObject, fails: bool, is_too_small: bool) -> None:
         key = data.draw(st.sampled_from(sorted(self.starting, key=str)))
-        self.start_one(key, fails)
+        self.start_one(key, fails, is_too_small)
 
-    def start_one(self, key: tuple[WorkerGroupId, int], fails: bool) -> None:
+    def start_one(
+        self, key: tuple[WorkerGroupId, int], fails: bool, is_too_small: bool = False
+    ) -> None:
         slots = self.starting.pop(key)
         group_id, bundle = key
         if fails:
@@ -266,9 +269,12 @@ class SlotManagerMachine(RuleBasedStateMachine):
         worker.is_registered = True
         self.workers[worker.location.resource_id] = worker
         profile = WORKER if slots > 1 else SMALL
+        if is_too_small:
+            profile = TINY
         self.carry_out(
             self.manager.register_task_executor(worker.location, profile, worker.report(), self.now)
         )
+        assert (worker.location.resource_id in self.workers) == (not is_too_small)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())

@@ -286,7 +286,7 @@ def test_request_without_a_slot_times_out_and_leaves_nothing() -> None:
     actions = pool.pool.time_passed(300.0)
     failed = one(actions, SlotRequestFailed)
     assert (failed.request_id, failed.failure) == (request_id(1), SlotRequestFailure.TIMED_OUT)
-    assert "no slot of 1 CPU, 1g memory came within 300 s" in failed.reason
+    assert "No slot of 1 CPU, 1g memory came within 300 s" in failed.reason
     assert declared(actions) == {SMALL: 1}
     assert pool.pool.number_pending == 1
     assert pool.pool.next_deadline() == 400.0

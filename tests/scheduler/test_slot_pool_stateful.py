@@ -120,7 +120,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
         requests = []
         for _ in range(number):
             preferred: tuple[AllocationID, ...] = ()
-            if self.held and data.draw(st.booleans()):
+            if bool(self.held) and data.draw(st.booleans()):
                 preferred = (data.draw(st.sampled_from(sorted(self.held))),)
             near = (ResourceID(data.draw(NAMES)),) if data.draw(st.booleans()) else ()
             request_id = id_of(SlotRequestId, next(self.ids))

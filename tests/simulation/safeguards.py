@@ -20,14 +20,14 @@ class _UnfencedLane(dispatch._Lane):
     """Calls need no token."""
 
     __slots__ = ()
-    token = property(lambda self: None, lambda self, token: None)  # type: ignore[assignment]
+    token = property(lambda self: None, lambda self, token: None)
 
 
 class _ForgetfulLane(dispatch._Lane):
     """Every frame is a new one."""
 
     __slots__ = ()
-    last_sequence = property(lambda self: 0, lambda self, sequence: None)  # type: ignore[assignment]
+    last_sequence = property(lambda self: 0, lambda self, sequence: None)
 
 
 Switch = Callable[[], AbstractContextManager[object]]

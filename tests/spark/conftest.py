@@ -13,10 +13,10 @@ from tests.spark.hosts import SLOT
 @pytest.fixture
 def worker_group(ray_cluster: None) -> Iterator[Callable[[int], PlacementGroup]]:
     """Makes placement groups of so many slots; they are removed after the test."""
-    groups = []
+    groups: list[PlacementGroup] = []
 
     def make(slots: int) -> PlacementGroup:
-        group = placement_group([SLOT.to_ray_resources()] * slots)
+        group: PlacementGroup = placement_group([SLOT.to_ray_resources()] * slots)
         assert group.wait(30)
         groups.append(group)
         return group

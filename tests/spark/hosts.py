@@ -72,7 +72,7 @@ class RecordingListener:
             self._changed.notify_all()
 
 
-@ray.remote(num_cpus=0, max_concurrency=4)
+@ray.remote(num_cpus=0, max_concurrency=4)  # type: ignore[call-overload]  # Ray lacks it
 class StageHost:
     """A process of its own for one stage, as the SparkDriver's is."""
 
@@ -136,7 +136,8 @@ class HostedStage:
         self.job_id = stage.job_id
         self.namespace = f"flinkray-{stage_name(stage.job_id, attempt_name(stage))}"
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-        self.actor: Any = StageHost.options(scheduling_strategy=strategy).remote(stage)
+        host: Any = StageHost  # mypy knows nothing of what decorates a class
+        self.actor: Any = host.options(scheduling_strategy=strategy).remote(stage)
         self._session_directory = ray.get(self.actor.session_directory.remote())
         self._others_directories = set(Path(self._session_directory).glob("app-*"))
         self.host_pid_known: int = ray.get(self.actor.pid.remote())

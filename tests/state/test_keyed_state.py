@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -74,13 +75,14 @@ def test_list_is_empty_not_none_and_takes_no_none(backend: HeapKeyedStateBackend
     """KS-03"""
     state = backend.state(ListStateDescriptor("l"))
     assert list(state.get()) == []
-    for wrong in (
+    wrongs: list[Callable[[], None]] = [
         lambda: state.add(None),
         lambda: state.add_all(None),
         lambda: state.add_all([1, None]),
         lambda: state.update(None),
         lambda: state.update([None]),
-    ):
+    ]
+    for wrong in wrongs:
         with pytest.raises(StateError, match="None"):
             wrong()
     state.add_all([])

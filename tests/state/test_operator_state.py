@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from flinkray.state import (
@@ -104,6 +106,11 @@ def test_several_snapshots_are_appended() -> None:
 def test_reader_of_broadcast_state_cannot_change_it() -> None:
     backend = OperatorStateBackend()
     reading = backend.broadcast_state(RULES).read_only()
-    for change in (lambda: reading.put("a", 1), lambda: reading.remove("a"), reading.clear):
+    changes: list[Callable[[], None]] = [
+        lambda: reading.put("a", 1),
+        lambda: reading.remove("a"),
+        reading.clear,
+    ]
+    for change in changes:
         with pytest.raises(StateError, match="read-only"):
             change()

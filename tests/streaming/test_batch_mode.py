@@ -29,14 +29,9 @@ from flinkray.datastream.window import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
-from flinkray.streaming.errors import StreamError
-from flinkray.streaming.key_sorter import KeySorter
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operators.keyed import KeyedMapOperator
+from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
 from flinkray.testing.manual_clock import ManualClock
-from flinkray.testing.operator_harness import OperatorHarness
 
 BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
     lambda value, _: value[1]
@@ -58,34 +53,6 @@ def keyed(env: Any, *values: Any) -> Any:
 
 
 # --- sorting --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("memory", [1, 3_000, 1 << 30])
-def test_records_come_by_key_and_time_whatever_fits_into_memory(memory: int) -> None:
-    chance = random.Random(3)
-    sorter = KeySorter(memory)
-    given: dict[str, list[Any]] = {}
-    for number in range(40):
-        keys = [chance.choice("abcdef") for _ in range(5)]
-        times = [chance.randrange(10) for _ in range(5)]
-        values = [(number, place) for place in range(5)]
-        sorter.add(0, Block(values, times), keys)
-        for record in zip(keys, times, values, strict=True):
-            given.setdefault(record[0], []).append(record[1:])
-    assert {1: 40, 1 << 30: 0}.get(memory, sorter.number_of_runs) == sorter.number_of_runs
-    assert memory != 3_000 or 5 < sorter.number_of_runs < 40
-    found = {key: [(e[1], e[4]) for e in entries] for key, entries in sorter.by_key()}
-    assert found == {key: sorted(records) for key, records in given.items()}
-    sorter.close()
-    assert sorter.number_of_runs == 0
-
-
-def test_keys_with_the_same_hash_are_kept_apart() -> None:
-    """ "Aa" and "BB" have one hash in Java."""
-    sorter = KeySorter()
-    sorter.add(0, Block([1, 2, 3, 4, 5]), ["Aa", "BB", "Aa", "C#", "BB"])
-    found = [(key, [e[4] for e in entries]) for key, entries in sorter.by_key()]
-    assert sorted(found) == [("Aa", [1, 3]), ("BB", [2, 5]), ("C#", [4])]
 
 
 def test_values_of_classes_without_a_module_are_sorted_too(env: Any) -> None:
@@ -148,33 +115,6 @@ class Number(MapFunction[Any, Any]):
     def map(self, value: Any) -> Any:
         self.count.update((self.count.value() or 0) + 1)
         return value[0], self.count.value()
-
-
-def test_state_is_that_of_one_key(env: Any) -> None:
-    operator = SortedInputsOperator(
-        KeyedMapOperator(Number(), Keys(lambda v: v[0])), [Keys(lambda v: v[0])], memory=2_000
-    )
-    h = OperatorHarness(operator, keyed=True)
-    for number in range(200):
-        h.process((number % 50, number))
-    assert operator.sorter.number_of_runs > 10
-    largest = 0
-    inner: Any = operator.operator
-    put_out = inner.output.emit
-
-    def watching(block: Any) -> None:
-        nonlocal largest
-        largest = max(largest, inner.keyed_state.number_of_entries("count"))
-        put_out(block)
-
-    inner.output.emit = watching
-    h.watermark(MAX_TIMESTAMP)
-    assert largest == 1
-    assert sorted(h.values()) == [(key, n) for key in range(50) for n in range(1, 5)]
-    with pytest.raises(StreamError, match="takes no checkpoints"):
-        operator.snapshot(1)
-    operator.close()
-    assert operator.sorter.number_of_runs == 0
 
 
 class Bounds(ProcessWindowFunction[Any, Any, Any, Any]):

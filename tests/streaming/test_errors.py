@@ -42,17 +42,17 @@ def fail_on_five(value: Any) -> Any:
     return value
 
 
-class FailingProcess(ProcessFunction):
+class FailingProcess(ProcessFunction[Any, Any]):
     def process_element(self, value: Any, ctx: Any) -> Any:
         yield fail_on_five(value)
 
 
-class FailingKeyedProcess(KeyedProcessFunction):
+class FailingKeyedProcess(KeyedProcessFunction[Any, Any, Any]):
     def process_element(self, value: Any, ctx: Any) -> Any:
         return [fail_on_five(value)]
 
 
-class FailingTimer(KeyedProcessFunction):
+class FailingTimer(KeyedProcessFunction[Any, Any, Any]):
     def process_element(self, value: Any, ctx: Any) -> Any:
         ctx.timer_service().register_event_time_timer(value)
 
@@ -60,12 +60,12 @@ class FailingTimer(KeyedProcessFunction):
         fail_on_five(timestamp)
 
 
-class FailingWindow(ProcessWindowFunction):
+class FailingWindow(ProcessWindowFunction[Any, Any, Any, Any]):
     def process(self, key: Any, context: Any, elements: Any) -> Any:
         return [fail_on_five(value) for value in elements]
 
 
-class FailingAdd(AggregateFunction):
+class FailingAdd(AggregateFunction[Any, Any, Any]):
     def create_accumulator(self) -> Any:
         return 0
 
@@ -87,7 +87,7 @@ class FailingResult(FailingAdd):
         return fail_on_five(accumulator)
 
 
-class FailingSecond(CoProcessFunction):
+class FailingSecond(CoProcessFunction[Any, Any, Any]):
     def process_element1(self, value: Any, ctx: Any) -> Any:
         return None
 
@@ -95,7 +95,7 @@ class FailingSecond(CoProcessFunction):
         yield fail_on_five(value)
 
 
-class FailingSinkFunction(SinkFunction):
+class FailingSinkFunction(SinkFunction[Any]):
     def invoke(self, value: Any) -> None:
         fail_on_five(value)
 
@@ -177,7 +177,7 @@ ON_RECORDS: dict[str, tuple[str, Build]] = {
 def by_side(first: Any, second: Any) -> Any:
     from flinkray.datastream import CoMapFunction
 
-    class Sides(CoMapFunction):
+    class Sides(CoMapFunction[Any, Any, Any]):
         def map1(self, value: Any) -> Any:
             return first(value)
 
@@ -323,9 +323,9 @@ def test_second_operator_of_a_chain_is_the_one_that_is_named() -> None:
 
 
 def test_operator_behind_a_side_output_is_the_one_that_is_named() -> None:
-    tag = OutputTag("fives")
+    tag: OutputTag[int] = OutputTag("fives")
 
-    class Aside(ProcessFunction):
+    class Aside(ProcessFunction[Any, Any]):
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield tag, value
 
@@ -334,7 +334,7 @@ def test_operator_behind_a_side_output_is_the_one_that_is_named() -> None:
 
 
 def test_users_frames_stay_where_user_code_is_called_by_state_that_user_code_called() -> None:
-    class Sums(KeyedProcessFunction):
+    class Sums(KeyedProcessFunction[Any, Any, Any]):
         def open(self, runtime_context: Any) -> None:
             self.total = runtime_context.get_reducing_state(
                 ReducingStateDescriptor("total", lambda a, b: fail_on_five(b), Types.LONG())

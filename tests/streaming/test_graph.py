@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from flinkray.datastream import SlotSharingGroup, StreamExecutionEnvironment
+from flinkray.datastream import RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flinkray.streaming.chain_builder import pointwise_producers
 from flinkray.streaming.errors import StreamError
 
@@ -115,6 +116,20 @@ def test_plan_tells_nodes_and_how_records_travel(env: Any) -> None:
     ]  # fmt: skip
     assert plan[3]["contents"] == "x"
     assert plan[3]["predecessors"] == [{"id": 3, "ship_strategy": "FORWARD", "side": "second"}]
+
+
+def test_batch_mode_aggregates_columns_before_they_are_divided_by_key(env: Any) -> None:
+    env.set_parallelism(2)
+    columns = env.from_arrow(pa.table({"k": [1, 2], "v": [1, 2]})).rebalance()
+    columns.map_batches(lambda batch: batch).key_by("k").sum("v").print()
+    first, second, third = "Source: Arrow", "MapBatches", "Keyed Sum -> Sink: Print to Std. Out"
+    assert chain_names(env) == [first, second, third]
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    assert chain_names(env) == [first, f"{second} -> Local Keyed Sum", third]
+    plan = json.loads(env.get_execution_plan())["nodes"]
+    assert [n["predecessors"][0]["ship_strategy"] for n in plan[1:]] == [
+        "REBALANCE", "FORWARD", "HASH", "FORWARD",
+    ]  # fmt: skip
 
 
 def test_forward_between_different_parallelisms_is_refused(env: Any) -> None:

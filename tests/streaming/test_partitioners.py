@@ -103,12 +103,14 @@ def test_columns_go_where_their_rows_would() -> None:
             pa.array([6]),
         ],
         [pa.array([-(1 << 63), (1 << 63) - 1, 0])],
+        [pa.array([(1 << 63) - 1, (1 << 63) - 2])],
+        [pa.array([-(1 << 63), 1 - (1 << 63)])],
         [pa.array([3, None, 4]), pa.array([3, 4])],
         [pa.array([1, 2], pa.uint64()), pa.array([250], pa.uint8()), pa.array([], pa.int64())],
         [pa.array(["a", None, "b"]), pa.array(["c", "a"]).dictionary_encode()],
         [pa.array([1.5, 2.0, None, 1.5])],
     ],
-    ids=["near and far", "extremes", "nulls", "unsigned", "texts", "floats"],
+    ids=["near and far", "extremes", "greatest", "least", "nulls", "unsigned", "texts", "floats"],
 )
 def test_columns_of_keys_go_to_the_owners_of_their_key_groups(batches: list[pa.Array]) -> None:
     """ST-22: batch after batch, by the same partitioner."""

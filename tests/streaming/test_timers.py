@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Timers:
         self.time_service = ProcessingTimeService(self.clock)
         self.context = KeyContext()
         self.fired: list[tuple[Any, ...]] = []
-        self.on_fire: Any = lambda *_: None
+        self.on_fire: Callable[[int], None] = lambda _: None
         self.service = InternalTimerService(
             self.time_service, self.context, self._event, self._processing
         )
@@ -92,7 +93,12 @@ def test_timer_that_a_timer_registers_for_the_past_fires_in_the_same_advance(
 ) -> None:
     """ST-19"""
     timers.event("a", 10)
-    timers.on_fire = lambda timestamp: timestamp < 15 and timers.event("a", timestamp + 5)
+
+    def register_the_next(timestamp: int) -> None:
+        if timestamp < 15:
+            timers.event("a", timestamp + 5)
+
+    timers.on_fire = register_the_next
     timers.service.advance_watermark(100)
     assert [fired[1] for fired in timers.fired] == [10, 15]
 
@@ -130,7 +136,12 @@ def test_registering_in_a_callback_leaves_one_physical_timer(timers: Timers) -> 
     """ST-20"""
     timers.processing("a", 10)
     timers.processing("a", 50)
-    timers.on_fire = lambda timestamp: timestamp == 10 and timers.processing("a", 20)
+
+    def register_another(timestamp: int) -> None:
+        if timestamp == 10:
+            timers.processing("a", 20)
+
+    timers.on_fire = register_another
     timers.at(10)
     assert timers.time_service.next_deadline() == 20
     assert timers.time_service.number_of_timers() == 1

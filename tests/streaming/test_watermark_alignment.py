@@ -14,8 +14,10 @@ from flinkray.datastream.connectors import (
     NOTHING_NOW,
     Boundedness,
     CallbackSink,
+    DiscardingSink,
     FixedSplitsEnumerator,
     SequentialReader,
+    Sink,
     Source,
 )
 from flinkray.streaming.elements import MAX_TIMESTAMP, Block
@@ -57,7 +59,7 @@ class PacedReader(SequentialReader[range]):
     def __init__(self, context: Any, make: Callable[[int], Any], interval: float) -> None:
         super().__init__(context)
         self._make, self._interval = make, interval
-        self._next = context.clock.time() + interval
+        self._next: float = context.clock.time() + interval
 
     def open_split(self, split: range) -> None:
         self._left = split
@@ -189,10 +191,10 @@ def test_strategy_directly_behind_a_source_makes_it_wait() -> None:
     env = StreamExecutionEnvironment(clock=(clock := ManualClock()))
     env.get_config().set_auto_watermark_interval(50)
     times: list[float] = []
-    for step, sink in ((1000, times.append), (100, lambda _: None)):
+    sinks: list[Sink[Any]] = [CallbackSink(lambda _: times.append(clock.time())), DiscardingSink()]
+    for step, sink in zip((1000, 100), sinks, strict=True):
         numbers = env.from_source(Paced(lambda n: ("x", n), COUNT))
-        stamped = numbers.assign_timestamps_and_watermarks(aligned(step))
-        stamped.sink_to(CallbackSink(lambda _, sink=sink: sink(clock.time())))
+        numbers.assign_timestamps_and_watermarks(aligned(step)).sink_to(sink)
     env.execute()
     assert times == pytest.approx(expected["fast"], abs=0.1)
 

@@ -50,8 +50,8 @@ def live_actors() -> list[Actor]:
         Actor(
             name=_role(state) or state.name or "",
             kind=_role(state).partition("-")[0] or state.class_name,
-            namespace=state.ray_namespace,
-            pid=state.pid,
+            namespace=state.ray_namespace or "",
+            pid=state.pid or 0,
             actor_id=state.actor_id,
             worker_group=state.placement_group_id or None,
             bundle_index=_bundle_index(state.required_resources or {}),

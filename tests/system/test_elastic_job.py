@@ -12,8 +12,8 @@ import pytest
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.scheduler.execution_info import ExecutionInfo
 from flinkray.scheduler.job_graph import FixedDelayRestart, SchedulerMode
-from flinkray.scheduler.job_info import ExecutionInfo
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import kill

@@ -70,7 +70,9 @@ def pid_of(kind: str, resource_id: str) -> int:
         detail=True,
         limit=1000,
     )
-    return min((a.name or "", a.pid) for a in actors if (a.name or "").endswith(resource_id))[1]
+    _, pid = min((a.name or "", a.pid) for a in actors if (a.name or "").endswith(resource_id))
+    assert pid is not None
+    return pid
 
 
 def task_executors_of(handle: JobHandle) -> dict[str, list[int]]:

@@ -17,6 +17,7 @@ from ray.util.state import list_actors
 
 import flinkray
 from flinkray.client import ClusterClient
+from flinkray.client.cli_output import job_details
 from flinkray.core.errors import JobCancelledError, JobExecutionError
 from flinkray.datastream import (
     MapFunction,
@@ -26,6 +27,7 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import DiscardingSink
+from flinkray.scheduler.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import StuckAt
 from tests.system.observer import kill
@@ -75,7 +77,8 @@ def task_processes() -> dict[str, int]:
         detail=True,
         limit=1000,
     )
-    return {a.name: a.pid for a in actors if a.ray_namespace == "flinkray-streams"}
+    mine = (a for a in actors if a.ray_namespace == "flinkray-streams")
+    return {a.name: a.pid for a in mine if a.name is not None and a.pid is not None}
 
 
 def test_records_of_the_programs_own_classes_travel_between_processes(
@@ -88,7 +91,7 @@ def test_records_of_the_programs_own_classes_travel_between_processes(
     assert pids <= set(task_processes().values())
 
 
-class Pricing(MapFunction):
+class Pricing(MapFunction[Any, Any]):
     """Imports what only came along with the program."""
 
     def open(self, runtime_context: Any) -> None:
@@ -129,7 +132,7 @@ def figures_of(job: str) -> dict[str, dict[str, float]]:
     for name, tags_text, value in re.findall(
         r"^ray_flinkray_task_(\w+)\{(.*)\} (\S+)$", text, re.M
     ):
-        tags = dict(re.findall(r'(\w+)="([^"]*)"', tags_text))
+        tags: dict[str, str] = dict(re.findall(r'(\w+)="([^"]*)"', tags_text))
         if tags["job"] == job:
             of_name = found.setdefault(name, {})
             key = tags.get("metric", tags["vertex"])
@@ -137,7 +140,7 @@ def figures_of(job: str) -> dict[str, dict[str, float]]:
     return found
 
 
-class Hits(MapFunction):
+class Hits(MapFunction[Any, Any]):
     def open(self, runtime_context: Any) -> None:
         self.hits = runtime_context.get_metrics_group().counter("hits")
 
@@ -155,12 +158,17 @@ def test_figures_of_running_tasks_are_at_rays_metrics_endpoint(streams: ClusterC
     client = env.execute_async(job)
     names = {"records_in_total", "records_out_total", "watermark", "busy_seconds_total"}
     wait_until(lambda: names | {"user_metric"} <= figures_of(job).keys(), 90, "all figures")
-    client.cancel().result(60)
-
+    wait_until(lambda: len(figures_of(job)["watermark"]) == 2, 90, "the watermark of the source")
     found = figures_of(job)
 
-    (vertex,) = found["watermark"]
+    client.cancel().result(60)
+
+    gone = {"watermark", "user_metric"}
+    wait_until(lambda: not gone & figures_of(job).keys(), 90, "its gauges to go")
+    source, vertex = sorted(found["watermark"], key=lambda name: name.startswith("hits"))
     assert vertex.startswith("hits")
+    assert source.startswith("Source: ")
+    assert found["watermark"][source] >= found["watermark"][vertex]
     assert 0 < found["watermark"][vertex] <= found["records_in_total"][vertex] + 10**6
     assert found["user_metric"]["hits.0.hits"] > 0
     assert sum(found["records_out_total"].values()) >= found["records_in_total"][vertex]
@@ -210,9 +218,20 @@ def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
     client = env.execute_async()
     wait_until(marker.exists, 60, "a task to be stuck")
     assert client.get_job_status().result(60) == "RUNNING"
+    running = streams.job(client.get_job_id()).details()
     client.cancel().result(60)
     with pytest.raises(JobCancelledError):
         client.get_job_execution_result().result(60)
+    cancelled = streams.job(client.get_job_id()).details()
+    for details in (running, cancelled):
+        source, stuck, end = details.vertices
+        assert (source.measured, stuck.measured, end.measured) == (2, 2, 2)
+        assert source.io_metrics is not None
+        assert stuck.io_metrics is not None
+        assert source.io_metrics.records_in is None
+        assert source.io_metrics.records_out
+        assert stuck.io_metrics.records_in
+        assert f"  {stuck.io_metrics.records_in}  " in job_details(details, 0.0)
 
 
 def test_the_error_of_a_function_names_what_failed(streams: ClusterClient) -> None:
@@ -224,3 +243,29 @@ def test_the_error_of_a_function_names_what_failed(streams: ClusterClient) -> No
     assert "failed: Traceback" in text
     assert "ZeroDivisionError" in text
     assert "in operator 'divide', subtask" in text
+
+
+def test_a_record_that_cannot_leave_its_process_is_named_with_its_operator(
+    streams: ClusterClient,
+) -> None:
+    env = on(streams)
+    generators = env.from_sequence(1, 9).map(lambda v: (v, (n for n in range(v)))).name("divide")
+    generators.rebalance().map(lambda v: v).sink_to(DiscardingSink())
+    with pytest.raises(JobExecutionError) as failed:
+        env.execute()
+    text = str(failed.value)
+    assert "cannot be pickled: TypeError: cannot pickle 'generator' object" in text
+    assert "in operator 'divide', subtask " in text
+    assert "on record (" in text
+    assert "which came from Source: Number Sequence Source (" in text
+
+
+def test_results_that_a_closed_client_was_reading_end_their_program(
+    streams: ClusterClient,
+) -> None:
+    with flinkray.connect(cluster_id="streams") as reader:
+        results = on(reader).from_sequence(1, 10**12).rebalance().map(str).execute_and_collect()
+        assert isinstance(next(results), str)
+    assert streams.list_jobs()[-1].status is JobStatus.CANCELED
+    results.close()
+    assert list(results) == []

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from flinkray.streaming.columnar.slots import Slots
 
@@ -14,6 +16,11 @@ Values = npt.NDArray[Any]
 
 _EXACT = 1 << 53
 """Up to here every integer is a double."""
+
+_COUNTED = 4096
+_COUNTED_FROM = 1024
+"""Arrow sorts more than so many numbers of a range of at most so many by counting, others by
+comparing, which takes several times as long (``CountOrCompareSorter`` in its vector_sort.cc)."""
 
 _LONG_GROUP = 256
 """Groups with more records in a batch are gone through by themselves, the others side by side."""
@@ -30,22 +37,49 @@ class Groups(NamedTuple):
     """The group of each run."""
 
 
+def start_of(how: str, kind: np.dtype[Any]) -> Any:
+    """The sum, minimum or maximum of no values."""
+    if how == "sum":
+        return 0
+    if kind.kind == "f":
+        return np.nan if how == "min" else -np.inf
+    return np.iinfo(kind).max if how == "min" else np.iinfo(kind).min
+
+
+def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
+    """What puts two of them together.  NaN is greater than every number, as in Flink (Java's
+    ``Double.compareTo``)."""
+    if how == "sum":
+        return np.add
+    if how == "max":
+        return np.maximum
+    return np.fmin if kind.kind == "f" else np.minimum
+
+
 def group(slots: Slots) -> Groups:
     """Sort by group, in linear time."""
     order = stable_order(slots)
-    ordered = slots[order]
-    starts = np.concatenate((np.zeros(1, np.intp), np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
-    counts = np.diff(starts, append=len(slots))
-    return Groups(order, starts, counts, ordered[starts])
+    ordered = slots.take(order)  # as slots[order], in half the time
+    ends = np.flatnonzero(ordered[1:] != ordered[:-1])
+    bounds = np.empty(len(ends) + 2, np.intp)
+    bounds[0], bounds[-1] = 0, len(slots)
+    np.add(ends, 1, out=bounds[1:-1])
+    starts = bounds[:-1]
+    return Groups(order, starts, bounds[1:] - starts, ordered[starts])
 
 
 def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
-    """NumPy sorts 16-bit integers by radix; wider ones are sorted in two passes."""
+    """Arrow counts where numbers are small and many, in half of NumPy's time; NumPy sorts 16-bit
+    integers by radix; wider ones are sorted in two passes."""
+    largest = int(slots.max()) if len(slots) else 0
+    if largest < _COUNTED and len(slots) > _COUNTED_FROM:
+        indices = pc.array_sort_indices(pa.array(slots))  # stable, as its documentation says
+        return indices.to_numpy().view(np.intp)  # type: ignore[no-any-return]
     low = slots.astype(np.uint16)
     order = np.argsort(low, kind="stable")
-    if len(slots) and int(slots.max()) > 0xFFFF:
+    if largest > 0xFFFF:
         high = (slots >> 16).astype(np.uint16)
-        order = order[np.argsort(high[order], kind="stable")]
+        order = order.take(np.argsort(high.take(order), kind="stable"))
     return order
 
 
@@ -71,7 +105,7 @@ def extremes_by_group(
 ) -> None:
     """Bring ``into[slot]`` up to date by minimum or maximum."""
     groups = group(slots.astype(np.int32, copy=False))
-    reduced = ufunc.reduceat(values[groups.order], groups.starts)
+    reduced = ufunc.reduceat(values.take(groups.order), groups.starts)
     into[groups.slots] = ufunc(into[groups.slots], reduced)
 
 
@@ -79,12 +113,13 @@ def running_sums(slots: Slots, values: Values, state: Values) -> Values:
     """The sum of each record's group after that record; *state* has the sums so far, and is brought
     up to date."""
     groups = group(slots)
-    ordered = values[groups.order]
+    ordered = values.take(groups.order)
     if ordered.dtype.kind == "f":
         running = _accumulate(np.add, groups, ordered, state)
     else:
-        running = np.cumsum(ordered, dtype=np.int64)
-        before = running[groups.starts] - ordered[groups.starts]
+        ordered = ordered.astype(np.int64, copy=False)  # else unsigned ones make doubles
+        running = np.cumsum(ordered)
+        before = running.take(groups.starts) - ordered.take(groups.starts)
         running += np.repeat(state[groups.slots] - before, groups.counts)
     state[groups.slots] = running[groups.starts + groups.counts - 1]
     result = np.empty_like(running)
@@ -95,7 +130,7 @@ def running_sums(slots: Slots, values: Values, state: Values) -> Values:
 def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufunc) -> Values:
     """The same for minimum and maximum."""
     groups = group(slots)
-    running = _accumulate(ufunc, groups, values[groups.order], state)
+    running = _accumulate(ufunc, groups, values.take(groups.order), state)
     state[groups.slots] = running[groups.starts + groups.counts - 1]
     result = np.empty_like(running)
     result[groups.order] = running

@@ -7,6 +7,7 @@ keys of a batch are looked up in a dictionary.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,9 @@ class SlotTable:
         return self._encoded_slots(column)
 
     def slot_of(self, key: Any) -> int:
-        """The slot of one key."""
+        """The slot of one key; NaN is one, as in Flink."""
+        if key != key:
+            key = math.nan  # a dictionary finds the same object, though it does not equal itself
         slot = self._slot_of.get(key)
         if slot is None:
             slot = len(self.keys)
@@ -60,7 +63,7 @@ class SlotTable:
         dense = self._dense
         assert dense is not None
         places = values - self._dense_base if self._dense_base else values
-        slots: Slots = dense[places]
+        slots: Slots = dense.take(places)  # as dense[places], in half the time
         if slots.min() < 0:
             missing = values[slots < 0]
             _, first = np.unique(missing, return_index=True)
@@ -68,7 +71,7 @@ class SlotTable:
             # Some may be known: they came when the array did not reach as far.
             found = [self.slot_of(key) for key in fresh.tolist()]
             dense[fresh - self._dense_base] = found
-            slots = dense[places]
+            slots = dense.take(places)
         return slots
 
     def _make_room(self, low: int, high: int) -> bool:
@@ -102,5 +105,5 @@ class SlotTable:
             encoded = pc.dictionary_encode(column, null_encoding="encode")
         distinct = encoded.dictionary.to_pylist()
         slots = np.fromiter(map(self.slot_of, distinct), np.int32, len(distinct))
-        of_rows: Slots = slots[encoded.indices.to_numpy(zero_copy_only=False)]
+        of_rows: Slots = slots.take(encoded.indices.to_numpy(zero_copy_only=False))
         return of_rows

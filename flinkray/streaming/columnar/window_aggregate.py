@@ -19,7 +19,13 @@ import pyarrow as pa
 
 from flinkray.state.descriptors import ValueStateDescriptor
 from flinkray.streaming.columnar.conversion import block_to_columns
-from flinkray.streaming.columnar.grouping import Values, extremes_by_group, sums_by_group
+from flinkray.streaming.columnar.grouping import (
+    Values,
+    extremes_by_group,
+    start_of,
+    sums_by_group,
+    ufunc_of,
+)
 from flinkray.streaming.columnar.slots import SlotTable
 from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.errors import StreamError
@@ -74,16 +80,8 @@ class _Pane:
         """These slots of the first *size*, in this order, and no others."""
         self.counts = self.grown(self.counts, size, 0)[slots]
         for measure, array in self.measures.items():
-            start = _start_of(measure.how, array.dtype)
+            start = start_of(measure.how, array.dtype)
             self.measures[measure] = self.grown(array, size, start)[slots]
-
-
-def _start_of(how: str, kind: np.dtype[Any]) -> Any:
-    if how == "sum":
-        return 0
-    if kind.kind == "f":
-        return np.inf if how == "min" else -np.inf
-    return np.iinfo(kind).max if how == "min" else np.iinfo(kind).min
 
 
 class WindowAggregateOperator(StreamOperator):
@@ -188,7 +186,7 @@ class WindowAggregateOperator(StreamOperator):
             kind = column.dtype
             if measure.how == "sum":
                 kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
-            start = _start_of(measure.how, kind)
+            start = start_of(measure.how, kind)
             array = pane.measures.get(measure)
             array = np.full(size, start, kind) if array is None else array
             array = pane.grown(array, size, start)
@@ -196,8 +194,7 @@ class WindowAggregateOperator(StreamOperator):
             if measure.how == "sum":
                 array[:size] += sums_by_group(slots, column, size)
             else:
-                ufunc = np.minimum if measure.how == "min" else np.maximum
-                extremes_by_group(slots, column, array, ufunc)
+                extremes_by_group(slots, column, array, ufunc_of(measure.how, kind))
 
     # --- windows ------------------------------------------------------------------------------
 
@@ -259,9 +256,9 @@ class WindowAggregateOperator(StreamOperator):
         how = "sum" if aggregate.how == "mean" else aggregate.how
         measure = _Measure(how, aggregate.column)
         parts = [pane.measures[measure] for pane in panes]
-        start = _start_of(how, parts[0].dtype)
+        start = start_of(how, parts[0].dtype)
         combined: Values = np.full(len(counts), start, parts[0].dtype)
-        ufunc = {"sum": np.add, "min": np.minimum, "max": np.maximum}[how]
+        ufunc = ufunc_of(how, parts[0].dtype)
         for part in parts:
             size = min(len(part), len(counts))
             ufunc(combined[:size], part[:size], out=combined[:size])
@@ -325,7 +322,7 @@ class WindowAggregateOperator(StreamOperator):
             for (how, column), (value, python_type) in numbers.items():
                 measure = _Measure(how, column)
                 kind = np.dtype(np.float64 if python_type is float else np.int64)
-                start = _start_of(how, kind)
+                start = start_of(how, kind)
                 array = pane.measures.get(measure)
                 array = np.full(slot + 1, start, kind) if array is None else array
                 pane.measures[measure] = pane.grown(array, slot + 1, start)

@@ -13,7 +13,6 @@ from flinkray.streaming.network.errors import (
     PartitionNotFoundError,
     PartitionReleasedError,
     ProducerLostError,
-    UnpicklableRecordsError,
     WireFormatError,
 )
 from flinkray.streaming.network.input_gate import NetworkInputGate
@@ -42,7 +41,6 @@ __all__ = [
     "ResultPartition",
     "Signal",
     "Subpartition",
-    "UnpicklableRecordsError",
     "WireFormatError",
     "register_input",
     "register_output",

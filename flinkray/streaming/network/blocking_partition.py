@@ -134,6 +134,7 @@ class BlockingSubpartition(Subpartition):
         buffer = super()._new_buffer(elements, size)
         self._account(-buffer.size)
         self._places.append(self._file.append(buffer))
+        self.note_sent(buffer)  # its task has ended when it is read, as often as need be
         buffer.parts = ()
         self._is_complete = isinstance(elements[-1], EndOfInput)
         return buffer
@@ -169,7 +170,6 @@ class BlockingSubpartition(Subpartition):
     def pop(self, view: SubpartitionView) -> Buffer:
         buffer = self._next.pop(view)
         view.position += 1
-        self.note_sent(buffer)
         return buffer
 
     def discard(self) -> list[SubpartitionView]:

@@ -30,11 +30,8 @@ from flinkray.streaming.elements import (
     Watermark,
     WatermarkStatus,
 )
-from flinkray.streaming.network.errors import (
-    BatchTooLargeError,
-    UnpicklableRecordsError,
-    WireFormatError,
-)
+from flinkray.streaming.errors import unpicklable
+from flinkray.streaming.network.errors import BatchTooLargeError, WireFormatError
 from flinkray.streaming.network.frames import MAX_BODY, Part, padding
 from flinkray.streaming.row import Row, pack_rows, unpack_rows
 
@@ -114,6 +111,8 @@ class ElementEncoder:
     """Encodes the elements of one partition.  Not for several threads at once."""
 
     def __init__(self) -> None:
+        self.writer = "", ""
+        """Operator and subtask that put out what is encoded, for errors."""
         self._schemas: list[pa.Schema] = []
         self._has_dictionaries: list[bool] = []
         self._writers: list[tuple[_PartList, Any]] = []
@@ -204,7 +203,10 @@ class ElementEncoder:
             packed = pack_rows(values)
             if packed is not None:
                 kind, values = _ROWS, packed
-        data, buffers = self._pickle((values, block.keys))
+        try:
+            data, buffers = self._pickle((values, block.keys))
+        except Exception as error:
+            raise unpicklable(block.values, error, block.origin, *self.writer) from error
         size = encoded.add(data)
         times = block.timestamps
         time_size = 0 if times is None else encoded.add(array("q", times).tobytes())
@@ -224,13 +226,7 @@ class ElementEncoder:
                 self._needs_cloudpickle = True
                 buffers.clear()
         if self._needs_cloudpickle:
-            try:
-                data = cloudpickle.dumps(content, 5, buffer_callback=buffers.append)
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                raise UnpicklableRecordsError(
-                    f"a record cannot be sent to another process, because it cannot be pickled: "
-                    f"{error}"
-                ) from error
+            data = cloudpickle.dumps(content, 5, buffer_callback=buffers.append)
         return data, [buffer.raw() for buffer in buffers]
 
 

@@ -62,7 +62,3 @@ class WireFormatError(FlinkRayError):
 
 class BatchTooLargeError(FlinkRayError):
     """One record is larger than what a frame may hold; the text has both sizes."""
-
-
-class UnpicklableRecordsError(FlinkRayError):
-    """Records without an Arrow schema must be picklable to leave their process, and one is not."""

@@ -197,12 +197,7 @@ class RemoteInputChannel:
             more = self._credit.on_taken(size)
         if more and not self._is_closed:
             self._send_credit(more)
-        self._count(elements, size)
-
-    def _count(self, elements: list[Element], size: int) -> None:
-        self._taken.buffers += 1
-        self._taken.bytes += size - OVERHEAD
-        self._taken.records += count_records(elements)
+        self._taken.add_buffer(count_records(elements), size - OVERHEAD)
 
     def _send_credit(self, size: int) -> None:
         assert self._connection is not None
@@ -305,12 +300,11 @@ class LocalInputChannel:
         if not self._elements:
             if self._view is None:
                 return None
-            elements = self._view.take()
+            elements, size = self._view.take()
             if not elements:
                 return None
             self._elements.extend(elements)
-            self._taken.buffers += 1
-            self._taken.records += count_records(elements)
+            self._taken.add_buffer(count_records(elements), size)
         return self._elements.popleft()
 
     def in_flight(self) -> list[Element]:

@@ -14,8 +14,8 @@ class ChannelMetrics:
     data, so a reading may be in between two buffers."""
 
     bytes: int = 0
-    """That were sent, or taken by the task; in memory (estimated for Python values), where both
-    tasks are in one process."""
+    """That were sent (of a blocking result: written), or taken by the task; in memory (estimated
+    for Python values), where both tasks are in one process."""
     records: int = 0
     buffers: int = 0
     queued_bytes: int = 0
@@ -23,6 +23,12 @@ class ChannelMetrics:
     queued_buffers: int = 0
     back_pressured_seconds: float = 0.0
     """The time for which the writer had to wait."""
+
+    def add_buffer(self, records: int, size: int) -> None:
+        """One more has passed, of that many bytes."""
+        self.buffers += 1
+        self.records += records
+        self.bytes += size
 
     def __iadd__(self, other: ChannelMetrics) -> ChannelMetrics:
         self.bytes += other.bytes

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from flinkray.streaming.elements import Element
+from flinkray.streaming.errors import UnpicklableRecordsError
 from flinkray.streaming.network.buffers import Buffer
 from flinkray.streaming.network.element_codec import ElementEncoder
-from flinkray.streaming.network.errors import PartitionReleasedError
+from flinkray.streaming.network.errors import BatchTooLargeError, PartitionReleasedError
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.subpartition import Subpartition, SubpartitionView
@@ -61,6 +62,8 @@ class ResultPartition:
         self._full_since: float | None = None
         self._full_seconds = 0.0
         self._failure: Exception | None = None
+        self._unsent: Exception | None = None
+        """Of records that could not be sent; the writer has not heard of it yet."""
         self._on_change: Callable[[], None] | None = None
         self._on_consumed: Callable[[], None] | None = None
         self.subpartitions: tuple[Subpartition, ...] = self._make(subpartitions)
@@ -77,8 +80,7 @@ class ResultPartition:
         Raises:
             ConsumerLostError, PartitionReleasedError: there is no use in writing.
         """
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         has_room = self.full <= 0 and self.queued < self._most_queued
         if has_room:
             if self._full_since is not None:
@@ -120,7 +122,7 @@ class ResultPartition:
     @property
     def failure(self) -> Exception | None:
         """Why nothing can be written any more."""
-        return self._failure
+        return self._failure or self._unsent
 
     @property
     def is_consumed(self) -> bool:
@@ -148,8 +150,10 @@ class ResultPartition:
     # --- for subpartitions and views ----------------------------------------------------------
 
     def check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        """For the writer."""
+        failure = self.failure
+        if failure is not None:
+            raise failure
 
     def consumer_lost(self, failure: Exception) -> None:
         """A consumer is gone before it has read all."""
@@ -175,10 +179,14 @@ class ResultPartition:
             self._timers.call_at(when, self._flush_due)
 
     def _flush_due(self) -> None:
+        """A record that cannot be sent is told to the writer."""
         now = self.clock.monotonic()
         with self.lock:
             self._flush_at = None
-            ready = [subpartition.finish_due(now) for subpartition in self.subpartitions]
+            try:
+                ready = [subpartition.finish_due(now) for subpartition in self.subpartitions]
+            except (UnpicklableRecordsError, BatchTooLargeError) as error:
+                self._unsent, ready = error, [self._on_change]
         for notify in ready:
             if notify is not None:
                 notify()
@@ -193,7 +201,8 @@ class ResultPartition:
         if not 0 <= index < len(self.subpartitions):
             raise ValueError(f"partition {self.id} has no subpartition {index}")
         with self.lock:
-            self.check()
+            if self._failure is not None:
+                raise self._failure
             return self.subpartitions[index].attach(view)
 
     def decode(self, buffer: Buffer) -> list[Element]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 
-from flinkray.core import options
+from flinkray.core import network_options
 from flinkray.core.config import Configuration
 
 
@@ -13,14 +13,14 @@ from flinkray.core.config import Configuration
 class NetworkSettings:
     """Sizes in bytes, times in seconds; the names are those of Flink's options."""
 
-    segment_size: int = options.SEGMENT_SIZE.default
-    buffers_per_channel: int = options.BUFFERS_PER_CHANNEL.default
-    floating_buffers_per_gate: int = options.FLOATING_BUFFERS_PER_GATE.default
-    max_buffers_per_channel: int = options.MAX_BUFFERS_PER_CHANNEL.default
-    request_backoff_initial: float = options.REQUEST_BACKOFF_INITIAL.default
-    request_backoff_max: float = options.REQUEST_BACKOFF_MAX.default
-    connect_timeout: float = options.NETWORK_CONNECT_TIMEOUT.default
-    shared_memory: int = options.NETWORK_SHARED_MEMORY.default
+    segment_size: int = network_options.SEGMENT_SIZE.default
+    buffers_per_channel: int = network_options.BUFFERS_PER_CHANNEL.default
+    floating_buffers_per_gate: int = network_options.FLOATING_BUFFERS_PER_GATE.default
+    max_buffers_per_channel: int = network_options.MAX_BUFFERS_PER_CHANNEL.default
+    request_backoff_initial: float = network_options.REQUEST_BACKOFF_INITIAL.default
+    request_backoff_max: float = network_options.REQUEST_BACKOFF_MAX.default
+    connect_timeout: float = network_options.NETWORK_CONNECT_TIMEOUT.default
+    shared_memory: int = network_options.NETWORK_SHARED_MEMORY.default
     directory: str = field(default_factory=tempfile.gettempdir)
     """Where results of batch jobs are spilled."""
 
@@ -29,14 +29,14 @@ class NetworkSettings:
         """Those of a cluster."""
         get = configuration.get
         return cls(
-            get(options.SEGMENT_SIZE),
-            get(options.BUFFERS_PER_CHANNEL),
-            get(options.FLOATING_BUFFERS_PER_GATE),
-            get(options.MAX_BUFFERS_PER_CHANNEL),
-            get(options.REQUEST_BACKOFF_INITIAL),
-            get(options.REQUEST_BACKOFF_MAX),
-            get(options.NETWORK_CONNECT_TIMEOUT),
-            get(options.NETWORK_SHARED_MEMORY),
+            get(network_options.SEGMENT_SIZE),
+            get(network_options.BUFFERS_PER_CHANNEL),
+            get(network_options.FLOATING_BUFFERS_PER_GATE),
+            get(network_options.MAX_BUFFERS_PER_CHANNEL),
+            get(network_options.REQUEST_BACKOFF_INITIAL),
+            get(network_options.REQUEST_BACKOFF_MAX),
+            get(network_options.NETWORK_CONNECT_TIMEOUT),
+            get(network_options.NETWORK_SHARED_MEMORY),
             directory or tempfile.gettempdir(),
         )
 

@@ -272,10 +272,7 @@ class Subpartition:
 
     def note_sent(self, buffer: Buffer) -> None:
         """Count it."""
-        sent = self._sent
-        sent.buffers += 1
-        sent.records += buffer.records
-        sent.bytes += buffer.data_size
+        self._sent.add_buffer(buffer.records, buffer.data_size)
 
     def discard(self) -> list[SubpartitionView]:
         """Drop what waits; those who have to be told."""

@@ -153,14 +153,14 @@ class LocalView:
         """It passes all that waits."""
         self._on_urgent(element)
 
-    def take(self) -> list[Element]:
-        """The elements of the next buffer; none: there is no buffer now, and
+    def take(self) -> tuple[list[Element], int]:
+        """The elements of the next buffer and its size in bytes; none: there is no buffer now, and
         ``on_data`` will be called for the next."""
         subpartition = self._subpartition
         with self._lock:
             if subpartition.head(self) is None:
                 self._is_listed = False
-                return []
+                return [], 0
             buffer = subpartition.pop(self)
             if buffer.elements is None:
                 elements = subpartition.partition.decode(buffer)
@@ -169,7 +169,7 @@ class LocalView:
         subpartition.partition.notify_room()
         if buffer.is_event and isinstance(elements[0], EndOfInput):
             subpartition.consumed(self)
-        return elements
+        return elements, buffer.data_size
 
     def fail(self, reason: str) -> None:
         self._on_failure(reason)

@@ -60,6 +60,11 @@ class SourceOperator(StreamOperator):
             self.output = Output([self._stamping])
 
     @property
+    def stamping(self) -> TimestampsAndWatermarksOperator | None:
+        """What gives its records timestamps, if that is part of the source."""
+        return self._stamping
+
+    @property
     def paused(self) -> bool:
         """It has to wait for other sources (watermark alignment)."""
         alignment = self.context.alignment
@@ -78,6 +83,14 @@ class SourceOperator(StreamOperator):
         if restored:
             self.reader.add_splits(restored)
         self.reader.start()
+
+    def add_splits(self, splits: Sequence[Any]) -> None:
+        """From the enumerator."""
+        self.reader.add_splits(splits)
+
+    def no_more_splits(self) -> None:
+        """From the enumerator."""
+        self.reader.notify_no_more_splits()
 
     def emit_next(self) -> NoRecords | None:
         """Put out one batch, or say why there is none."""

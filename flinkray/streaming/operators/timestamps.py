@@ -22,18 +22,18 @@ class _Emitter(WatermarkOutput):
 
     def __init__(self, operator: TimestampsAndWatermarksOperator) -> None:
         self._operator = operator
-        self._last = MIN_TIMESTAMP
+        self.last = MIN_TIMESTAMP
         self._idle = False
 
     def emit_watermark(self, timestamp: int) -> None:
-        if timestamp > self._last:
-            self._last = timestamp
+        if timestamp > self.last:
+            self.last = timestamp
             self.mark_active()
             self._operator.put_out_watermark(timestamp)
 
     def end(self) -> None:
         """The last watermark is put out otherwise, and none follows."""
-        self._last = MAX_TIMESTAMP
+        self.last = MAX_TIMESTAMP
         self.mark_active()
 
     def mark_idle(self) -> None:
@@ -66,6 +66,12 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def is_aligned(self) -> bool:
         """It belongs behind a source, which it makes wait."""
         return self._progressive and self._strategy.alignment is not None
+
+    @property
+    def watermark(self) -> int:
+        """The last one that was put out; from any thread."""
+        emitter: _Emitter | None = getattr(self, "_emitter", None)
+        return MIN_TIMESTAMP if emitter is None else emitter.last
 
     def open(self) -> None:
         self._assign = self._strategy.create_assigner()

@@ -49,6 +49,8 @@ class FileSource(Source[FileSplit]):
         paths: files and directories; directories are searched to any depth.
         file_format: ``text``, ``csv``, ``json`` or ``parquet``.
         discovery_interval: look for new files that often, without end; None reads what is there.
+        column_names: of CSV files that begin with a record, as those of a FileSink do; None: the
+            first line of each file has the names.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class FileSource(Source[FileSplit]):
         *paths: str | Path,
         file_format: str = "text",
         discovery_interval: Duration | Time | int | None = None,
+        column_names: Sequence[str] | None = None,
     ) -> None:
         if file_format not in FORMATS:
             raise StreamError(
@@ -63,6 +66,9 @@ class FileSource(Source[FileSplit]):
             )
         if not paths:
             raise StreamError("a file source needs at least one path")
+        if column_names is not None and file_format != "csv":
+            raise StreamError(f"column names are of CSV files, not of {file_format}")
+        self._column_names = None if column_names is None else list(column_names)
         self._paths = [str(path) for path in paths]
         self._format = file_format
         self._interval = None if discovery_interval is None else milliseconds(discovery_interval)
@@ -76,7 +82,7 @@ class FileSource(Source[FileSplit]):
         return FileEnumerator(context, self._paths, self._interval, clock)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
-        return _FileReader(context, self._format)
+        return _FileReader(context, self._format, self._column_names)
 
 
 def find_files(paths: Sequence[str]) -> list[str]:
@@ -163,9 +169,12 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
 
 
 class _FileReader(SequentialReader[FileSplit]):
-    def __init__(self, context: ReaderContext, file_format: str) -> None:
+    def __init__(
+        self, context: ReaderContext, file_format: str, column_names: list[str] | None
+    ) -> None:
         super().__init__(context)
         self._format = file_format
+        self._column_names = column_names
         self._batches: Iterator[Block | Columns] = iter(())
         self._path = ""
         self._offset = self._read_on = 0
@@ -175,7 +184,8 @@ class _FileReader(SequentialReader[FileSplit]):
         if self._format in ("text", "json"):
             self._batches = self._read_lines(split)
         else:
-            batches = _parquet(split.path) if self._format == "parquet" else _csv(split.path)
+            is_parquet = self._format == "parquet"
+            batches = _parquet(split.path) if is_parquet else _csv(split.path, self._column_names)
             self._batches = (Columns(batch) for n, batch in enumerate(batches) if n >= split.offset)
 
     def _read_lines(self, split: FileSplit) -> Iterator[Block | Columns]:
@@ -216,6 +226,7 @@ def _parquet(path: str) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(1 << 16)
 
 
-def _csv(path: str) -> Iterator[pa.RecordBatch]:
-    with pa_csv.open_csv(path) as reader:
+def _csv(path: str, column_names: list[str] | None) -> Iterator[pa.RecordBatch]:
+    options = pa_csv.ReadOptions(column_names=column_names)
+    with pa_csv.open_csv(path, read_options=options) as reader:
         yield from reader

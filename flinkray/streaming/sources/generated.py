@@ -24,6 +24,9 @@ from flinkray.streaming.sources.source import (
     SplitEnumerator,
 )
 
+_CONNECT_TIMEOUT = 10.0
+"""Seconds."""
+
 
 class DataGeneratorSource(Source[Slice]):
     """Calls a function with 0, 1, 2, …
@@ -126,6 +129,7 @@ class _SocketReader(SourceReader[str]):
     def __init__(self, context: ReaderContext, address: tuple[str, int], delimiter: bytes) -> None:
         super().__init__(context)
         self._address = address
+        self._server = f"{address[0]}:{address[1]}"
         self._delimiter = delimiter
         self._socket: socket.socket | None = None
         self._rest = b""
@@ -135,7 +139,13 @@ class _SocketReader(SourceReader[str]):
         self.context.send_split_request()
 
     def add_splits(self, splits: Sequence[str]) -> None:
-        connection = socket.create_connection(self._address, timeout=10)
+        try:
+            connection = socket.create_connection(self._address, timeout=_CONNECT_TIMEOUT)
+        except OSError as error:
+            raise StreamError(
+                f"cannot connect to {self._server}: {error}; the server must listen before the "
+                "program starts, at an address that the cluster's nodes reach"
+            ) from None
         connection.setblocking(False)
         self._socket = connection
 
@@ -149,13 +159,23 @@ class _SocketReader(SourceReader[str]):
             received = self._socket.recv(1 << 16)
         except BlockingIOError:
             return NOTHING_NOW
+        except OSError as error:
+            raise StreamError(f"the connection to {self._server} broke: {error}") from None
         *lines, self._rest = (self._rest + received).split(self._delimiter)
         if not received:
             self.close()
             self._ended = True
             lines = [self._rest] if self._rest else []
             self._rest = b""
-        return Block([line.decode() for line in lines]) if lines else NOTHING_NOW
+        return Block([self._decode(line) for line in lines]) if lines else NOTHING_NOW
+
+    def _decode(self, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            raise StreamError(
+                f"{self._server} sent a line that is not UTF-8: {line!r:.200}"
+            ) from None
 
     def snapshot_state(self, checkpoint_id: int) -> list[str]:
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -44,6 +45,9 @@ class SimulatedDisk:
         """Seconds that an operation takes at most."""
         self.torn = 0.0
         """Share of the changes in whose middle the process is killed that makes them."""
+        self.intercept: Callable[[str, str], bool] | None = None
+        """Asked of every operation (as ``"sync"``) and its path: whether it is to fail after it had
+        its effect."""
         self._simulation = simulation
         self._random = random
         self._writes = 0
@@ -173,6 +177,8 @@ class SimulatedDisk:
                 raise ProcessDied
             if self.slowness:
                 process.blocking_cost += self._random.uniform(0, self.slowness)
+        if self.intercept is not None and self.intercept(what, path):
+            return True
         if not self.failing or self._random.random() >= self.failing:
             return False
         if what in ("read", "list") or self._random.random() < 0.7:

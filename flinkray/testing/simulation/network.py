@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
 from flinkray.core.errors import RpcConnectionError, RpcSerializationError
-from flinkray.rpc.envelope import Kind, unpack
+from flinkray.rpc.envelope import Envelope, Kind, unpack
 from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.link import End, SimulatedConnection
 from flinkray.testing.simulation.process import SimulatedProcess
@@ -66,6 +66,9 @@ class SimulatedNetwork:
         self.conditions = Conditions()
         self.is_faulty = False
         """For connections: whether anything but time may befall a frame."""
+        self.intercept: Callable[[End, Envelope], bool] | None = None
+        """While the network is faulty, asked of every frame before weather is drawn for it: whether
+        it is to be lost."""
         self.set_conditions(self.conditions)
 
     def set_conditions(self, conditions: Conditions) -> None:
@@ -83,6 +86,9 @@ class SimulatedNetwork:
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> None:
         """Send a frame from *end* in bad weather."""
+        if self.intercept is not None and self.intercept(end, unpack(frame)):
+            end.lose(frame, "lost")
+            return
         conditions = self.conditions
         if end.is_client:
             self._note_deadline(end, frame)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random as standard_random
 from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from flinkray.core.ids import random_bytes_from
 from flinkray.ha.directory import register_scheme
@@ -30,6 +29,7 @@ from flinkray.testing.simulation.service import SimulatedRpcService
 from flinkray.testing.simulation.story_log import StoryLog
 from flinkray.testing.simulation.supervisor import Supervisor
 from flinkray.testing.simulation.trace import Story
+from flinkray.testing.waiting import Errors, ask_again
 
 T = TypeVar("T")
 
@@ -286,13 +286,26 @@ class Simulation:
 
         self.scheduler.checks.append(now_and_then)
 
+    @overload
+    async def eventually(
+        self,
+        condition: Callable[[], Awaitable[T]],
+        *,
+        within: float,
+        what: str = "",
+        retry_on: Errors = (),
+    ) -> T: ...
+    @overload
+    async def eventually(
+        self, condition: Callable[[], T], *, within: float, what: str = "", retry_on: Errors = ()
+    ) -> T: ...
     async def eventually(
         self,
         condition: Callable[[], Awaitable[T] | T],
         *,
         within: float,
         what: str = "",
-        retry_on: tuple[type[Exception], ...] = (),
+        retry_on: Errors = (),
     ) -> T:
         """Ask *condition* until it is true, at most *within* virtual seconds; returns what it said.
 
@@ -301,23 +314,10 @@ class Simulation:
         Raises:
             AssertionError: it was not true in time.
         """
-        give_up = self.now + within
+        name = what or getattr(condition, "__name__", repr(condition))
+        complaint = f"not within {within:g} s: {name}"
         pause = min(0.05, within / 20)
-        while True:
-            seen: object
-            try:
-                value = condition()
-                result = await value if inspect.isawaitable(value) else value
-            except retry_on as error:
-                seen = error
-            else:
-                if result:
-                    return result
-                seen = result
-            if self.now >= give_up:
-                name = what or getattr(condition, "__name__", repr(condition))
-                raise AssertionError(f"not within {within:g} s: {name}; last seen: {seen!r}")
-            await asyncio.sleep(pause)
+        return await ask_again(condition, lambda: self.now, within, pause, retry_on, complaint)
 
     async def quiet(self) -> None:
         """Return when nothing goes wrong any more, as :attr:`Faults.until` says."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.elements import Columns, Element, EndOfInput
+from flinkray.streaming.elements import Block, Columns, Element, EndOfInput
 from flinkray.streaming.network import (
     ChannelSource,
     NetworkEnvironment,
@@ -55,7 +55,7 @@ class Reading:
 
     def rest(self) -> list[Element]:
         """All elements up to the end of the last channel, without these ends."""
-        elements = []
+        elements: list[Element] = []
         while not self.gate.finished:
             channel, element = self.next()
             if isinstance(element, EndOfInput):
@@ -63,6 +63,14 @@ class Reading:
             else:
                 elements.append(element)
         return elements
+
+    def rest_of_records(self) -> list[Block | Columns]:
+        """As :meth:`rest`, where nothing but records comes."""
+        batches = []
+        for element in self.rest():
+            assert isinstance(element, Block | Columns)
+            batches.append(element)
+        return batches
 
 
 class Writing:

@@ -62,7 +62,7 @@ def test_hundredfold_slower_consumer_holds_memory_bounded_and_gets_everything() 
 
         join = in_background(write)
         reading = read(consumer, producer)
-        firsts = []
+        firsts: list[int] = []
         most_received = 0
         while len(firsts) < 100:
             _, element = reading.next()
@@ -89,7 +89,7 @@ def test_batch_larger_than_all_credit_passes() -> None:
             writing.put(END_OF_INPUT)
 
         join = in_background(write)
-        assert sum(map(len, read(consumer, producer).rest())) == 3_000_000
+        assert sum(map(len, read(consumer, producer).rest_of_records())) == 3_000_000
         join()
 
 

@@ -43,13 +43,16 @@ def test_result_is_read_when_it_is_complete_and_as_often_as_wished(
         assert partition.metrics().queued_bytes == 0
         for subpartition in partition.subpartitions:
             subpartition.put(END_OF_INPUT)
+        written = partition.metrics()
+        assert written.records == 2 * 5_005, "before anybody has read it"
         for reading in (early, read(consumer, producer), read(consumer, producer, "p", 1)):
-            elements = reading.rest()
+            elements = reading.rest_of_records()
             columns = [element for element in elements if isinstance(element, Columns)]
             assert [batch.batch.column(0)[0].as_py() for batch in columns] == [
                 0, 1000, 2000, 3000, 4000,
             ]  # fmt: skip
             assert sum(map(len, elements)) == 5_005
+        assert partition.metrics() == written, "however often it was read"
         consumed = threading.Event()
         partition.on_consumed(consumed.set)
         assert consumed.wait(PATIENCE)
@@ -67,7 +70,7 @@ def test_lost_consumer_does_the_result_no_harm(tmp_path: Path) -> None:
         lost = read(consumer, producer)
         lost.next()
         consumer.close()
-        elements = read(make("another"), producer).rest()
+        elements = read(make("another"), producer).rest_of_records()
         assert sum(map(len, elements)) == 100_000
         assert partition.failure is None
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
+import pytest
 
 from flinkray.streaming.elements import Barrier, Block, Columns, Element, Watermark
+from flinkray.streaming.errors import UnpicklableRecordsError
 from flinkray.streaming.network import (
     ChannelSource,
     NetworkEnvironment,
     NetworkInputGate,
     NetworkSettings,
+    ProducerLostError,
 )
 from flinkray.testing import ManualClock
-from tests.streaming.network.networks import network, numbers
+from tests.streaming.network.networks import Reading, network, numbers
 
 
 class _InOneProcess:
@@ -71,6 +76,30 @@ def test_time_out_begins_anew_with_what_comes_after_a_flush() -> None:
         clock.advance(0.05)
         process.timers.run_due()
         assert len(channel.came()) == 1
+
+
+def test_what_cannot_be_sent_in_time_is_told_to_the_writer_and_nobody_else() -> None:
+    """The process's other partitions go on."""
+    clock = ManualClock()
+    with network() as make:
+        process = make("process", clock=clock, manual_timers=True)
+        partition = process.create_partition("q", "Source", 1, buffer_timeout=0.1)
+        told: list[None] = []
+        partition.listen(lambda: told.append(None))
+        partition.subpartitions[0].put(Block([threading.Lock()]))
+        other = _InOneProcess(process, 0.1)
+        other.put(Block([1]))
+        clock.advance(0.1)
+        process.timers.run_due()
+        assert told == [None]
+        with pytest.raises(UnpicklableRecordsError, match="lock"):
+            partition.has_room()
+        assert len(other.came()) == 1
+        partition.fail("its task has failed")
+        gate = process.create_gate("Sink", [ChannelSource("q", 0, process.address)])
+        gate.request()
+        with pytest.raises(ProducerLostError, match="its task has failed"):
+            Reading(gate).next()
 
 
 def test_time_out_of_zero_sends_every_batch_at_once() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,6 +88,13 @@ def test_every_kind_of_element_arrives_as_it_was_in_order(way: str, tmp_path: Pa
         join()
 
 
+def values_of(reading: Reading) -> Iterator[Any]:
+    """Of blocks, up to the end."""
+    for block in reading.rest():
+        assert isinstance(block, Block)
+        yield from block.values
+
+
 def test_thousands_of_batches_keep_their_order_and_number() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
@@ -97,7 +106,7 @@ def test_thousands_of_batches_keep_their_order_and_number() -> None:
             writing.put(END_OF_INPUT)
 
         join = in_background(write)
-        values = [value for block in read(consumer, producer).rest() for value in block.values]
+        values = list(values_of(read(consumer, producer)))
         join()
     assert values == list(range(3_000))
 
@@ -116,8 +125,7 @@ def test_many_channels_between_two_processes_share_one_connection() -> None:
                     sources[there.process_name].append(ChannelSource(name, index, here.address))
         for here, there in ((right, left), (left, right)):
             gate = here.create_gate("Sink", sources[here.process_name])
-            values = {value for block in Reading(gate).rest() for value in block.values}
-            assert values == {
+            assert set(values_of(Reading(gate))) == {
                 (f"{there.process_name} {number}", index)
                 for number in range(10)
                 for index in range(20)

@@ -22,6 +22,8 @@ SEGMENT = numbers(20_000)
 class _HeldWire:
     """A wire that takes nothing until it is let go, and that keeps what it took."""
 
+    is_on_one_node = False
+
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.sent = threading.Condition()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.streaming.elements import Block, Columns, Element, Watermark
+from flinkray.streaming.elements import Block, Columns, Element, Origin, Watermark
+from flinkray.streaming.errors import UnpicklableRecordsError, operator_error
 from flinkray.streaming.network import (
     BatchTooLargeError,
-    UnpicklableRecordsError,
     WireFormatError,
     element_codec,
 )
@@ -87,9 +87,49 @@ def test_values_of_classes_that_cannot_be_imported_travel_with_their_class() -> 
         assert [first.values[0].number, second.values[0].number] == [1, 2]
 
 
-def test_what_cannot_be_pickled_is_refused_with_the_reason() -> None:
-    with pytest.raises(UnpicklableRecordsError, match=r"cannot be sent .*generator"):
-        there_and_back(Block([(number for number in ())]))
+class Stubborn:
+    """Not to be pickled, by the user's own code."""
+
+    def __reduce__(self) -> str:
+        raise LookupError("it stays here")
+
+    def __repr__(self) -> str:
+        return "Stubborn()"
+
+
+class Nameless(Stubborn):
+    """Raises for its text, too."""
+
+    def __repr__(self) -> str:
+        raise OSError("no text either")
+
+
+@pytest.mark.parametrize(
+    ("values", "reason", "record"),
+    [
+        ([1, ("x", (n for n in [1])), 2], "TypeError: cannot pickle 'generator'", "('x', <gene"),
+        ([Stubborn()], "LookupError: it stays here", "Stubborn()"),
+        ([Nameless()], "LookupError: it stays here", "<Nameless, whose __repr__ raised OSError>"),
+        ([Row(1), Row(Stubborn())], "LookupError: it stays here", "<Row(Stubborn())>"),
+    ],
+)
+def test_the_record_that_cannot_be_pickled_is_named_with_the_reason(
+    values: list[Any], reason: str, record: str
+) -> None:
+    encoder = ElementEncoder()
+    encoder.writer = "lock up", "1/2"
+    with pytest.raises(UnpicklableRecordsError, match="cannot be sent") as refused:
+        encoder.encode([Block(values, origin=Origin("numbers (1/2)", 7))], set())
+    error = refused.value
+    assert reason in str(error)
+    assert error.record.startswith(record)
+    assert (error.operator, error.subtask) == ("lock up", "1/2")
+    lines = str(operator_error(error, "the task")).splitlines()
+    assert lines[-3] == "in operator 'lock up', subtask 1/2"
+    assert lines[-2].startswith(f"on record {record}")
+    assert lines[-1] == "which came from numbers (1/2), in the batch from record 7 on"
+    frames = [line for line in lines if line.startswith("  File ")]
+    assert [("__reduce__" in line) for line in frames] == ([True] if "stays" in reason else [])
 
 
 TABLES = {

@@ -29,7 +29,7 @@ def test_batches_are_divided_among_consumers_and_signs_go_to_all() -> None:
         writer.process_watermark(5)
         assert partition.metrics().queued_buffers == 0
         writer.end_of_input()
-        values = []
+        values: list[int] = []
         for index in range(2):
             source = ChannelSource("p", index, producer.address)
             block, columns, watermark = Reading(consumer.create_gate("Sink", [source])).rest()
@@ -82,6 +82,7 @@ def test_figures_of_both_ends_are_shown_by_flinks_names() -> None:
         shown = {name: gauge.get_value() for name, gauge in metrics.all().items()}
         assert shown["task.numRecordsIn"] == 2
         assert shown["task.numRecordsOut"] == 2
+        assert shown["task.numBytesIn"] == shown["task.numBytesOut"] > 0
         assert shown["task.numBuffersIn"] == 1
         assert shown["task.buffers.outputQueueLength"] == 1
         assert shown["task.buffers.outputQueueSize"] > 0

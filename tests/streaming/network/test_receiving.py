@@ -79,7 +79,8 @@ def test_frames_come_whole_however_they_are_cut() -> None:
 
 def copied_bytes(body: pa.Buffer, size: int, source: _Bytes) -> int:
     """Bytes of a body that are not where the source has put them."""
-    begin, end = body.address, body.address + size
+    begin: int = body.address
+    end = begin + size
     return size - sum(max(0, min(end, until) - max(begin, since)) for since, until in source.memory)
 
 

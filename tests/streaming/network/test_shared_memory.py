@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -40,7 +42,7 @@ class _Pair:
         self.owned.returned([returned.popleft() for _ in range(len(returned))])
         self.mapped.drop(self.dropped)
 
-    def put(self, array: np.ndarray) -> pa.Buffer | None:  # type: ignore[type-arg]
+    def put(self, array: npt.NDArray[Any]) -> pa.Buffer | None:
         data = array.data.cast("B")
         region = self.owned.put([data[:8], data[8:]], len(data))
         return None if region is None else self.mapped.body(region, len(data))

@@ -1,27 +1,21 @@
-"""Map and flat map of two streams."""
+"""Map of two streams, plain and with keyed state."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.elements import Watermark, WatermarkStatus
-from flinkray.streaming.functions import (
-    CoFlatMapFunction,
-    CoMapFunction,
-)
+from flinkray.streaming.functions import CoMapFunction
 from flinkray.streaming.keying import Keys
-from flinkray.streaming.operators.two_inputs import (
-    CoFlatMapOperator,
-    CoMapOperator,
-)
-from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.operators.two_inputs import CoMapOperator
 from flinkray.testing.operator_harness import OperatorHarness
-
-BY_FIRST = Keys(lambda value: value[0])
-
-
-SIDE: OutputTag[Any] = OutputTag("side")
+from tests.streaming.operators.contract import (
+    BY_FIRST,
+    assert_failure_is_told,
+    assert_time_is_the_lesser_of_two,
+    columns,
+    unlike_five,
+)
 
 
 class Both(CoMapFunction[Any, Any, Any]):
@@ -32,13 +26,25 @@ class Both(CoMapFunction[Any, Any, Any]):
         return value - 1 if value else None
 
 
-class BothFlat(CoFlatMapFunction[Any, Any, Any]):
-    def flat_map1(self, value: Any) -> Any:
-        yield value
-        yield SIDE, value
+class Balance(CoMapFunction[Any, Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", default_value=0))
 
-    def flat_map2(self, value: Any) -> Any:
-        return [value, value] if value else None
+    def map1(self, value: Any) -> Any:
+        self.sum.update(self.sum.value() + value[1])
+        return value[0], self.sum.value()
+
+    def map2(self, value: Any) -> Any:
+        self.sum.update(self.sum.value() - value[1])
+        return value[0], self.sum.value()
+
+
+class Fails(CoMapFunction[Any, Any, Any]):
+    def map1(self, value: Any) -> Any:
+        return value
+
+    def map2(self, value: Any) -> Any:
+        return unlike_five(value)
 
 
 def test_co_map_leaves_none_out() -> None:
@@ -48,41 +54,43 @@ def test_co_map_leaves_none_out() -> None:
     assert h.records() == [(11, 3), (9, None), (19, None)]
 
 
-def test_co_flat_map_sends_to_sides_from_both_inputs() -> None:
-    """PF-14"""
-    h = OperatorHarness(CoFlatMapOperator(BothFlat()), side_outputs=["side"])
-    h.process(1)
-    h.process(2, 0, on=1)
-    assert h.values() == [1, 2, 2]
-    assert h.side("side") == [1]
+def test_timestamps_stay_with_the_results_that_are_kept() -> None:
+    h = OperatorHarness(CoMapOperator(Both()))
+    h.process(10, 0, 20, at=[4, 5, 6], on=1)
+    assert h.records() == [(9, 4), (19, 6)]
 
 
 def test_keyed_co_map_has_state_of_both_inputs() -> None:
-    class Balance(CoMapFunction[Any, Any, Any]):
-        def open(self, runtime_context: Any) -> None:
-            self.sum = runtime_context.get_state(ValueStateDescriptor("sum", default_value=0))
-
-        def map1(self, value: Any) -> Any:
-            self.sum.update(self.sum.value() + value[1])
-            return value[0], self.sum.value()
-
-        def map2(self, value: Any) -> Any:
-            self.sum.update(self.sum.value() - value[1])
-            return value[0], self.sum.value()
-
     h = OperatorHarness(CoMapOperator(Balance(), (BY_FIRST, BY_FIRST)), keyed=True)
     h.process(("a", 5), ("b", 1))
     h.process(("a", 2), on=1)
     assert h.values() == [("a", 5), ("b", 1), ("a", 3)]
 
 
+def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> None:
+    h = OperatorHarness(CoMapOperator(Balance(), (Keys("k"), Keys("key"))), keyed=True)
+    h.process_columns(columns([7, 8], k=["a", "b"], v=[5, 1]))
+    h.process_columns(columns([9], key=["a"], v=[2]), on=1)
+    assert h.records() == [(("a", 5), 7), (("b", 1), 8), (("a", 3), 9)]
+
+
+def test_state_goes_on_after_a_restore() -> None:
+    h = OperatorHarness(CoMapOperator(Balance(), (BY_FIRST, BY_FIRST)), keyed=True)
+    h.process(("a", 5))
+    operator = CoMapOperator(Balance(), (BY_FIRST, BY_FIRST))
+    restored = OperatorHarness(operator, keyed=True, restore=h.snapshot())
+    restored.process(("a", 2), ("b", 3), on=1)
+    assert restored.values() == [("a", 3), ("b", -3)]
+
+
 def test_time_of_two_inputs_is_the_lesser_and_idle_ones_do_not_count() -> None:
     h = OperatorHarness(CoMapOperator(Both()))
-    h.watermark(10)
+    assert_time_is_the_lesser_of_two(h)
+    h.finish()
     assert h.output() == []
-    h.watermark(4, on=1)
-    assert h.output() == [Watermark(4)]
-    h.status(True, on=1)
-    assert h.output() == [Watermark(10)]
-    h.status(True)
-    assert h.output() == [WatermarkStatus(True)]
+
+
+def test_failure_is_told_with_its_record() -> None:
+    assert_failure_is_told(CoMapOperator(Fails()), 4, 5, 6, on=1, record=5)
+    keyed = CoMapOperator(Fails(), (BY_FIRST, BY_FIRST))
+    assert_failure_is_told(keyed, ("a", 5), ("a", 6), on=1, record=("a", 5), keyed=True)

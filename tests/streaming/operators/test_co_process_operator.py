@@ -1,32 +1,44 @@
-"""Process functions of two streams."""
+"""Process functions of two streams without keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.functions import (
-    CoProcessFunction,
-    KeyedCoProcessFunction,
-)
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operators.two_inputs import (
-    CoProcessOperator,
-    KeyedCoProcessOperator,
-)
-from flinkray.testing.operator_harness import OperatorHarness
+import pytest
 
-BY_FIRST = Keys(lambda value: value[0])
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions import CoProcessFunction
+from flinkray.streaming.operators.two_inputs import CoProcessOperator
+from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.row import Row
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import (
+    assert_failure_is_told,
+    assert_time_is_the_lesser_of_two,
+    columns,
+    unlike_five,
+)
+
+SIDE: OutputTag[Any] = OutputTag("side")
+
+
+class Sides(CoProcessFunction[Any, Any, Any]):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        yield "first", value, ctx.timestamp()
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        yield "second", value, ctx.timer_service().current_watermark()
+
+
+class Fails(CoProcessFunction[Any, Any, Any]):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        yield unlike_five(value)
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        yield unlike_five(value)
 
 
 def test_co_process_sees_which_input_a_record_came_from() -> None:
-    class Sides(CoProcessFunction[Any, Any, Any]):
-        def process_element1(self, value: Any, ctx: Any) -> Any:
-            yield "first", value, ctx.timestamp()
-
-        def process_element2(self, value: Any, ctx: Any) -> Any:
-            yield "second", value, ctx.timer_service().current_watermark()
-
     h = OperatorHarness(CoProcessOperator(Sides()))
     h.process(1, at=7)
     h.watermark(3)
@@ -35,27 +47,48 @@ def test_co_process_sees_which_input_a_record_came_from() -> None:
     assert h.values() == [("first", 1, 7), ("second", 2, 3)]
 
 
-def test_keyed_co_process_shares_state_and_timers() -> None:
-    class Matched(KeyedCoProcessFunction[Any, Any, Any, Any]):
-        def open(self, runtime_context: Any) -> None:
-            self.waiting = runtime_context.get_state(ValueStateDescriptor("waiting"))
+def test_columns_of_each_input_come_as_rows_with_their_timestamps() -> None:
+    h = OperatorHarness(CoProcessOperator(Sides()))
+    for on in (0, 1):
+        h.watermark(6, on=on)
+    h.process_columns(columns([7, 8], x=[1, 2]))
+    h.process_columns(columns([9], y=[3]), on=1)
+    assert h.records() == [
+        (("first", Row(x=1), 7), 7), (("first", Row(x=2), 8), 8), (("second", Row(y=3), 6), 9),
+    ]  # fmt: skip
 
+
+def test_sides_are_fed_from_both_inputs_and_none_is_no_result() -> None:
+    class Apart(CoProcessFunction[Any, Any, Any]):
         def process_element1(self, value: Any, ctx: Any) -> Any:
-            self.waiting.update(value[1])
-            ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+            return [(SIDE, value)]
 
         def process_element2(self, value: Any, ctx: Any) -> Any:
-            if self.waiting.value() is not None:
-                yield "matched", ctx.get_current_key(), self.waiting.value(), value[1]
-                self.waiting.clear()
+            return [(SIDE, -value)] if value else None
 
-        def on_timer(self, timestamp: int, ctx: Any) -> Any:
-            if self.waiting.value() is not None:
-                yield "alone", ctx.get_current_key(), self.waiting.value(), timestamp
+    h = OperatorHarness(CoProcessOperator(Apart()), side_outputs=["side"])
+    h.process(1)
+    h.process(0, 2, on=1)
+    assert h.side("side") == [1, -2]
+    assert h.batches() == []
 
-    h = OperatorHarness(KeyedCoProcessOperator(Matched(), BY_FIRST, BY_FIRST), keyed=True)
-    h.process(("a", 1), ("b", 2), at=0)
-    h.process(("a", 3), ("c", 4), at=1, on=1)
-    h.watermark(20)
-    h.watermark(20, on=1)
-    assert h.values() == [("matched", "a", 1, 3), ("alone", "b", 2, 10)]
+
+def test_timers_without_keys_say_what_is_missing() -> None:
+    class Registers(Sides):
+        def process_element1(self, value: Any, ctx: Any) -> Any:
+            ctx.timer_service().register_event_time_timer(1)
+
+    with pytest.raises(StreamError, match="call key_by before process"):
+        OperatorHarness(CoProcessOperator(Registers())).process(1)
+
+
+def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(CoProcessOperator(Sides()))
+    assert_time_is_the_lesser_of_two(h)
+    h.finish()
+    assert h.output() == []
+
+
+def test_failure_is_told_with_its_record() -> None:
+    for on in (0, 1):
+        assert_failure_is_told(CoProcessOperator(Fails()), 4, 5, 6, on=on, record=5)

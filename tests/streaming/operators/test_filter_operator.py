@@ -1,40 +1,21 @@
-"""Filter, plain and with keyed state."""
+"""Filter."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.functions import FilterFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operators.basic import (
-    FilterOperator,
-)
-from flinkray.streaming.operators.keyed import (
-    KeyedFilterOperator,
-)
+from flinkray.streaming.elements import Block
+from flinkray.streaming.operators.basic import FilterOperator
+from flinkray.streaming.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
-
-BY_FIRST = Keys(lambda value: value[0])
-
-
-DATA = [("a", 1), ("b", 2), ("a", 3), ("a", 4)]
-
-
-class Counting:
-    """Counts per key, in keyed state."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", default_value=0))
-
-    def next(self) -> int:
-        self.count.update(self.count.value() + 1)
-        return int(self.count.value())
+from tests.streaming.operators.contract import (
+    assert_failure_is_told,
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    unlike_five,
+)
 
 
-class EverySecond(Counting, FilterFunction[Any]):
-    def filter(self, value: Any) -> bool:
-        return self.next() % 2 == 0
+def odd(value: int) -> bool:
+    return value % 2 == 1
 
 
 def test_filter_keeps_values_with_their_timestamps() -> None:
@@ -44,8 +25,31 @@ def test_filter_keeps_values_with_their_timestamps() -> None:
     assert h.records() == [(1, 10), (3, 30), (5, None)]
 
 
-def test_keyed_filter_has_state_of_the_records_key() -> None:
-    """PF-11"""
-    h = OperatorHarness(KeyedFilterOperator(EverySecond(), BY_FIRST), keyed=True)
-    h.process(*DATA, at=[1, 2, 3, 4])
-    assert h.records() == [(("a", 3), 3)]
+def test_batch_of_which_nothing_is_left_is_not_put_out() -> None:
+    h = OperatorHarness(FilterOperator(odd))
+    h.process(2, 4)
+    h.process(2, 4, at=[10, 20])
+    assert h.batches() == []
+
+
+def test_values_of_a_batch_with_keys_are_kept_too() -> None:
+    h = OperatorHarness(FilterOperator(odd))
+    h.operator.process_block(Block([1, 2, 3], None, ["k", "k", "k"]))
+    assert h.records() == [(1, None), (3, None)]
+
+
+def test_columns_come_as_rows_with_their_timestamps() -> None:
+    h = OperatorHarness(FilterOperator(lambda row: row.x > 1))
+    h.process_columns(columns([7, 8, 9], x=[1, 2, 3]))
+    assert h.records() == [(Row(x=2), 8), (Row(x=3), 9)]
+
+
+def test_time_passes_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(FilterOperator(odd))
+    h.process(2)
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_failure_is_told_with_its_record() -> None:
+    assert_failure_is_told(FilterOperator(unlike_five), 4, 5, 6, record=5)
+    assert_failure_is_told(FilterOperator(unlike_five), 4, 5, 6, record=5, at=[1, 2, 3])

@@ -1,45 +1,20 @@
-"""Flat map, plain and with keyed state."""
+"""Flat map."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.functions import FlatMapFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operators.basic import (
-    FlatMapOperator,
-)
-from flinkray.streaming.operators.keyed import (
-    KeyedFlatMapOperator,
-)
+from flinkray.streaming.operators.basic import FlatMapOperator
 from flinkray.streaming.output_tag import OutputTag
 from flinkray.testing.operator_harness import OperatorHarness
-
-BY_FIRST = Keys(lambda value: value[0])
-
-
-DATA = [("a", 1), ("b", 2), ("a", 3), ("a", 4)]
-
+from tests.streaming.operators.contract import (
+    assert_failure_is_told,
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    unlike_five,
+)
 
 ODD: OutputTag[Any] = OutputTag("odd")
-
-
-class Counting:
-    """Counts per key, in keyed state."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", default_value=0))
-
-    def next(self) -> int:
-        self.count.update(self.count.value() + 1)
-        return int(self.count.value())
-
-
-class Repeated(Counting, FlatMapFunction[Any, Any]):
-    def flat_map(self, value: Any) -> Any:
-        for _ in range(self.next()):
-            yield value
 
 
 def test_flat_map_takes_generators_lists_and_none_and_sends_to_sides() -> None:
@@ -57,8 +32,27 @@ def test_flat_map_takes_generators_lists_and_none_and_sends_to_sides() -> None:
     assert h.side("odd") == [1, 3]
 
 
-def test_keyed_flat_map_has_state_of_the_records_key() -> None:
-    """PF-11"""
-    h = OperatorHarness(KeyedFlatMapOperator(Repeated(), BY_FIRST), keyed=True)
-    h.process(*DATA)
-    assert h.values() == [("a", 1), ("b", 2), ("a", 3), ("a", 3), *[("a", 4)] * 3]
+def test_columns_come_as_rows_and_each_result_has_its_rows_timestamp() -> None:
+    h = OperatorHarness(FlatMapOperator(lambda row: [row.x] * row.x))
+    h.process_columns(columns([7, 8, 9], x=[2, 0, 1]))
+    assert h.records() == [(2, 7), (2, 7), (1, 9)]
+
+
+def test_batch_without_results_is_not_put_out() -> None:
+    h = OperatorHarness(FlatMapOperator(lambda value: []))
+    h.process(1, 2)
+    h.process(1, 2, at=[3, 4])
+    assert h.batches() == []
+
+
+def test_time_passes_sides_included_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(FlatMapOperator(lambda value: [value]), side_outputs=["odd"])
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_failure_is_told_with_its_record_also_where_a_generator_fails() -> None:
+    operator = FlatMapOperator(lambda value: [unlike_five(value)])
+    assert_failure_is_told(operator, 4, 5, 6, record=5)
+    lazy = FlatMapOperator(lambda value: (unlike_five(each) for each in [value]))
+    assert_failure_is_told(lazy, 4, 5, 6, record=5)
+    assert_failure_is_told(lazy, 4, 5, 6, record=5, at=[1, 2, 3])

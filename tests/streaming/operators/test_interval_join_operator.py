@@ -14,9 +14,13 @@ from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.interval_join import IntervalJoinOperator
 from flinkray.streaming.output_tag import OutputTag
 from flinkray.testing.operator_harness import OperatorHarness
-
-BY_FIRST = Keys(lambda value: value[0])
-
+from tests.streaming.operators.contract import (
+    BY_FIRST,
+    assert_time_is_the_lesser_of_two,
+    columns,
+    failure,
+    unlike_five,
+)
 
 SIDE: OutputTag[Any] = OutputTag("side")
 
@@ -27,9 +31,9 @@ class Pairs(ProcessJoinFunction[Any, Any, Any]):
         yield left[1], right[1]
 
 
-def join(lower: int, upper: int, **late: Any) -> OperatorHarness:
+def join(lower: int, upper: int, restore: Any = None, **late: Any) -> OperatorHarness:
     operator = IntervalJoinOperator(Pairs(), lower, upper, BY_FIRST, BY_FIRST, **late)
-    return OperatorHarness(operator, keyed=True, side_outputs=["side"])
+    return OperatorHarness(operator, keyed=True, side_outputs=["side"], restore=restore)
 
 
 def feed(h: OperatorHarness, *times: int) -> None:
@@ -102,3 +106,45 @@ def test_buffers_are_cleaned_by_the_watermark() -> None:
 def test_empty_interval_is_refused() -> None:
     with pytest.raises(StreamError, match="above the upper bound"):
         join(2, 1)
+
+
+def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> None:
+    operator = IntervalJoinOperator(Pairs(), -1, 1, Keys("k"), Keys("key"))
+    h = OperatorHarness(operator, keyed=True)
+    h.process_columns(columns([4, 9], k=["a", "a"], v=[1, 2]))
+    h.process_columns(columns([5, 9], key=["a", "b"], v=[3, 4]), on=1)
+    assert h.records() == [((1, 3), 5)]
+
+
+def test_records_that_wait_are_there_after_a_restore_and_are_cleaned_up() -> None:
+    h = join(-1, 1)
+    h.process(("k", 4), ("k", 6), at=[4, 6])
+    restored = join(-1, 1, restore=h.snapshot())
+    restored.process(("k", 5), at=5, on=1)
+    assert restored.records() == [((4, 5), 5), ((6, 5), 6)]
+    for on in (0, 1):
+        restored.watermark(10, on=on)
+    operator: Any = restored.operator
+    assert operator.left == operator.right == {}
+
+
+def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
+    h = join(-1, 1)
+    h.process(("k", 50), at=50)
+    assert_time_is_the_lesser_of_two(h)
+    h.finish()
+    assert h.output() == []
+
+
+def test_failure_is_told_with_the_record_that_found_its_partner() -> None:
+    class Fails(Pairs):
+        def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+            yield unlike_five(right)
+
+    operator = IntervalJoinOperator(Fails(), 0, 0, BY_FIRST, BY_FIRST)
+
+    def act(h: OperatorHarness) -> None:
+        h.process(("k", 1), at=1)
+        h.process(("k", 4), ("k", 5), at=1, on=1)
+
+    assert failure(operator, act, keyed=True).record == "('k', 5)"

@@ -1,29 +1,31 @@
-"""Rolling and final aggregates of columns give what the record-at-a-time operators give."""
+"""Rolling aggregates of columns give what the record-at-a-time reduce gives."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.datastream.field_aggregates import FieldReduce
-from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
-from flinkray.streaming.columnar.keyed_aggregate import (
-    BatchKeyedAggregateOperator,
-    KeyedAggregateOperator,
-)
-from flinkray.streaming.columnar.slots import DENSE_RANGE, SlotTable
-from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
+from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
 from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.keyed import ReduceOperator
 from flinkray.streaming.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import (
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    failure,
+    unlike_five,
+)
+
+NAN = math.nan
 
 keys_of = {
     "int": st.integers(-5, 5),
@@ -48,26 +50,12 @@ def test_rolling_aggregate_is_that_of_the_rows(how: str, kind: str, data: Any) -
     h = OperatorHarness(KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), keys), keyed=True)
     rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)
     for batch in batches:
-        columns = list(zip(*batch, strict=True))
-        arrays = [pa.array(columns[0], ARROW[kind]), pa.array(columns[1]), pa.array(columns[2])]
+        k, v, other = zip(*batch, strict=True)
+        arrays = [pa.array(k, ARROW[kind]), pa.array(v), pa.array(other)]
         h.process_columns(Columns(pa.RecordBatch.from_arrays(arrays, names=names)))
         rowwise.process(*[Row.of(names, list(row)) for row in batch])
     assert all(isinstance(batch, Columns) for batch in h.batches())
     assert h.values() == rowwise.values()
-
-
-@pytest.mark.parametrize("how", ["sum", "min", "max"])
-def test_batch_mode_puts_out_the_last_row_of_each_key(how: str) -> None:
-    """PF-08"""
-    operator = BatchKeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
-    h = OperatorHarness(operator, keyed=True)
-    for keys, values in ((["a", "b", "a"], [5, 2, 3]), (["a"], [7])):
-        batch = pa.record_batch({"k": keys, "v": values, "other": [str(v) for v in values]})
-        h.process_columns(Columns(batch))
-    assert h.values() == []
-    h.finish()
-    expected = {"sum": 15, "min": 3, "max": 7}[how]
-    assert [tuple(row) for row in h.values()] == [("a", expected, "5"), ("b", 2, "2")]
 
 
 def test_rolling_sum_goes_on_after_a_restore_and_when_rows_follow_columns() -> None:
@@ -75,74 +63,99 @@ def test_rolling_sum_goes_on_after_a_restore_and_when_rows_follow_columns() -> N
         return KeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), Keys("k"))
 
     h = OperatorHarness(operator(), keyed=True)
-    columns = Columns(pa.record_batch({"k": ["a", "b", "a"], "v": [1, 2, 3]}))
-    h.process_columns(columns)
+    given = columns(k=["a", "b", "a"], v=[1, 2, 3])
+    h.process_columns(given)
     h.output()
     restored = OperatorHarness(operator(), keyed=True, restore=h.snapshot())
     for each in (h, restored):
-        each.process_columns(columns)
+        each.process_columns(given)
         each.process(Row.of(["k", "v"], ["a", 10]))
         assert [tuple(row) for row in each.values()] == [
             ("a", 5), ("b", 4), ("a", 8), ("a", 18),
         ]  # fmt: skip
 
 
-def test_sums_of_integers_are_exact_beyond_doubles() -> None:
-    values = np.array([2**53, 1, 1, -(2**62), 2**62 - 1, 3], np.int64)
-    slots = np.array([0, 0, 0, 1, 1, 1], np.int32)
-    assert sums_by_group(slots, values, 2).tolist() == [2**53 + 2, 2]
+def rolling_sum() -> KeyedAggregateOperator:
+    return KeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), Keys("k"))
 
 
-def test_large_group_does_not_spoil_the_precision_of_a_small_one() -> None:
-    slots = np.array([0, 1, 0, 1], np.int32)
-    values = np.array([1e18, 0.1, 1e18, 0.2])
-    running = running_sums(slots, values, np.zeros(2))
-    assert running.tolist() == [1e18, 0.1, 2e18, 0.1 + 0.2]
+def test_timestamps_of_columns_and_rows_stay() -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    h.process_columns(columns([9, 4], k=["a", "a"], v=[1, 2]))
+    h.process(Row(k="a", v=3), at=6)
+    assert h.records() == [(Row(k="a", v=1), 9), (Row(k="a", v=3), 4), (Row(k="a", v=6), 6)]
 
 
-def test_long_groups_accumulate_like_short_ones() -> None:
-    rng = np.random.default_rng(7)
-    slots = np.concatenate([np.zeros(2000, np.int32), rng.integers(0, 50, 3000, np.int32)])
-    values = rng.random(5000)
-    expected = np.empty(5000)
-    totals = dict.fromkeys(range(50), 0.0)
-    for place, (slot, value) in enumerate(zip(slots.tolist(), values.tolist(), strict=True)):
-        totals[slot] += value
-        expected[place] = totals[slot]
-    assert np.array_equal(running_sums(slots, values, np.zeros(50)), expected)
+def test_batches_with_other_columns_go_on_as_rows() -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    h.process_columns(columns(k=["a"], v=[1]))
+    h.process_columns(columns(k=["a", "b"], v=[2, 3], w=[0, 0]))
+    h.process_columns(columns(k=["b"], v=[4]))
+    assert [(row.k, row.v) for row in h.values()] == [("a", 1), ("a", 3), ("b", 3), ("b", 7)]
 
 
-def test_order_is_stable_beyond_sixteen_bits() -> None:
-    slots = np.array([70000, 1, 70000, 65537, 1], np.int32)
-    assert stable_order(slots).tolist() == [1, 4, 3, 0, 2]
+def test_column_that_cannot_be_added_is_named() -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    with pytest.raises(StreamError, match="sum needs a column of numbers; 'v' is"):
+        h.process_columns(columns(k=["a"], v=["x"]))
+    with pytest.raises(StreamError, match="sum of 'v': 1 nulls"):
+        h.process_columns(columns(k=["a", "a"], v=[1, None]))
 
 
-def test_slots_are_given_in_order_on_every_way() -> None:
-    table = SlotTable()
-    assert table.slots_of(pa.array([5, 3, 5, 9])).tolist() == [0, 1, 0, 2]
-    assert table.slots_of(pa.array([3, 5 + DENSE_RANGE, -4])).tolist() == [1, 3, 4]
-    assert table.slots_of(pa.array([5, None, 9])).tolist() == [0, 5, 2]
-    assert table.slots_of(pa.array([-4, 10, 5])).tolist() == [4, 6, 0]
-    assert table.keys == [5, 3, 9, 5 + DENSE_RANGE, -4, None, 10]
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("min", [2.0, 2.0, 1.0, NAN, 5.0]), ("max", [2.0, NAN, NAN, NAN, NAN])],
+)
+@pytest.mark.parametrize("is_columnar", [True, False])
+def test_nan_is_greater_than_every_number(
+    how: str, expected: list[float], is_columnar: bool
+) -> None:
+    """As in Flink; and so the order of the records does not matter."""
+    operator = KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    given = columns(k=["a", "a", "a", "b", "b"], v=[2.0, NAN, 1.0, NAN, 5.0])
+    if is_columnar:
+        h.process_columns(given)
+    else:
+        h.process(*given.to_block().values)
+    assert str([row.v for row in h.values()]) == str(expected)
 
 
-def test_what_cannot_be_aggregated_is_named() -> None:
-    aggregates = [ColumnAggregate("total", "sum", "v")]
-    h = OperatorHarness(WindowAggregateOperator(10, 10, 0, aggregates, Keys("k")), keyed=True)
-    times = np.array([0])
-    with pytest.raises(StreamError, match="no column 'k'"):
-        h.process_columns(Columns(pa.record_batch({"v": [1]}), times))
-    with pytest.raises(StreamError, match="no column 'v'"):
-        h.process_columns(Columns(pa.record_batch({"k": [1]}), times))
-    with pytest.raises(StreamError, match="holds string"):
-        h.process_columns(Columns(pa.record_batch({"k": [1], "v": ["x"]}), times))
-    with pytest.raises(StreamError, match="1 nulls"):
-        h.process_columns(
-            Columns(pa.record_batch({"k": [1], "v": pa.array([None], pa.int64())}), times)
-        )
-    with pytest.raises(StreamError, match="no timestamps"):
-        h.process_columns(Columns(pa.record_batch({"k": [1], "v": [1]})))
-    with pytest.raises(StreamError, match="unknown aggregate 'median'"):
-        ColumnAggregate("m", "median", "v")
-    with pytest.raises(StreamError, match="sum needs a column"):
-        ColumnAggregate("m", "sum")
+def test_nan_is_one_key_in_all_batches() -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    for _ in range(2):
+        h.process_columns(columns(k=[NAN, 1.5, -NAN], v=[1, 10, 2]))
+    assert [row.v for row in h.values()] == [1, 10, 3, 4, 20, 6]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.uint32(), pa.uint64()], ids=str)
+def test_sums_of_narrow_and_unsigned_integers_are_64_bits_wide(kind: pa.DataType) -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    for _ in range(2):
+        h.process_columns(columns(k=["a", "b", "a"], v=pa.array([100, 3, 120], kind)))
+    assert [row.v for row in h.values()] == [100, 3, 220, 320, 6, 440]
+
+
+def test_dictionaries_of_few_entries_each_may_have_many_together() -> None:
+    """Indices of 8 bits tell 128 apart; pandas chooses them."""
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    for first in (0, 100):
+        texts = pa.array([str(first + n) for n in range(100)])
+        entries = pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), texts)
+        h.process_columns(columns(k=entries, v=range(100), other=entries))
+    assert [(row.k, row.v, row.other) for row in h.values()] == [
+        (str(n), n % 100, str(n)) for n in range(200)
+    ]
+
+
+def test_time_passes_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    h.process_columns(columns(k=["a"], v=[1]))
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_failure_of_a_key_selector_is_told_with_its_row() -> None:
+    keys = Keys(lambda row: unlike_five(row.v))
+    operator = KeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), keys)
+    error = failure(operator, lambda h: h.process_columns(columns(v=[4, 5])), keyed=True)
+    assert error.record == "Row(v=5)"

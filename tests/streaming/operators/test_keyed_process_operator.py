@@ -12,9 +12,16 @@ from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.output_tag import OutputTag
 from flinkray.testing.operator_harness import OperatorHarness, Record
-
-BY_FIRST = Keys(lambda value: value[0])
-
+from tests.streaming.operators.contract import (
+    BY_FIRST,
+    PAIRS,
+    Counting,
+    assert_failure_is_told,
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    failure,
+    unlike_five,
+)
 
 SIDE: OutputTag[Any] = OutputTag("side")
 
@@ -47,3 +54,76 @@ def test_timers_fire_with_their_key_and_before_the_watermark() -> None:
     assert h.side("side") == ["seven"]
     h.processing_time(50)
     assert h.output() == [Record(("a", 50, None, 1))]
+
+
+class Count(Counting, KeyedProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield ctx.get_current_key(), self.next(), ctx.timestamp()
+
+
+class At(KeyedProcessFunction[Any, Any, Any]):
+    """Registers a timer of event time, whose firing fails at 5."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        unlike_five(value)
+        ctx.timer_service().register_event_time_timer(value[1])
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), unlike_five(timestamp)
+
+
+def test_each_key_has_its_own_state_and_each_result_its_records_timestamp() -> None:
+    h = OperatorHarness(KeyedProcessOperator(Count(), BY_FIRST), keyed=True)
+    h.process(*PAIRS, at=[4, 5, 6, 7])
+    h.process(("b", 0))
+    assert h.records() == [
+        (("a", 1, 4), 4), (("b", 1, 5), 5), (("a", 2, 6), 6), (("a", 3, 7), 7),
+        (("b", 2, None), None),
+    ]  # fmt: skip
+
+
+def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
+    h = OperatorHarness(KeyedProcessOperator(Count(), Keys("k")), keyed=True)
+    h.process_columns(columns([7, 8, 9], k=["a", "b", "a"]))
+    assert h.records() == [(("a", 1, 7), 7), (("b", 1, 8), 8), (("a", 2, 9), 9)]
+
+
+def test_state_and_timers_go_on_after_a_restore() -> None:
+    h = OperatorHarness(KeyedProcessOperator(Count(), BY_FIRST), keyed=True)
+    h.process(*PAIRS)
+    restored = OperatorHarness(
+        KeyedProcessOperator(Count(), BY_FIRST), keyed=True, restore=h.snapshot()
+    )
+    restored.process(("a", 0), ("c", 0))
+    assert restored.values() == [("a", 4, None), ("c", 1, None)]
+    h = OperatorHarness(KeyedProcessOperator(At(), BY_FIRST), keyed=True)
+    h.process(("a", 7), ("b", 9))
+    restored = OperatorHarness(
+        KeyedProcessOperator(At(), BY_FIRST), keyed=True, restore=h.snapshot()
+    )
+    restored.watermark(8)
+    assert restored.output() == [Record(("a", 7), 7), Watermark(8)]
+
+
+def test_time_passes_and_the_end_fires_no_timer_by_itself() -> None:
+    h = OperatorHarness(KeyedProcessOperator(At(), BY_FIRST), keyed=True)
+    h.process(("a", 100))
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_failure_on_a_record_is_told_with_it() -> None:
+    operator = KeyedProcessOperator(At(), BY_FIRST)
+    assert_failure_is_told(operator, ("a", 4), ("b", 5), ("c", 6), record=("b", 5), keyed=True)
+
+
+def test_failure_of_a_timer_is_told_with_its_time_and_key() -> None:
+    class OnTime(At):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            ctx.timer_service().register_event_time_timer(value[1])
+
+    def act(h: OperatorHarness) -> None:
+        h.process(("a", 4), ("b", 5))
+        h.watermark(10)
+
+    error = failure(KeyedProcessOperator(OnTime(), BY_FIRST), act, keyed=True)
+    assert (error.record, error.occasion) == ("", "the timer for 5 of key 'b'")

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
+from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.row import Row
+from flinkray.streaming.typeinfo import Types
 from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import (
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    failure,
+    unlike_five,
+)
 
 
 def test_map_batches_turns_rows_into_columns_and_takes_any_kind_of_result() -> None:
-    import pyarrow as pa
-
     def function(batch: Any) -> Any:
         table = pa.Table.from_batches([batch])
         return [table, None, [batch.slice(0, 1)]]
@@ -27,3 +35,60 @@ def test_map_batches_turns_rows_into_columns_and_takes_any_kind_of_result() -> N
         h.process(1, 2)
     with pytest.raises(StreamError, match="declare an output type"):
         h.process(1, "two")
+
+
+def test_columns_stay_columns_and_keep_timestamps_where_their_number_does() -> None:
+    h = OperatorHarness(MapBatchesOperator(lambda batch: [batch, batch.slice(1)]))
+    given = columns([5, 6], x=[1, 2])
+    h.process_columns(given)
+    same, shorter = h.batches()
+    assert isinstance(same, Columns)
+    assert isinstance(shorter, Columns)
+    assert np.array_equal(same.timestamps, [5, 6])  # type: ignore[arg-type]
+    assert shorter.timestamps is None
+    assert h.values() == [Row(x=1), Row(x=2), Row(x=2)]
+
+
+def test_values_get_the_columns_of_their_declared_type() -> None:
+    seen: list[pa.RecordBatch] = []
+    kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.STRING()])
+    h = OperatorHarness(MapBatchesOperator(seen.append, kind))
+    h.process((1, "x"), (2, None))
+    (batch,) = seen
+    assert batch.schema == pa.schema([("a", pa.int16()), ("b", pa.string())])
+
+
+def test_object_with_map_batch_is_opened_and_closed() -> None:
+    calls: list[Any] = []
+
+    class Noted:
+        def open(self, runtime_context: Any) -> None:
+            calls.append(runtime_context.get_index_of_this_subtask())
+
+        def close(self) -> None:
+            calls.append("closed")
+
+        def map_batch(self, batch: pa.RecordBatch) -> None:
+            calls.append(batch.num_rows)
+
+    h = OperatorHarness(MapBatchesOperator(Noted()), subtask_index=1, parallelism=2)
+    h.process(1, 2)
+    h.operator.close()
+    assert calls == [1, 2, "closed"]
+
+
+def test_empty_batches_are_neither_taken_nor_put_out() -> None:
+    h = OperatorHarness(MapBatchesOperator(lambda batch: batch.slice(0, 0)))
+    h.process()
+    h.process(1)
+    assert h.batches() == []
+
+
+def test_time_passes_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(MapBatchesOperator(lambda batch: batch))
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_failure_is_told_with_operator_and_subtask() -> None:
+    operator = MapBatchesOperator(lambda batch: unlike_five(batch["x"][0].as_py()))
+    assert failure(operator, lambda h: h.process_columns(columns(x=[5]))).record == ""

@@ -13,7 +13,14 @@ from flinkray.streaming.functions import (
 )
 from flinkray.streaming.operators.process import ProcessOperator
 from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.row import Row
 from flinkray.testing.operator_harness import OperatorHarness, Record
+from tests.streaming.operators.contract import (
+    assert_failure_is_told,
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    unlike_five,
+)
 
 SIDE: OutputTag[Any] = OutputTag("side")
 
@@ -45,3 +52,39 @@ def test_timers_without_keys_say_what_is_missing() -> None:
 
     with pytest.raises(StreamError, match="call key_by before process"):
         OperatorHarness(ProcessOperator(Registers())).process(1)
+
+
+def test_columns_come_as_rows_with_their_timestamps() -> None:
+    h = OperatorHarness(ProcessOperator(Describe()))
+    h.process_columns(columns([7, 8], x=[1, 2]))
+    h.process_columns(columns(x=[3]))
+    assert h.records() == [
+        ((Row(x=1), 7, MIN_TIMESTAMP), 7),
+        ((Row(x=2), 8, MIN_TIMESTAMP), 8),
+        ((Row(x=3), None, MIN_TIMESTAMP), None),
+    ]
+
+
+def test_none_is_no_result() -> None:
+    class Nothing(ProcessFunction[Any, Any]):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            return None
+
+    h = OperatorHarness(ProcessOperator(Nothing()))
+    h.process(1, 2, at=[1, 2])
+    h.process(3)
+    assert h.batches() == []
+
+
+def test_time_passes_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(ProcessOperator(Describe()), side_outputs=["side"])
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_failure_is_told_with_its_record() -> None:
+    class Fails(ProcessFunction[Any, Any]):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield unlike_five(value)
+
+    assert_failure_is_told(ProcessOperator(Fails()), 4, 5, 6, record=5)
+    assert_failure_is_told(ProcessOperator(Fails()), 4, 5, 6, record=5, at=[1, 2, 3])

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flinkray.streaming.elements import Columns
-from flinkray.streaming.operators.basic import (
-    ProjectOperator,
-)
+from flinkray.streaming.errors import operator_error
+from flinkray.streaming.operators.basic import ProjectOperator
 from flinkray.streaming.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import assert_time_passes_and_the_end_adds_nothing, columns
 
 
 def test_projection_of_rows_tuples_and_columns() -> None:
-    import pyarrow as pa
-
     h = OperatorHarness(ProjectOperator((2, 0)))
     h.process((1, 2, 3), Row(a=1, b=2, c=3))
-    h.process_columns(Columns(pa.record_batch({"a": [1], "b": [2], "c": [3]})))
+    h.process_columns(columns(a=[1], b=[2], c=[3]))
     assert h.values() == [(3, 1), Row.of(["c", "a"], [3, 1]), Row.of(["c", "a"], [3, 1])]
+
+
+def test_columns_stay_columns_and_timestamps_stay() -> None:
+    h = OperatorHarness(ProjectOperator((1,)))
+    h.process((1, 2), (3, 4), at=[5, 6])
+    h.process_columns(columns([7, 8], a=[1, 2], b=[3, 4]))
+    assert h.records() == [((2,), 5), ((4,), 6), (Row(b=3), 7), (Row(b=4), 8)]
+    assert isinstance(h.batches()[1], Columns)
+
+
+def test_rows_without_names_stay_without() -> None:
+    h = OperatorHarness(ProjectOperator((1,)))
+    h.process(Row(1, 2))
+    (row,) = h.values()
+    assert (row._fields, list(row)) == (None, [2])
+
+
+def test_time_passes_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(ProjectOperator((0,)))
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_record_that_is_too_short_is_told() -> None:
+    h = OperatorHarness(ProjectOperator((1,)), subtask_index=1, parallelism=3)
+    with pytest.raises(IndexError) as caught:
+        h.process((1, 2), (3,))
+    error = operator_error(caught.value, "the task")
+    assert (error.operator, error.subtask, error.record) == ("operator", "2/3", "(3,)")

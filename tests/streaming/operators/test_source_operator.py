@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flinkray.core.durations import Duration
 from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.connectors import (
     CollectionSource,
@@ -17,10 +18,12 @@ from flinkray.datastream.connectors import (
     Source,
 )
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Columns, Watermark
+from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Columns, Watermark, WatermarkStatus
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.sources.collection import Slice
 from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness
 from flinkray.testing.operator_harness import OperatorHarness, Record
+from tests.streaming.operators.contract import columns, failure, unlike_five
 
 BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
 BY_SOURCE = WatermarkStrategy.for_monotonous_timestamps()
@@ -123,4 +126,69 @@ def test_positions_of_batches_go_on() -> None:
     h = run(operator)
     operator.emit_next()
     operator.emit_next()
-    assert [batch.origin.position for batch in h.batches()] == [0, 2]
+    assert [batch.origin and batch.origin.position for batch in h.batches()] == [0, 2]
+
+
+def test_without_a_strategy_batches_go_out_as_they_are_and_the_end_is_the_last_watermark() -> None:
+    given = columns([7], x=[1])
+    operator = SourceOperator(Batches(Block([1], [5]), given))
+    h = run(operator)
+    for _ in range(2):
+        operator.emit_next()
+    block, found = h.batches()
+    assert (block.values, block.timestamps) == ([1], [5])  # type: ignore[union-attr]
+    assert found is given
+    h.output()
+    assert operator.emit_next() is END_OF_INPUT
+    h.finish()
+    assert h.output() == [Watermark(MAX_TIMESTAMP)]
+
+
+def test_source_without_records_turns_idle_and_active_again() -> None:
+    strategy = BY_VALUE.with_idleness(Duration.of_millis(100))
+    operator = SourceOperator(Batches(Block([3])), strategy=strategy)
+    h = run(operator)
+    h.processing_time(100)
+    assert h.output() == [WatermarkStatus(True)]
+    operator.emit_next()
+    assert h.output() == [WatermarkStatus(False), Record(3, 3)]
+
+
+def test_reading_goes_on_after_a_restore_where_the_snapshot_was() -> None:
+    def fresh(restore: Any = None) -> tuple[SourceOperator, OperatorHarness]:
+        operator = SourceOperator(CollectionSource("abcdef"), block_records=2)
+        return operator, OperatorHarness(operator, restore=restore)
+
+    operator, h = fresh()
+    operator.reader.add_splits([Slice(0, 5), Slice(5, 6)])
+    operator.emit_next()
+    snapshot = h.snapshot()
+    operator.emit_next()
+    restored, again = fresh(snapshot)
+    restored.reader.notify_no_more_splits()
+    while restored.emit_next() is not END_OF_INPUT:
+        pass
+    assert again.values() == ["c", "d", "e", "f"]
+
+
+def test_failure_is_told_with_what_was_read_before() -> None:
+    class Failing(Batches):
+        def create_reader(self, context: Any) -> Any:
+            return FailingReader(context, self.batches)
+
+    class FailingReader(BatchesReader):
+        def read(self, max_records: int) -> Any:
+            batch = super().read(max_records)
+            for value in batch.values:
+                unlike_five(value)
+            return batch
+
+    operator = SourceOperator(Failing(Block([3, 4]), Block([5])))
+
+    def act(h: OperatorHarness) -> None:
+        operator.reader.add_splits([0])
+        for _ in range(2):
+            operator.emit_next()
+
+    error = failure(operator, act)
+    assert error.occasion == "reading what follows its first 2 records"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
 from flinkray.streaming.elements import MAX_TIMESTAMP, Columns
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.keying import Keys
+from flinkray.streaming.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import assert_time_passes_and_the_end_adds_nothing, columns
 
 records = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(-100, 100), st.integers(-50, 50)),
@@ -101,3 +105,76 @@ def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> No
     assert set(results) == expected
     assert len(results) == len(expected)
     assert most < 10_000 < len({key for key, _, _ in records})
+
+
+def test_what_cannot_be_aggregated_is_named() -> None:
+    aggregates = [ColumnAggregate("total", "sum", "v")]
+    h = OperatorHarness(WindowAggregateOperator(10, 10, 0, aggregates, Keys("k")), keyed=True)
+    times = np.array([0])
+    with pytest.raises(StreamError, match="no column 'k'"):
+        h.process_columns(Columns(pa.record_batch({"v": [1]}), times))
+    with pytest.raises(StreamError, match="no column 'v'"):
+        h.process_columns(Columns(pa.record_batch({"k": [1]}), times))
+    with pytest.raises(StreamError, match="holds string"):
+        h.process_columns(Columns(pa.record_batch({"k": [1], "v": ["x"]}), times))
+    with pytest.raises(StreamError, match="1 nulls"):
+        h.process_columns(
+            Columns(pa.record_batch({"k": [1], "v": pa.array([None], pa.int64())}), times)
+        )
+    with pytest.raises(StreamError, match="no timestamps"):
+        h.process_columns(Columns(pa.record_batch({"k": [1], "v": [1]})))
+    with pytest.raises(StreamError, match="unknown aggregate 'median'"):
+        ColumnAggregate("m", "median", "v")
+    with pytest.raises(StreamError, match="sum needs a column"):
+        ColumnAggregate("m", "sum")
+
+
+def test_nan_is_greater_than_every_number() -> None:
+    """In one pane, and between the panes of sliding windows."""
+    extremes = [ColumnAggregate(how, how, "v") for how in ("min", "max")]
+    operator = WindowAggregateOperator(20, 10, 0, extremes, Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    nan = float("nan")
+    h.process_columns(columns([1, 2, 3], k=["a", "a", "b"], v=[nan, 2.0, nan]))
+    h.process_columns(columns([11, 12], k=["a", "b"], v=[1.0, 5.0]))
+    h.watermark(19)
+    found = [(row.k, row.window_start, row.min, row.max) for row in h.values()]
+    assert str(found) == str(
+        [("a", -10, 2.0, nan), ("b", -10, nan, nan), ("a", 0, 1.0, nan), ("b", 0, 5.0, nan)]
+    )
+
+
+def counts() -> OperatorHarness:
+    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    return OperatorHarness(operator, keyed=True)
+
+
+def test_rows_count_with_columns_and_results_are_columns_at_the_last_moment() -> None:
+    h = counts()
+    h.process(Row(k="a"), Row(k="b"), at=[1, 2])
+    h.process_columns(columns([3, 14], k=["a", "a"]))
+    h.watermark(9)
+    names = ["k", "window_start", "window_end", "n"]
+    assert h.records() == [(Row.of(names, ["a", 0, 10, 2]), 9), (Row.of(names, ["b", 0, 10, 1]), 9)]
+    (batch,) = h.batches()
+    assert isinstance(batch, Columns)
+
+
+def test_late_records_are_dropped_and_counted() -> None:
+    h = counts()
+    h.watermark(9)
+    h.process_columns(columns([9, 10], k=["a", "b"]))
+    h.watermark(19)
+    assert [row.k for row in h.values()] == ["b"]
+    assert h.operator._late.get_count() == 1  # type: ignore[attr-defined]
+
+
+def test_time_passes_and_the_end_adds_nothing() -> None:
+    h = counts()
+    h.process_columns(columns([50], k=["a"]))
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_keys_by_a_function_are_refused() -> None:
+    with pytest.raises(StreamError, match="key_by with the name of a column"):
+        WindowAggregateOperator(10, 10, 0, [], Keys(lambda row: row.k))

@@ -1,4 +1,4 @@
-"""The window operator: firing, lateness, merging, purging; the short way gives the same results."""
+"""The window operator: firing, lateness, merging, purging."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flinkray.core.durations import Time
 from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
@@ -16,17 +14,15 @@ from flinkray.streaming.functions import ReduceFunction
 from flinkray.streaming.keying import Keys
 from flinkray.streaming.output_tag import OutputTag
 from flinkray.streaming.window_functions import ProcessWindowFunction
-from flinkray.streaming.windowing.aligned import AlignedWindowOperator, make_window_operator
 from flinkray.streaming.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,
     ProcessingTimeSessionWindows,
-    SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from flinkray.streaming.windowing.contents import ListContents, PassOn, Process, ReduceContents
+from flinkray.streaming.windowing.contents import ListContents, Process, ReduceContents
 from flinkray.streaming.windowing.continuous_triggers import ContinuousEventTimeTrigger
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import (
@@ -37,10 +33,17 @@ from flinkray.streaming.windowing.triggers import (
     TriggerResult,
 )
 from flinkray.streaming.windowing.window import TimeWindow
-from flinkray.testing.operator_harness import OperatorHarness, Record
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import (
+    BY_FIRST,
+    assert_failure_is_told,
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    failure,
+    unlike_five,
+)
 
 LATE: OutputTag[Any] = OutputTag("late")
-BY_FIRST = Keys(lambda value: value[0])
 
 
 class SumSecond(ReduceFunction[Any]):
@@ -62,8 +65,15 @@ def spec_of(assigner: Any, trigger: Trigger | None = None, **settings: Any) -> W
 
 
 def harness(assigner: Any, trigger: Trigger | None = None, **settings: Any) -> OperatorHarness:
-    operator = make_window_operator(spec_of(assigner, trigger, **settings), BY_FIRST)
+    operator = WindowOperator(spec_of(assigner, trigger, **settings), BY_FIRST)
     return OperatorHarness(operator, keyed=True, side_outputs=["late"])
+
+
+def restored_from(h: OperatorHarness) -> OperatorHarness:
+    operator: Any = h.operator
+    return OperatorHarness(
+        type(operator)(operator.spec, operator.keys), keyed=True, restore=h.snapshot()
+    )
 
 
 def sessions(gap: int = 3000, **settings: Any) -> OperatorHarness:
@@ -87,12 +97,7 @@ def test_sessions_merge_and_their_results_carry_the_last_moment() -> None:
     """WI-04, WI-05"""
     h = sessions()
     feed_sessions(h)
-    snapshot = h.snapshot()
-    restored = OperatorHarness(
-        WindowOperator(h.operator.spec, BY_FIRST),  # type: ignore[attr-defined]
-        keyed=True,
-        restore=snapshot,
-    )
+    restored = restored_from(h)
     for each in (h, restored):  # a snapshot and restore in the middle change nothing
         for value, time in [(4, 5501), (5, 6000), (5, 6000), (6, 6050)]:
             each.process(("key2", value), at=time)
@@ -159,52 +164,6 @@ def test_late_record_fires_again_until_its_window_is_cleaned_up() -> None:
     assert h.side("late") == [("key2", 1)]
 
 
-def test_window_that_is_not_purged_fires_again_with_everything() -> None:
-    """WI-06"""
-    h = harness(TumblingEventTimeWindows.of(2000), allowed_lateness=500, late_tag=LATE)
-    assert isinstance(h.operator, AlignedWindowOperator)
-    h.process(("a", 1), ("a", 2), at=[500, 1900])
-    h.watermark(2300)
-    h.process(("a", 4), at=1997)
-    assert h.records() == [(("a", 3), 1999), (("a", 7), 1999)]
-    h.watermark(2499)
-    h.process(("a", 8), at=1998)
-    assert h.side("late") == [("a", 8)]
-    assert h.operator.table == {}  # type: ignore[attr-defined]
-
-
-def test_without_lateness_a_record_behind_the_watermark_is_late() -> None:
-    """WI-07"""
-    h = harness(TumblingEventTimeWindows.of(Time.seconds(2)), late_tag=LATE)
-    h.process(("a", 1), at=1998)
-    h.watermark(1999)
-    assert h.values() == [("a", 1)]
-    h.process(("a", 2), at=1998)
-    h.process(("a", 3), at=2000)
-    assert h.side("late") == [("a", 2)]
-
-
-def test_record_of_sliding_windows_is_late_only_if_all_its_windows_are() -> None:
-    """WI-07"""
-    h = harness(SlidingEventTimeWindows.of(Time.seconds(3), Time.seconds(1)), late_tag=LATE)
-    h.process(("a", 1), at=1500)
-    h.watermark(2999)  # of [-1000, 2000), [0, 3000) and [1000, 4000) one is open
-    assert h.records() == [(("a", 1), 1999), (("a", 1), 2999)]
-    h.process(("a", 2), at=1500)
-    assert h.side("late") == []
-    h.watermark(3999)
-    assert h.records() == [(("a", 3), 3999)]
-    h.process(("a", 4), at=1500)
-    assert h.side("late") == [("a", 4)]
-
-
-def test_dropped_records_are_counted() -> None:
-    h = harness(TumblingEventTimeWindows.of(10))
-    h.watermark(100)
-    h.process(("a", 1), ("a", 2), at=[5, 7])
-    assert h.operator.number_late_records_dropped.get_count() == 2  # type: ignore[attr-defined]
-
-
 def test_lateness_of_sessions_is_judged_on_the_merged_window() -> None:
     """WI-08"""
     h = sessions(late_tag=LATE)
@@ -227,19 +186,6 @@ def test_late_record_that_merges_into_an_open_session_is_not_late() -> None:
     h.watermark(9000)
     assert h.side("late") == []
     assert h.values() == [("a", 3, 2500, 8000)]
-
-
-def test_cleanup_time_does_not_overflow() -> None:
-    """WI-09"""
-    h = harness(TumblingEventTimeWindows.of(1000), allowed_lateness=MAX_TIMESTAMP - 500)
-    window = TimeWindow(0, 1000)
-    operator: Any = h.operator
-    assert operator.cleanup_time(window) == MAX_TIMESTAMP
-    h.process(("a", 1), at=10)
-    assert operator.timers.number_of_event_time_timers() == 1  # for firing; none for cleaning up
-    h.watermark(5000)
-    assert h.values() == [("a", 1)]
-    assert len(operator.table) == 1
 
 
 def test_global_windows_are_never_cleaned_up_and_processing_time_has_no_lateness() -> None:
@@ -272,11 +218,7 @@ def test_continuous_trigger_fires_at_multiples_and_survives_merges_and_restore()
     """WI-11"""
     h = sessions(trigger=ContinuousEventTimeTrigger.of(Time.seconds(2)))
     feed_sessions(h)
-    restored = OperatorHarness(
-        WindowOperator(h.operator.spec, BY_FIRST),  # type: ignore[attr-defined]
-        keyed=True,
-        restore=h.snapshot(),
-    )
+    restored = restored_from(h)
     for each in (h, restored):
         each.watermark(2000)
         assert sorted(each.records()) == [
@@ -430,7 +372,7 @@ class PerWindowCount(ProcessWindowFunction[Any, Any, Any, Any]):
     def process(self, key: Any, context: Any, elements: Any) -> Any:
         from flinkray.state import ValueStateDescriptor
 
-        counts = []
+        counts: list[int] = []
         for store in (context.window_state(), context.global_state()):
             state = store.get_state(ValueStateDescriptor(f"fired-{len(counts)}", default_value=0))
             state.update(state.value() + 1)
@@ -456,40 +398,74 @@ def test_window_state_is_the_windows_and_global_state_the_keys() -> None:
     assert h.operator.keyed_state.number_of_entries("fired-0") == 1  # type: ignore[union-attr]
 
 
-records = st.lists(
-    st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 3)), max_size=40
-)
-
-
-@settings(deadline=None)
-@given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
-def test_short_way_gives_the_results_of_the_long_one(
-    events: list[tuple[str, int, int]], size: int, slide: int, lateness: int
-) -> None:
-    """WI-05, WI-06, WI-07"""
-    outputs = []
-    for make in (AlignedWindowOperator, WindowOperator):
-        assigner = SlidingEventTimeWindows.of(size, slide)
-        spec = spec_of(assigner, allowed_lateness=lateness, late_tag=LATE)
-        h = OperatorHarness(make(spec, BY_FIRST), keyed=True, side_outputs=["late"])
-        result: list[Any] = []
-        watermark = -1
-        for number, (key, time, advance) in enumerate(events):
-            h.process((key, number), at=time)
-            if advance == 0 and time > watermark:
-                watermark = time
-                h.watermark(time)
-            fired = h.output()
-            result.append((sorted(fired, key=str), h.side("late")))
-        h.watermark(MAX_TIMESTAMP)
-        result.append(sorted(h.output(), key=str))
-        outputs.append(result)
-    assert outputs[0] == outputs[1]
-
-
-def test_results_of_a_watermark_are_one_batch() -> None:
-    h = harness(TumblingEventTimeWindows.of(10), evaluation=PassOn())
-    h.process(("a", 1), ("b", 2), ("a", 3), at=[1, 2, 15])
+def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
+    spec = spec_of(
+        EventTimeSessionWindows.with_gap(3),
+        contents=ListContents(),
+        evaluation=Process(Rows(), True),
+    )
+    h = OperatorHarness(WindowOperator(spec, Keys("k")), keyed=True)
+    h.process_columns(columns([1, 2, 3], k=["a", "b", "a"], v=[1, 2, 4]))
     h.watermark(100)
-    assert [len(batch) for batch in h.batches()] == [3]
-    assert [type(e) for e in h.output()] == [Record, Record, Record, Watermark]
+    assert sorted(h.records()) == [(("a", [1, 4]), 5), (("b", [2]), 4)]
+
+
+class Rows(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, [row.v for row in elements]
+
+
+def test_function_of_windows_is_opened_and_closed() -> None:
+    calls: list[Any] = []
+
+    class Noted(WithBounds):
+        def open(self, runtime_context: Any) -> None:
+            calls.append(runtime_context.get_index_of_this_subtask())
+
+        def close(self) -> None:
+            calls.append("closed")
+
+    spec = spec_of(
+        GlobalWindows.create(), CountTrigger.of(9), contents=ListContents(),
+        evaluation=Process(Noted(), True),
+    )  # fmt: skip
+    h = OperatorHarness(WindowOperator(spec, BY_FIRST), keyed=True, subtask_index=1, parallelism=2)
+    h.operator.close()
+    assert calls == [1, "closed"]
+
+
+def test_time_passes_and_the_end_fires_no_window_by_itself() -> None:
+    h = sessions()
+    h.process(("a", 1), at=50_000)
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+class SumUnlikeFive(ReduceFunction[Any]):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return unlike_five(value2)
+
+
+class Unlike(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return [unlike_five(value) for value in elements]
+
+
+def test_failure_on_a_record_is_told_with_it() -> None:
+    contents = ReduceContents(SumUnlikeFive())
+    spec = spec_of(EventTimeSessionWindows.with_gap(10), contents=contents)
+    operator = WindowOperator(spec, BY_FIRST)
+    values = ("a", 1), ("a", 4), ("a", 5), ("a", 6)
+    assert_failure_is_told(operator, *values, at=[1, 2, 3, 4], record=("a", 5), keyed=True)
+
+
+def test_failure_when_a_window_is_due_is_told_with_window_and_key() -> None:
+    def act(h: OperatorHarness) -> None:
+        h.process(("a", 5), at=1)
+        h.watermark(100)
+
+    spec = spec_of(
+        EventTimeSessionWindows.with_gap(10), contents=ListContents(),
+        evaluation=Process(Unlike(), True),
+    )  # fmt: skip
+    error = failure(WindowOperator(spec, BY_FIRST), act, keyed=True)
+    assert error.occasion == "window TimeWindow(start=1, end=11) of key 'a'"

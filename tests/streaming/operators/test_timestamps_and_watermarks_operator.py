@@ -25,6 +25,7 @@ from flinkray.streaming.watermarks import (
     WatermarkStrategy,
 )
 from flinkray.testing.operator_harness import OperatorHarness, Record
+from tests.streaming.operators.contract import assert_failure_is_told, columns, unlike_five
 
 
 def identity(value: Any, _: int) -> int:
@@ -170,3 +171,59 @@ def test_column_that_holds_no_times_is_named() -> None:
         h.process_columns(Columns(pa.record_batch({"t": ["x"]})))
     with pytest.raises(StreamError, match="no column 't'"):
         h.process_columns(Columns(pa.record_batch({"u": [1]})))
+
+
+def test_assigner_takes_columns_as_rows() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    h = harness(strategy.with_timestamp_assigner(lambda row, _: row.t))
+    h.process_columns(columns(t=[5, 7]))
+    h.processing_time(50)
+    *records, watermark = h.output()
+    assert [record.timestamp for record in records] == [5, 7]
+    assert watermark == Watermark(6)
+
+
+def test_idleness_from_upstream_is_not_passed_on() -> None:
+    h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
+    h.status(True)
+    h.status(False)
+    assert h.output() == []
+
+
+def test_end_of_the_input_puts_out_the_watermark_that_was_not_due_yet() -> None:
+    h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
+    h.process(8)
+    h.output()
+    h.finish()
+    assert h.output() == [Watermark(7)]
+
+
+def test_batch_mode_has_timestamps_but_no_watermark_before_the_last() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity)
+    operator = TimestampsAndWatermarksOperator(strategy, progressive=False)
+    h = OperatorHarness(operator, auto_watermark_interval=50)
+    h.process(8)
+    h.processing_time(500)
+    h.finish()
+    h.watermark(MAX_TIMESTAMP)
+    assert h.output() == [Record(8, 8), Watermark(MAX_TIMESTAMP)]
+
+
+def test_failure_of_the_assigner_is_told_with_its_record() -> None:
+    strategy = WatermarkStrategy.no_watermarks()
+    operator = TimestampsAndWatermarksOperator(
+        strategy.with_timestamp_assigner(lambda value, _: unlike_five(value))
+    )
+    assert_failure_is_told(operator, 4, 5, 6, record=5)
+
+
+def test_failure_of_the_generator_is_told_with_its_record() -> None:
+    class Fails(WatermarkGenerator):
+        def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
+            unlike_five(event)
+
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            return None
+
+    operator = TimestampsAndWatermarksOperator(WatermarkStrategy.for_generator(Fails))
+    assert_failure_is_told(operator, 4, 5, 6, at=[1, 2, 3], record=5)

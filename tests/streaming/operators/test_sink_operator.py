@@ -1,4 +1,4 @@
-"""Printing, callbacks, and sinks that users write, with commits and without."""
+"""Sinks that users write, with commits and without."""
 
 from __future__ import annotations
 
@@ -6,49 +6,12 @@ from typing import Any
 
 import pytest
 
-from flinkray.datastream import StreamExecutionEnvironment, Types
-from flinkray.datastream.connectors import (
-    CallbackSink,
-    Committer,
-    Sink,
-    SinkWriter,
-    WriterContext,
-)
-from flinkray.streaming.elements import Block
+from flinkray.datastream.connectors import CallbackSink, Committer, Sink, SinkWriter, WriterContext
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.row import Row
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.testing.operator_harness import OperatorHarness
-
-
-def write(sink: Sink[Any], values: list[Any]) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.from_collection(values).sink_to(sink)
-    env.execute()
-
-
-def test_printing_names_the_subtask_where_there_are_several(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    typed = env.from_collection([("a", True)], Types.TUPLE([Types.STRING(), Types.BOOLEAN()]))
-    typed.print()
-    env.execute()
-    assert capsys.readouterr().out == "(a,true)\n"
-    stream = env.from_collection([1, 2]).rebalance().map(lambda v: v).set_parallelism(2)
-    stream.print("out").set_parallelism(2)
-    env.execute()
-    assert {line.partition("> ")[0] for line in capsys.readouterr().out.splitlines()} == {
-        "out:1", "out:2",
-    }  # fmt: skip
-
-
-def test_callbacks_take_values_or_batches() -> None:
-    values: list[Any] = []
-    batches: list[Any] = []
-    write(CallbackSink(values.append), [1, 2])
-    write(CallbackSink(on_batch=batches.append), [1, 2])
-    assert (values, batches) == ([1, 2], [[1, 2]])
-    with pytest.raises(ValueError, match="either"):
-        CallbackSink()
+from tests.streaming.operators.contract import assert_failure_is_told, columns, unlike_five
 
 
 class Shelf(Sink[Any]):
@@ -123,3 +86,66 @@ def test_users_sink_is_told_subtask_time_and_watermark() -> None:
     (context,) = told
     assert (context.subtask_index, context.parallelism, context.attempt_number) == (1, 3, 2)
     assert (context.time_service.now(), context.current_watermark) == (40, 7)
+
+
+def test_columns_come_as_rows_unless_the_writer_takes_them() -> None:
+    batches: list[Any] = []
+
+    class Rows(SinkWriter[Any]):
+        def write(self, block: Block) -> None:
+            batches.append((block.values, block.timestamps))
+
+    class AsTheyAre(Rows):
+        def write_columns(self, columns: Columns) -> None:
+            batches.append(columns)
+
+    class Writing(Sink[Any]):
+        def __init__(self, writer: SinkWriter[Any]) -> None:
+            self.writer = writer
+
+        def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+            return self.writer
+
+    given = columns([5, 6], x=[1, 2])
+    for writer in (Rows(), AsTheyAre()):
+        OperatorHarness(SinkOperator(Writing(writer))).process_columns(given)
+    assert batches == [([Row(x=1), Row(x=2)], [5, 6]), given]
+
+
+def test_nothing_follows_neither_time_nor_the_end() -> None:
+    h = OperatorHarness(SinkOperator(Shelf()))
+    h.process(1)
+    h.watermark(5)
+    h.status(True)
+    h.finish()
+    assert h.output() == []
+
+
+def test_writer_and_committer_are_closed_also_when_the_writer_fails_to() -> None:
+    closed: list[str] = []
+
+    class Closing(ShelfWriter):
+        def close(self) -> None:
+            closed.append("writer")
+            raise OSError("no room")
+
+    class Committing(ShelfCommitter):
+        def close(self) -> None:
+            closed.append("committer")
+
+    class Both(Shelf):
+        def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+            return Closing()
+
+        def create_committer(self) -> Committer[Any]:
+            return Committing(self.commits)
+
+    h = OperatorHarness(SinkOperator(Both()))
+    with pytest.raises(OSError, match="no room"):
+        h.operator.close()
+    assert closed == ["writer", "committer"]
+
+
+def test_failure_is_told_with_its_record() -> None:
+    operator = SinkOperator(CallbackSink(unlike_five))
+    assert_failure_is_told(operator, 4, 5, 6, record=5)

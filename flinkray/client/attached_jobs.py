@@ -1,0 +1,87 @@
+"""The jobs that end with a client, and its heartbeats on their behalf."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.core import client_options
+from flinkray.core.config import Configuration
+from flinkray.core.errors import RpcError
+from flinkray.core.ids import JobID
+from flinkray.scheduler.job_graph import AttachedClient
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Of a client; times in seconds."""
+
+    heartbeat_interval: float
+    heartbeat_timeout: float
+    shutdown_on_attached_exit: bool
+    close_timeout: float
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> ClientSettings:
+        """As the configuration has them."""
+        return cls(
+            configuration.get(client_options.CLIENT_HEARTBEAT_INTERVAL),
+            configuration.get(client_options.CLIENT_HEARTBEAT_TIMEOUT),
+            configuration.get(client_options.SHUTDOWN_ON_ATTACHED_EXIT),
+            configuration.get(client_options.CLIENT_CLOSE_TIMEOUT),
+        )
+
+    def attached_client(self, reason: str) -> AttachedClient:
+        """This process, for a job that ends with it because of *reason*."""
+        program = os.path.basename(sys.argv[0]) if sys.argv else ""
+        name = f"{program or 'Python'}, process {os.getpid()} on {socket.gethostname()}"
+        return AttachedClient(name, self.heartbeat_timeout, reason)
+
+
+class AttachedJobs:
+    """Jobs are added and removed from any thread; heartbeats come from the client's event loop,
+    whatever its other threads do."""
+
+    def __init__(self, connection: DispatcherConnection, interval: float) -> None:
+        self._connection = connection
+        self._interval = interval
+        self._job_ids: set[JobID] = set()
+        self._beating: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[JobID]:
+        return iter(tuple(self._job_ids))
+
+    def add(self, job_id: JobID) -> None:
+        """It ends with this client; idempotent."""
+        self._job_ids.add(job_id)
+
+    def discard(self, job_id: JobID) -> None:
+        """It has ended, or is left to its end; idempotent."""
+        self._job_ids.discard(job_id)
+
+    def begin_heartbeats(self) -> None:
+        """As long as there are jobs; on the client's event loop."""
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.ensure_future(self._beat())
+
+    async def _beat(self) -> None:
+        clock = self._connection.rpc_service.clock
+        while self._job_ids:
+            next_time = clock.monotonic() + self._interval
+            try:
+                await self._connection.ask("report a heartbeat", self._report, self._interval)
+            except RpcError as error:
+                log.info("the Dispatcher does not hear that this client lives: %s", error)
+            await asyncio.sleep(max(0.0, next_time - clock.monotonic()))
+
+    async def _report(self, dispatcher: DispatcherGateway) -> None:
+        await dispatcher.heartbeat_from_client(tuple(self))

@@ -1,0 +1,109 @@
+"""What a program sets on its operators."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from flinkray.datastream.slot_sharing_group import SlotSharingGroup
+from flinkray.streaming.operator import ChainingStrategy
+from flinkray.streaming.transformations import OperatorTransformation, Transformation
+
+_Self = TypeVar("_Self", bound="OperatorSettings")
+_Stream = TypeVar("_Stream", bound="StreamSettings")
+
+
+class OperatorSettings:
+    """What can be set on the operator that a call made."""
+
+    _transformation: OperatorTransformation
+
+    def name(self: _Self, name: str) -> _Self:
+        """The operator's name, in plans, metrics and errors."""
+        self._transformation.name = name
+        return self
+
+    def uid(self: _Self, uid: str) -> _Self:
+        """An id under which the operator's state is kept, so that it is found again when the
+        program has changed.  Unique in a job."""
+        self._transformation.uid = uid
+        return self
+
+    def set_uid_hash(self: _Self, uid_hash: str) -> _Self:
+        """The same as 32 hexadecimal digits, as logs and snapshots show it."""
+        if len(uid_hash) != 32 or any(digit not in "0123456789abcdef" for digit in uid_hash):
+            raise ValueError(f"a uid hash has 32 lower-case hexadecimal digits, got {uid_hash!r}")
+        self._transformation.uid_hash = uid_hash
+        return self
+
+    def set_parallelism(self: _Self, parallelism: int) -> _Self:
+        """The number of subtasks.
+
+        Raises:
+            ValueError: less than 1, or other than 1 where an operator cannot be parallel.
+        """
+        if parallelism < 1:
+            raise ValueError(f"parallelism must be at least 1, got {parallelism}")
+        if self._transformation.non_parallel and parallelism != 1:
+            raise ValueError(f"{self._transformation.name} can only have parallelism 1")
+        self._transformation.parallelism = parallelism
+        return self
+
+    def set_description(self: _Self, description: str) -> _Self:
+        """A text for the execution plan."""
+        self._transformation.description = description
+        return self
+
+    def disable_chaining(self: _Self) -> _Self:
+        """Have a task of its own."""
+        self._transformation.chaining = ChainingStrategy.NEVER
+        return self
+
+    def slot_sharing_group(self: _Self, slot_sharing_group: str | SlotSharingGroup) -> _Self:
+        """The group whose slots the operator, and those after it, may run in."""
+        if isinstance(slot_sharing_group, SlotSharingGroup):
+            self._transformation.slot_sharing_group = slot_sharing_group.get_name()
+        else:
+            self._transformation.slot_sharing_group = slot_sharing_group
+        return self
+
+
+class StreamSettings(OperatorSettings):
+    """What can be set as well where records go on; not every stream is an operator's."""
+
+    _stream: Transformation
+
+    @property
+    def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
+        """The operator whose settings the calls change."""
+        stream = self._stream
+        if isinstance(stream, OperatorTransformation):
+            return stream
+        raise TypeError(
+            f"{stream.name} is no operator: names, ids, parallelism and the like are set on "
+            "operators, before or after it"
+        )
+
+    def set_max_parallelism(self: _Stream, max_parallelism: int) -> _Stream:
+        """The number of key groups: how far the operator can ever be scaled."""
+        if not 1 <= max_parallelism <= 1 << 15:
+            raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
+        self._transformation.max_parallelism = max_parallelism
+        return self
+
+    def force_non_parallel(self: _Stream) -> _Stream:
+        """Parallelism 1, whatever is set later."""
+        self._transformation.parallelism = self._transformation.max_parallelism = 1
+        self._transformation.non_parallel = True
+        return self
+
+    def set_buffer_timeout(self: _Stream, timeout_millis: int) -> _Stream:
+        """How long small batches may wait for more records; -1: until they are full."""
+        if timeout_millis < -1:
+            raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
+        self._transformation.buffer_timeout = timeout_millis
+        return self
+
+    def start_new_chain(self: _Stream) -> _Stream:
+        """Do not run in the task of the operator before."""
+        self._transformation.chaining = ChainingStrategy.HEAD
+        return self

@@ -1,0 +1,94 @@
+"""The first half of an aggregate in batch mode, in the tasks in front of the exchange by key: what
+travels is one row for each key that a task has seen, not every record.
+
+Where keys hardly repeat that would gain nothing: after a sample, batches are passed on as they
+come (Flink's SQL does so too: ``table.exec.local-hash-agg.adaptive.enabled``).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from flinkray.streaming.columnar.aggregate_state import AggregateState
+from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operator import StreamOperator
+
+SAMPLE = 500_000
+"""Records; Flink's default of
+``table.exec.local-hash-agg.adaptive.sampling-threshold``."""
+MOST_DISTINCT = 0.5
+"""Keys for each record of the sample; Flink's default of
+``table.exec.local-hash-agg.adaptive.distinct-value-rate-threshold``."""
+MOST_KEYS = 1 << 20
+"""That a task remembers: its memory is bounded."""
+
+
+class LocalAggregateOperator(StreamOperator):
+    """See the module.  Rows are passed on as they are; so are columns that cannot be aggregated,
+    about which the operator behind the exchange has to decide.
+
+    Args:
+        how: ``sum``, ``min`` or ``max``.
+        field: the aggregated column.
+        sample: records after which it is decided whether to go on.
+        most_keys: with more, what there is is passed on.
+    """
+
+    def __init__(
+        self, how: str, field: str, keys: Keys, sample: int = SAMPLE, most_keys: int = MOST_KEYS
+    ) -> None:
+        self._how = how
+        self._field = field
+        self._keys = keys
+        self._sample = sample
+        self._most_keys = most_keys
+
+    def open(self) -> None:
+        super().open()
+        self._state: AggregateState | None = None
+        self._records = 0
+        self._is_passing_on = False
+
+    def process_block(self, block: Block) -> None:
+        self._flush()
+        self.output.emit(block)
+
+    def process_columns(self, columns: Columns) -> None:
+        keys = self._keys.of_columns(columns)
+        names = columns.batch.schema.names
+        if keys is None or self._field not in names or self._field == self._keys.field:
+            self._flush()
+            self.output.emit_columns(columns)
+        elif len(columns):
+            self._take_in(columns, keys)
+
+    def _take_in(self, columns: Columns, keys: pa.Array) -> None:
+        batch = columns.batch
+        state = self._state
+        if state is None or state.schema != batch.schema:
+            self._flush()
+            assert self._keys.field is not None
+            state = AggregateState(self._how, self._field, self._keys.field, batch.schema)
+            self._state = state
+        if self._is_passing_on:
+            rows = state.as_results(batch)
+            self.output.emit_columns(Columns(rows, columns.timestamps, columns.origin))
+            return
+        state.add(batch, keys)
+        before = self._records
+        self._records += len(columns)
+        if len(state) > self._most_keys:
+            self._flush()
+        elif before < self._sample <= self._records and len(state) > MOST_DISTINCT * self._records:
+            self._is_passing_on = True
+            self._flush()
+
+    def finish(self) -> None:
+        self._flush()
+
+    def _flush(self) -> None:
+        """Put out what there is."""
+        state, self._state = self._state, None
+        if state is not None and len(state):
+            self.output.emit_columns(Columns(state.result()))

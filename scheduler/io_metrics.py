@@ -1,0 +1,60 @@
+"""What stream tasks have read and written, and how they have spent their time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.core.ids import ExecutionAttemptID
+from flinkray.core.message import message
+
+
+@message
+class IOMetrics:
+    """Of an attempt since it began, or the sum over the current attempts of a vertex.
+
+    Only what travels between tasks is counted.  None: the task reads from no other, as those of
+    sources, or writes to none.  Bytes are estimated where both tasks are in one process.
+    """
+
+    records_in: int | None
+    records_out: int | None
+    bytes_in: int | None
+    bytes_out: int | None
+    busy_ms: int
+    back_pressured_ms: int
+    """For which it had to wait for consumers to have room."""
+    idle_ms: int
+
+    @property
+    def elapsed_ms(self) -> int:
+        """All of its time."""
+        return self.busy_ms + self.back_pressured_ms + self.idle_ms
+
+
+@message
+class TaskIOMetrics:
+    """Of one attempt that runs."""
+
+    attempt_id: ExecutionAttemptID
+    metrics: IOMetrics
+
+
+def total(metrics: Iterable[IOMetrics]) -> IOMetrics | None:
+    """The sum; None of none."""
+    every = tuple(metrics)
+    if not every:
+        return None
+    return IOMetrics(
+        _sum(one.records_in for one in every),
+        _sum(one.records_out for one in every),
+        _sum(one.bytes_in for one in every),
+        _sum(one.bytes_out for one in every),
+        sum(one.busy_ms for one in every),
+        sum(one.back_pressured_ms for one in every),
+        sum(one.idle_ms for one in every),
+    )
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None

@@ -1,0 +1,202 @@
+"""One TaskExecutor; its ResourceManager and JobMasters only record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from flinkray.actors.cluster_services import ClusterServices
+from flinkray.actors.gateways import (
+    JobMasterGateway,
+    ResourceManagerGateway,
+    TaskExecutorGateway,
+)
+from flinkray.actors.messages import (
+    ClusterArguments,
+    TaskExecutorRegistrationSuccess,
+    TaskExecutorToJobMasterRegistrationSuccess,
+    WantedSlot,
+)
+from flinkray.actors.task_executor import TaskExecutor
+from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.task_executor_host import TaskExecutorHost
+from flinkray.actors.task_runners import TaskRunner
+from flinkray.core.errors import SlotAllocationError
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    InstanceID,
+    JobID,
+    JobMasterId,
+    JobVertexID,
+    ResourceID,
+    ResourceManagerId,
+    WorkerGroupId,
+)
+from flinkray.ha import (
+    HighAvailabilityServices,
+)
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.scheduler.slots import SlotOffer, SlotOfferAnswer, SlotReport
+from flinkray.scheduler.tasks import TaskDeploymentDescriptor
+from flinkray.testing import TestingGateway
+from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, number
+
+NAME = ResourceID("TaskExecutor-1")
+RM_NAME = ResourceID("ResourceManager")
+A, B = number(AllocationID, 10), number(AllocationID, 11)
+JOB = number(JobID, 1)
+MASTER, NEXT_MASTER = number(JobMasterId, 1), number(JobMasterId, 2)
+
+
+class TestingRunner(TaskRunner):
+    """Tasks run until they are cancelled or ended by the test; cleaning waits for ``may_clean``."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.cleaned: list[JobID] = []
+        self.may_clean = asyncio.Event()
+        self.may_clean.set()
+        self.failures: dict[ExecutionAttemptID, asyncio.Future[None]] = {}
+        self.is_stubborn = False
+        """Whether being cancelled does not end a task."""
+
+    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+        end = asyncio.get_running_loop().create_future()
+        self.failures[descriptor.attempt_id] = end
+        if not self.is_stubborn:
+            await end
+        while not end.done():
+            try:
+                await asyncio.shield(end)
+            except asyncio.CancelledError:
+                continue
+        await end
+
+    async def clean_up(self, job_id: JobID) -> None:
+        await self.may_clean.wait()
+        self.cleaned.append(job_id)
+
+
+class Bench:
+    """A TaskExecutor of two slots and those it talks to, each in a process of its own."""
+
+    def __init__(self, storage: Path, configuration: dict[str, str] | None = None) -> None:
+        self.network = LocalNetwork()
+        self.client = LocalRpcService("client", self.network)
+        self.cluster = ClusterArguments("test", configuration or {}, str(storage))
+        self.runner = TestingRunner()
+        self.leaders: HighAvailabilityServices | None = None
+        """In place of those without an election."""
+        self.instances = 0
+
+    def start_resource_manager(
+        self, token: ResourceManagerId = RM_TOKEN
+    ) -> TestingGateway[ResourceManagerGateway]:
+        self.manager_service = LocalRpcService(RM_NAME, self.network)
+        self.manager = TestingGateway(ResourceManagerGateway, token).lenient()
+        self.manager.start(self.manager_service, "resourcemanager")
+        self.manager.on(ResourceManagerGateway.register_task_executor).calling(self._registered)
+        return self.manager
+
+    def _registered(self, registration: object) -> TaskExecutorRegistrationSuccess:
+        self.instances += 1
+        return TaskExecutorRegistrationSuccess(self.instance(self.instances), RM_NAME)
+
+    @staticmethod
+    def instance(count: int) -> InstanceID:
+        return number(InstanceID, count)
+
+    async def start_task_executor(self) -> TaskExecutorGateway:
+        service = LocalRpcService(NAME, self.network)
+        arguments = TaskExecutorArguments(
+            resource_id=NAME,
+            worker_group=WorkerGroupId("g"),
+            bundle_index=0,
+            total_profile=ONE_CPU.times(2),
+            number_of_slots=2,
+            cluster=self.cluster,
+        )
+        services = ClusterServices.create(service, self.cluster)
+        if self.leaders is not None:
+            services = replace(services, high_availability=self.leaders)
+        self.endpoint = TaskExecutor(
+            service,
+            services,
+            arguments,
+            TaskExecutorHost(NodeAddress("node-0", "127.0.0.1"), 1, None),
+            {"testing": self.runner},
+        )
+        self.endpoint.start()
+        await asyncio.sleep(0)
+        return await self.client.connect(self.endpoint.address, TaskExecutorGateway)
+
+    async def start(self) -> TaskExecutorGateway:
+        """Both, registered."""
+        self.start_resource_manager()
+        executor = await self.start_task_executor()
+        await self.manager.wait_for(ResourceManagerGateway.send_slot_report)
+        return executor
+
+    def start_job_master(
+        self, token: JobMasterId = MASTER, name: str = "JobMaster-1"
+    ) -> TestingGateway[JobMasterGateway]:
+        service = LocalRpcService(name, self.network)
+        master = TestingGateway(JobMasterGateway, token).lenient()
+        master.start(service, "jobmaster")
+        success = TaskExecutorToJobMasterRegistrationSuccess(ResourceID(name))
+        master.on(JobMasterGateway.register_task_executor).returning(success)
+        master.on(JobMasterGateway.offer_slots).calling(accept_all)
+        return master
+
+    async def request(
+        self,
+        executor: TaskExecutorGateway,
+        index: int,
+        allocation: AllocationID,
+        *,
+        job_id: JobID = JOB,
+        master: JobMasterId = MASTER,
+        address: str = "JobMaster-1/jobmaster",
+        manager: ResourceManagerId = RM_TOKEN,
+    ) -> None:
+        (answer,) = await executor.request_slots(
+            (WantedSlot(index, allocation, ONE_CPU),), job_id, address, master, manager
+        )
+        if answer.refusal is not None:
+            raise SlotAllocationError(answer.refusal)
+
+    async def latest_report(self, executor: TaskExecutorGateway) -> SlotReport:
+        count = len(self.manager.calls_of(ResourceManagerGateway.heartbeat_from_task_executor))
+        await executor.heartbeat_from_resource_manager(RM_NAME)
+        _, report, _ = await self.manager.wait_for(
+            ResourceManagerGateway.heartbeat_from_task_executor, count + 1
+        )
+        return report  # type: ignore[no-any-return]
+
+
+def accept_all(_: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+    return SlotOfferAnswer(tuple(offer.allocation_id for offer in offers))
+
+
+def accept_only(allocation: AllocationID) -> Callable[..., SlotOfferAnswer]:
+    def answer(_: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+        taken = [offer.allocation_id for offer in offers if offer.allocation_id == allocation]
+        return SlotOfferAnswer(tuple(taken))
+
+    return answer
+
+
+def task(
+    allocation: AllocationID, attempt: int = 0, kind: str = "testing"
+) -> TaskDeploymentDescriptor:
+    attempt_id = ExecutionAttemptID(ExecutionVertexID(number(JobVertexID, 1), 0), attempt)
+    return TaskDeploymentDescriptor(JOB, "job", attempt_id, "task", 1, allocation, kind)
+
+
+def allocations(report: SlotReport) -> list[AllocationID | None]:
+    return [slot.allocation_id for slot in report.slots]

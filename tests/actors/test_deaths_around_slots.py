@@ -1,0 +1,250 @@
+"""What random deaths have brought to light among those who have slots and drivers, and in what
+they register."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.core.ids import (
+    AllocationID,
+    FencingToken,
+    JobMasterId,
+    ResourceID,
+    WorkerGroupId,
+)
+from flinkray.rpc import RegistrationFailure
+from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart
+from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.states import JobStatus
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.simulation import SimulatedProcess
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.bad_moments import (
+    NODE,
+    RUNS,
+    dispatcher_is_back,
+    losing,
+    on_cluster,
+    start_slowly,
+    starts_of,
+    until_executing,
+    until_up,
+)
+from tests.actors.chaos_cluster import ChaosCluster
+from tests.actors.resource_cluster import ONE_CPU, ResourceCluster, number
+
+
+@on_cluster(NODE)
+async def test_slot_pool_that_dies_while_it_starts_is_followed_by_another(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 6.  It was the end of the JobMaster."""
+    start_slowly(cluster, "SlotPool", 0.3)
+    job = scripted_job(["register", "finish"], restart_strategy=NoRestart())
+    job_id = await cluster.submit(job)
+    await until_up(cluster, "SlotPool")
+    cluster.crash("SlotPool")
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "JobMaster") == 1
+    assert starts_of(cluster, "SlotPool") == 2
+
+
+@on_cluster(NODE)
+async def test_new_slot_pool_knows_task_executors_that_registered_before_it_was_there(
+    cluster: ChaosCluster,
+) -> None:
+    """Their offers were refused, and they could not register a second time."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    start_slowly(cluster, "SlotPool", 2.0)
+    cluster.crash("SlotPool")
+    await asyncio.sleep(0.1)
+
+    await asyncio.wait_for(until_executing(cluster, job_id), 10)
+    assert len(cluster.workers.starts) == 2
+
+
+@on_cluster(NODE)
+async def test_hung_slot_pool_is_replaced(cluster: ChaosCluster) -> None:
+    """Nobody noticed, and its job got no slot any more."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    cluster.simulation.hang(cluster.processes("SlotPool")[0])
+
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 100, "another SlotPool")
+    await until_executing(cluster, job_id)
+
+
+@on_cluster(NODE)
+async def test_slot_pool_that_misses_what_its_job_master_says_is_replaced(
+    cluster: ChaosCluster,
+) -> None:
+    """It never learned of the ResourceManager, and its job waited for ever."""
+    cluster.crash("ResourceManager")
+    cluster.set_conditions(restart=(10.0, 10.0))
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await eventually(lambda: cluster.network.services.get("ResourceManager"), 20, "it is back")
+    (pool,), (master,) = cluster.processes("SlotPool"), cluster.processes("JobMaster")
+    partition = cluster.simulation.partition([master], [pool], one_way=True)
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 100, "another SlotPool")
+    cluster.simulation.heal(partition)
+
+    await until_executing(cluster, job_id)
+
+
+@on_cluster(NODE)
+async def test_resource_manager_that_is_lost_and_back_while_a_slot_pool_starts_is_known_to_it(
+    cluster: ChaosCluster,
+) -> None:
+    """It was told of the loss when it was there at last, and declared nothing any more."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    start_slowly(cluster, "SlotPool", 10.0)
+    cluster.crash("SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 5, "another SlotPool")
+    cluster.crash("ResourceManager")
+
+    await asyncio.sleep(12)
+    await until_executing(cluster, job_id)
+
+
+@on_cluster(NODE)
+async def test_hung_spark_driver_is_replaced(cluster: ChaosCluster) -> None:
+    """Its job ran for ever."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    await until_executing(cluster, job_id)
+    cluster.simulation.hang(cluster.processes("SparkDriver")[0])
+
+    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 100, "another driver")
+    await until_executing(cluster, job_id)
+    assert len(cluster.processes("SparkDriver")) == 1
+
+
+@on_cluster(NODE)
+async def test_slot_pool_whose_news_are_lost_is_replaced(cluster: ChaosCluster) -> None:
+    """Its JobMaster waited for slots that the pool had."""
+    with losing(cluster, "slots_changed") as lost:
+        restarts = FixedDelayRestart(1, 0.0)
+        job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=restarts))
+        await until_executing(cluster, job_id)
+
+    assert lost
+    assert starts_of(cluster, "SlotPool") == 2
+
+
+@on_cluster(NODE)
+async def test_spark_driver_that_cannot_be_connected_to_is_not_left_behind(
+    cluster: ChaosCluster,
+) -> None:
+    """It ran on, beside the driver of the next attempt."""
+    job = scripted_job(RUNS, restart_strategy=FixedDelayRestart(5, 0.0))
+    await cluster.submit(job)
+
+    def cut(process: SimulatedProcess) -> None:
+        if process.kind == "SparkDriver" and process.is_alive and not cuts:
+            (master,) = cluster.processes("JobMaster")
+            cuts.append(cluster.simulation.partition([master], [process.name]))
+
+    cuts: list[object] = []
+    cluster.simulation.listeners.append(cut)
+    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 100, "another driver")
+    await until_executing(cluster, job.job_id)
+
+    assert len(cluster.processes("SparkDriver")) == 1
+
+
+@on_cluster(NODE)
+async def test_slots_of_a_lost_task_executor_are_not_used_when_a_late_report_lists_them(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 41.  All restarts of the job were used up at one moment."""
+    cluster.workers.nodes.clear()
+    job = scripted_job(RUNS, parallelism=1, restart_strategy=NoRestart())
+    await cluster.submit(job)
+    await until_up(cluster, "SlotPool")
+    await asyncio.sleep(0.5)
+    name = cluster.processes("JobMaster")[0]
+    (endpoint,) = cluster.network.services[name].endpoints()
+    token = getattr(endpoint, "fencing_token", None)
+    assert isinstance(token, FencingToken)
+    master = await cluster.client.connect(endpoint.address, JobMasterGateway, token)
+    lost = WorkerLocation(
+        ResourceID("lost"), "lost/taskexecutor", "node", "127.0.0.1", 1, WorkerGroupId("g"), 0
+    )
+
+    slot = AllocatedSlot(number(AllocationID, 1), 0, ONE_CPU, lost)
+    await master.slots_changed(1, 1, (slot,), (), ())
+
+    details = await cluster.details(job.job_id)
+    assert (details.status, details.exceptions) == (JobStatus.RUNNING, ())
+
+
+@on_cluster()
+async def test_what_a_dead_resource_manager_said_of_shortages_is_forgotten(
+    cluster: ChaosCluster,
+) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+
+    async def reason() -> str:
+        return (await cluster.details(job_id)).pending_reason or ""
+
+    async def is_explained() -> bool:
+        return "no nodes" in await reason()
+
+    await eventually(is_explained, 10, "the ResourceManager's reason")
+    cluster.set_conditions(restart=(60.0, 60.0))
+    cluster.crash("ResourceManager")
+    await asyncio.sleep(0.1)
+
+    assert "0 of 2 slots" in await reason()
+
+
+@on_virtual_time
+async def test_registration_of_a_dead_job_master_does_not_replace_its_successors(
+    tmp_path: Path,
+) -> None:
+    """Seed 28.  The call had been sent before the death, and the connection back reached the new
+    process at the same address: its requirements were refused from then on."""
+    cluster = ResourceCluster(tmp_path, ONE_CPU)
+    manager = await cluster.start_resource_manager()
+    present = cluster.job(1, attempt=1)
+    await present.register()
+
+    answer = await manager.register_job_master(
+        number(JobMasterId, 1000), present.resource_id, present.address, present.job_id
+    )
+
+    assert isinstance(answer, RegistrationFailure)
+    await present.declare(1)
+    await present.has_slots(1)
+
+
+@on_cluster(NODE)
+async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_successor_is_there(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 1259 with slow messages.  The watch was set up by address and found the successor, at
+    which the JobMaster never registered: no cancel reached the job any more."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    cluster.set_conditions(latency=(0.1, 0.1))
+    cluster.crash("Dispatcher")
+
+    def registered() -> bool:
+        return any(
+            line.endswith("jobmaster: registered at Dispatcher/dispatcher")
+            for line in cluster.log_lines[seen:]
+        )
+
+    seen = len(cluster.log_lines)
+    await eventually(registered, 30, "the JobMaster at the new Dispatcher")
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+    await asyncio.sleep(5)
+    await (await cluster.dispatcher()).cancel_job(job_id)
+
+    assert (await asyncio.wait_for(cluster.result(job_id), 10)).status is JobStatus.CANCELED

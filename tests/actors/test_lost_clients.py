@@ -1,0 +1,224 @@
+"""Jobs that end with their client: when it is missed, what follows, and when nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.actors.client_leases import ClientLeases
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.client.job_result import JobExecutionResult
+from flinkray.client.python_job import python_job
+from flinkray.core.errors import JobCancelledError, RpcError
+from flinkray.core.ids import JobID
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
+from flinkray.rpc.proxy import asks_within
+from flinkray.scheduler.job_graph import AttachedClient, JobGraph
+from flinkray.scheduler.states import JobStatus
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.simulated_cluster import SimulatedCluster
+from flinkray.testing.simulation import Simulation, simulate
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.bad_moments import RUNS
+from tests.actors.conftest import QUICK
+from tests.actors.test_python_jobs import finishing, until_running, waiting
+
+ONE, TWO = JobID(b"the first job   "), JobID(b"the second job  ")
+CLIENT = AttachedClient("a program, process 7 on a node", 180.0, "nobody else can read its results")
+CAUSE = (
+    "its client, a program, process 7 on a node, is lost: nothing was heard of it for 180 s "
+    "(client.heartbeat.timeout); the job is cancelled, because nobody else can read its results"
+)
+
+
+class Missing:
+    """Leases, and the times at which clients were missed."""
+
+    def __init__(self) -> None:
+        service = LocalRpcService("Dispatcher", LocalNetwork())
+        endpoint = RpcEndpoint(service, "dispatcher")
+        endpoint.start()
+        self.missed: list[tuple[JobID, float]] = []
+        self.leases = ClientLeases(
+            endpoint, lambda job_id: self.missed.append((job_id, service.clock.monotonic()))
+        )
+
+
+# --- when a client is missed ----------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_silence_is_counted_from_the_last_sign_of_life_for_each_job_by_its_own_timeout() -> (
+    None
+):
+    all_of = Missing()
+    all_of.leases.begin(ONE, 180.0)
+    all_of.leases.begin(TWO, 20.0)
+    for _ in range(3):
+        await asyncio.sleep(15)
+        all_of.leases.heard_of((TWO, ONE))
+    await asyncio.sleep(19)
+    assert all_of.missed == []
+    await asyncio.sleep(600)
+    assert all_of.missed == [(TWO, 45 + 20), (ONE, 45 + 180)]
+
+
+@on_virtual_time
+async def test_the_client_of_a_job_that_has_ended_is_not_missed() -> None:
+    all_of = Missing()
+    all_of.leases.begin(ONE, 10.0)
+    all_of.leases.end(ONE)
+    all_of.leases.end(ONE)
+    all_of.leases.heard_of((ONE,))
+    await asyncio.sleep(60)
+    all_of.leases.begin(TWO, 10.0)
+    all_of.leases.stop()
+    await asyncio.sleep(60)
+    assert all_of.missed == []
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+def reading(job: JobGraph) -> JobGraph:
+    """The same, with a client that it ends with."""
+    return replace(job, client=CLIENT)
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path, job: JobGraph) -> AsyncIterator[MiniCluster]:
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        await cluster.submit(job)
+        await until_running(cluster, job.job_id)
+        yield cluster
+
+
+async def status_after(cluster: MiniCluster, seconds: float, job: JobGraph) -> JobStatus:
+    await asyncio.sleep(seconds)
+    return await cluster.status(job.job_id)
+
+
+@on_virtual_time
+async def test_a_job_whose_client_is_silent_is_cancelled_and_says_why(tmp_path: Path) -> None:
+    job = reading(python_job(waiting()))
+    async with running(tmp_path, job) as cluster:
+        assert await status_after(cluster, 170, job) is JobStatus.RUNNING
+        result = await cluster.result(job.job_id)
+        assert result.status is JobStatus.CANCELED
+        assert [e.text for e in (await cluster.details(job.job_id)).exceptions] == [CAUSE]
+        with pytest.raises(JobCancelledError) as cancelled:
+            JobExecutionResult.of(result)
+        assert str(cancelled.value) == f"job {job.job_id}: was cancelled: {CAUSE}"
+
+
+@on_virtual_time
+async def test_a_job_goes_on_as_long_as_its_client_is_heard_of(tmp_path: Path) -> None:
+    job = reading(python_job(waiting()))
+    async with running(tmp_path, job) as cluster:
+        dispatcher = await cluster.dispatcher()
+        for _ in range(20):
+            assert await status_after(cluster, 150, job) is JobStatus.RUNNING
+            await dispatcher.heartbeat_from_client((TWO, job.job_id))
+
+
+@on_virtual_time
+async def test_a_job_without_a_client_and_one_that_was_cancelled_miss_none(tmp_path: Path) -> None:
+    job, other = python_job(waiting()), reading(python_job(waiting()))
+    async with running(tmp_path, job) as cluster:
+        dispatcher = await cluster.dispatcher()
+        await cluster.submit(other)
+        await dispatcher.cancel_job(other.job_id)
+        assert (await cluster.result(other.job_id)).cancel_cause is None
+        assert await status_after(cluster, 1800, job) is JobStatus.RUNNING
+        finished = await cluster.submit(reading(python_job(finishing())))
+        assert (await cluster.result(finished)).status is JobStatus.FINISHED
+        await asyncio.sleep(600)
+        for job_id in (other.job_id, finished):
+            assert (await cluster.details(job_id)).exceptions == ()
+
+
+async def replace_dispatcher(cluster: MiniCluster) -> None:
+    cluster.crash("Dispatcher")
+
+    async def answers() -> bool:
+        return bool(await (await cluster.dispatcher()).list_jobs())
+
+    await eventually(answers, 30, "a new Dispatcher")
+
+
+@on_virtual_time
+async def test_a_new_dispatcher_gives_each_client_the_whole_time_again(tmp_path: Path) -> None:
+    job = reading(python_job(waiting()))
+    async with running(tmp_path, job) as cluster:
+        for _ in range(5):
+            assert await status_after(cluster, 170, job) is JobStatus.RUNNING
+            await replace_dispatcher(cluster)
+        assert await status_after(cluster, 170, job) is JobStatus.RUNNING
+        result = await cluster.result(job.job_id)
+        assert (result.status, result.cancel_cause) == (JobStatus.CANCELED, CAUSE)
+
+
+def slow_to_end() -> Callable[[Any], Awaitable[None]]:
+    async def lingers(context: Any) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0.9)
+
+    return lingers
+
+
+async def is_missed(cluster: MiniCluster, job: JobGraph) -> bool:
+    dispatcher = await cluster.dispatcher()
+    return [e.text for e in await dispatcher.request_job_exceptions(job.job_id)] == [CAUSE]
+
+
+@on_virtual_time
+async def test_why_a_job_was_cancelled_outlives_the_dispatcher_that_missed_its_client(
+    tmp_path: Path,
+) -> None:
+    job = reading(python_job(slow_to_end()))
+    async with running(tmp_path, job) as cluster:
+        await eventually(lambda: is_missed(cluster, job), 300, "that the client is missed")
+        await replace_dispatcher(cluster)
+        assert await cluster.status(job.job_id) is JobStatus.CANCELLING
+        result = await cluster.result(job.job_id)
+        assert (result.status, result.cancel_cause) == (JobStatus.CANCELED, CAUSE)
+        assert [e.text for e in (await cluster.details(job.job_id)).exceptions] == [CAUSE]
+
+
+async def keep_saying_that_it_lives(cluster: SimulatedCluster, job_id: JobID) -> None:
+    while True:
+        with contextlib.suppress(RpcError), asks_within(5):
+            dispatcher: DispatcherGateway = await cluster.dispatcher()
+            await dispatcher.heartbeat_from_client((job_id,))
+        await asyncio.sleep(10)
+
+
+@simulate(seeds=10)
+async def test_a_dispatcher_that_stood_still_reads_its_mail_before_it_misses_a_client(
+    simulation: Simulation,
+) -> None:
+    cluster = SimulatedCluster(simulation)
+    await cluster.start()
+    job = scripted_job(RUNS)
+    client = replace(CLIENT, heartbeat_timeout=60.0)
+    await cluster.submit(replace(job, client=client))
+    living = asyncio.ensure_future(keep_saying_that_it_lives(cluster, job.job_id))
+    for _ in range(3):
+        await asyncio.sleep(60)
+        simulation.hang("Dispatcher")
+        await asyncio.sleep(59)
+        simulation.resume("Dispatcher")
+    await asyncio.sleep(60)
+    assert await cluster.status(job.job_id) is JobStatus.RUNNING
+    living.cancel()
+    assert (await cluster.result(job.job_id)).status is JobStatus.CANCELED

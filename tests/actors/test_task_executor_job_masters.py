@@ -1,0 +1,223 @@
+"""What a TaskExecutor does for its JobMasters, and when they die: slots compared, tasks run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.gateways import (
+    JobMasterGateway,
+    ResourceManagerGateway,
+)
+from flinkray.actors.messages import (
+    AllocatedSlotReport,
+)
+from flinkray.actors.task_errors import TaskError
+from flinkray.core.errors import SlotAllocationError
+from flinkray.core.ids import (
+    AllocationID,
+    ResourceID,
+)
+from flinkray.rpc import RegistrationRejection
+from flinkray.scheduler.states import ExecutionState
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import number
+from tests.actors.task_executor_under_test import (
+    JOB,
+    MASTER,
+    NAME,
+    NEXT_MASTER,
+    A,
+    B,
+    Bench,
+    allocations,
+    task,
+)
+
+# --- JobMasters -----------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_dead_job_masters_slots_are_freed_and_the_resource_manager_told(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await executor.submit_task(task(A), MASTER)
+    bench.network.crash("JobMaster-1")
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
+    assert bench.client.clock.monotonic() < 1
+    assert bench.runner.cleaned == [JOB]
+    assert allocations(await bench.latest_report(executor)) == [None, None]
+
+
+@on_virtual_time
+async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_path: Path) -> None:
+    """TM-15"""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await first.wait_for(JobMasterGateway.offer_slots)
+    await executor.submit_task(task(A), MASTER)
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
+    _, offers = await second.wait_for(JobMasterGateway.offer_slots)
+    assert [offer.allocation_id for offer in offers] == [B]
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
+    with pytest.raises(TaskError, match="does not lead the job here"):
+        await executor.submit_task(task(B, attempt=1), MASTER)
+    await executor.submit_task(task(B), NEXT_MASTER)
+
+
+@on_virtual_time
+async def test_end_of_a_past_job_masters_task_is_not_reported_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """JM-18.  Each counts its attempts from 0: the next one took it for the end of its own."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await first.wait_for(JobMasterGateway.offer_slots)
+    bench.runner.is_stubborn = True
+    await executor.submit_task(task(A), MASTER)
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
+    await second.wait_for(JobMasterGateway.offer_slots)
+    with pytest.raises(TaskError, match="of a past JobMaster has not ended here yet"):
+        await executor.submit_task(task(B), NEXT_MASTER)
+    bench.runner.failures[task(A).attempt_id].set_exception(TaskError("at last"))
+    await asyncio.sleep(1)
+
+    assert second.calls_of(JobMasterGateway.update_task_execution_states) == []
+    await executor.submit_task(task(B), NEXT_MASTER)
+
+
+@on_virtual_time
+async def test_a_silent_job_master_is_told_goodbye_and_registered_at_again(tmp_path: Path) -> None:
+    """TM-05"""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    bench.runner.may_clean.clear()
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await executor.submit_task(task(A), MASTER)
+    resource_id, reason = await master.wait_for(JobMasterGateway.disconnect_task_executor)
+    assert resource_id == NAME
+    assert "no heartbeat" in reason
+    assert 50 <= bench.client.clock.monotonic() < 51
+    await master.wait_for(JobMasterGateway.register_task_executor, 2)
+    assert bench.client.clock.monotonic() < 52
+
+
+@on_virtual_time
+async def test_a_job_master_that_rejects_the_registration_gets_no_slots(tmp_path: Path) -> None:
+    """TM-17"""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    master.on(JobMasterGateway.register_task_executor).returning(
+        RegistrationRejection("I run another job")
+    )
+    await bench.request(executor, 0, A)
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
+    assert bench.client.clock.monotonic() < 1
+    assert master.calls_of(JobMasterGateway.offer_slots) == []
+
+
+@on_virtual_time
+async def test_slots_of_both_sides_are_compared_in_heartbeats(tmp_path: Path) -> None:
+    """TM-16"""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await bench.request(executor, 1, B)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await executor.submit_task(task(A), MASTER)
+    await executor.submit_task(task(B, attempt=1), MASTER)
+    only_there = number(AllocationID, 12)
+    report = AllocatedSlotReport(JOB, (A, only_there))
+    await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), report)
+    name, lost, _ = await master.wait_for(JobMasterGateway.fail_slot)
+    assert (name, lost) == (NAME, only_there)
+    assert allocations(await bench.latest_report(executor)) == [A, B], "one report may be late"
+    await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), report)
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
+    assert allocations(await bench.latest_report(executor)) == [A, None]
+    _, payload = await master.wait_for(JobMasterGateway.heartbeat_from_task_executor)
+    assert set(payload.attempts) == {task(A).attempt_id, task(B, attempt=1).attempt_id}
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_cancelled_task_is_reported_and_the_other_one_runs_on(tmp_path: Path) -> None:
+    """TM-26"""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await bench.request(executor, 1, B)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    first, second = task(A), task(B, attempt=1)
+    await executor.submit_task(first, MASTER)
+    await executor.submit_task(second, MASTER)
+    with pytest.raises(TaskError, match="does not lead"):
+        await executor.cancel_task(first.attempt_id, NEXT_MASTER)
+    await executor.cancel_task(first.attempt_id, MASTER)
+    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    assert (state.attempt_id, state.state) == (first.attempt_id, ExecutionState.CANCELED)
+    await executor.cancel_task(first.attempt_id, MASTER)  # it does not run any more
+    await asyncio.sleep(1)
+    assert len(master.calls_of(JobMasterGateway.update_task_execution_states)) == 1
+    assert allocations(await bench.latest_report(executor)) == [A, B], "the slot stays the job's"
+
+
+@on_virtual_time
+async def test_a_failed_task_is_reported_with_its_cause(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await executor.submit_task(task(A), MASTER)
+    await asyncio.sleep(0.1)
+    bench.runner.failures[task(A).attempt_id].set_exception(TaskError("the disk is full"))
+    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    assert (state.state, state.failure) == (ExecutionState.FAILED, "the disk is full")
+
+
+@on_virtual_time
+async def test_a_task_of_an_unknown_kind_or_a_past_master_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    with pytest.raises(TaskError, match=r"of kind 'cobol'; this TaskExecutor runs \['testing'\]"):
+        await executor.submit_task(task(A, kind="cobol"), MASTER)
+    with pytest.raises(TaskError, match="does not lead the job here"):
+        await executor.submit_task(task(A), NEXT_MASTER)
+    await executor.submit_task(task(A), MASTER)
+    with pytest.raises(SlotAllocationError, match="already"):
+        await executor.submit_task(task(A), MASTER)
+
+
+@on_virtual_time
+async def test_it_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
+    """TM-18"""
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await executor.submit_task(task(A), MASTER)
+    bench.runner.may_clean.clear()
+    stopped = bench.endpoint.close()
+    await asyncio.sleep(2)
+    assert not stopped.done()
+    with pytest.raises(SlotAllocationError, match="shutting down"):
+        await bench.request(executor, 1, B)
+    bench.runner.may_clean.set()
+    await stopped
+    assert bench.runner.cleaned == [JOB]
+    assert bench.manager.calls_of(ResourceManagerGateway.disconnect_task_executor) == [
+        (NAME, "it stops")
+    ]

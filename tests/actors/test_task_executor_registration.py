@@ -1,0 +1,182 @@
+"""A TaskExecutor finds, leaves and follows its ResourceManager and leading JobMasters."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.gateways import (
+    JobMasterGateway,
+    ResourceManagerGateway,
+)
+from flinkray.actors.messages import (
+    TaskExecutorRegistrationSuccess,
+)
+from flinkray.actors.registration_timeout import RegistrationTimeoutError
+from flinkray.core.errors import RecipientUnreachableError
+from flinkray.core.ids import (
+    ResourceManagerId,
+)
+from flinkray.rpc import LocalRpcService, RegistrationRejection
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.leaders import ManualLeaders
+from tests.actors.resource_cluster import RM_ADDRESS, RM_TOKEN, number
+from tests.actors.task_executor_under_test import (
+    MASTER,
+    NAME,
+    RM_NAME,
+    A,
+    Bench,
+    allocations,
+    task,
+)
+
+
+@on_virtual_time
+async def test_it_registers_at_once_and_sends_its_slots(tmp_path: Path) -> None:
+    """TM-01"""
+    bench = Bench(tmp_path)
+    await bench.start()
+    assert bench.client.clock.monotonic() < 0.1
+    [(registration,)] = bench.manager.calls_of(ResourceManagerGateway.register_task_executor)
+    assert registration.location == bench.endpoint.location
+    assert registration.number_of_slots == 2
+    [(name, instance, report)] = bench.manager.calls_of(ResourceManagerGateway.send_slot_report)
+    assert (name, instance) == (NAME, bench.instance(1))
+    assert allocations(report) == [None, None]
+
+
+@on_virtual_time
+async def test_it_registers_anew_when_its_resource_manager_restarts(tmp_path: Path) -> None:
+    """TM-01, TM-06"""
+    bench = Bench(tmp_path)
+    await bench.start()
+    bench.network.crash(RM_NAME)
+    await asyncio.sleep(5)
+    bench.start_resource_manager()
+    _, instance, _ = await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
+    assert instance == bench.instance(2)
+    await asyncio.sleep(200)
+    assert len(bench.manager.calls_of(ResourceManagerGateway.register_task_executor)) > 1, (
+        "heartbeats time out later"
+    )
+
+
+@on_virtual_time
+async def test_a_silent_resource_manager_is_left_and_registered_at_again(tmp_path: Path) -> None:
+    """TM-04"""
+    bench = Bench(tmp_path)
+    await bench.start()
+    _, reason = await bench.manager.wait_for(ResourceManagerGateway.disconnect_task_executor)
+    assert "no heartbeat from it for 50 s" in reason
+    assert 50 <= bench.client.clock.monotonic() < 51
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
+    assert bench.client.clock.monotonic() < 52
+
+
+@on_virtual_time
+async def test_it_registers_again_when_the_resource_manager_disconnects_it(tmp_path: Path) -> None:
+    """TM-04"""
+    bench = Bench(tmp_path)
+    executor = await bench.start()
+    await executor.disconnect_resource_manager("no heartbeat")
+    _, instance, _ = await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
+    assert instance == bench.instance(2)
+
+
+@on_virtual_time
+async def test_a_refused_slot_report_makes_it_register_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.start_resource_manager()
+    bench.manager.on(ResourceManagerGateway.send_slot_report).raising(
+        RecipientUnreachableError("who are you?")
+    )
+    await bench.start_task_executor()
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
+    assert len(bench.manager.calls_of(ResourceManagerGateway.register_task_executor)) >= 2
+
+
+@on_virtual_time
+async def test_it_ends_itself_when_it_finds_no_resource_manager(tmp_path: Path) -> None:
+    """TM-07"""
+    bench = Bench(tmp_path)
+    await bench.start_task_executor()
+    with pytest.raises(RegistrationTimeoutError, match="within 300 s"):
+        await bench.endpoint.terminated
+    assert bench.client.clock.monotonic() == pytest.approx(300, abs=1)
+
+
+@on_virtual_time
+async def test_it_ends_itself_when_a_lost_resource_manager_stays_away(tmp_path: Path) -> None:
+    """TM-07"""
+    bench = Bench(tmp_path, {"taskmanager.registration.timeout": "20 s"})
+    await bench.start()
+    await asyncio.sleep(30)
+    bench.network.crash(RM_NAME)
+    with pytest.raises(RegistrationTimeoutError, match="within 20 s"):
+        await bench.endpoint.terminated
+    assert bench.client.clock.monotonic() == pytest.approx(50, abs=1)
+
+
+@on_virtual_time
+async def test_it_ends_itself_when_the_resource_manager_rejects_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.start_resource_manager()
+    bench.manager.on(ResourceManagerGateway.register_task_executor).returning(
+        RegistrationRejection("we shut down")
+    )
+    await bench.start_task_executor()
+    await bench.endpoint.terminated
+
+
+@on_virtual_time
+async def test_it_follows_a_change_of_the_leading_resource_manager(tmp_path: Path) -> None:
+    """TM-01, TM-06"""
+    bench = Bench(tmp_path)
+    bench.leaders = leaders = ManualLeaders(bench.client.executor)
+    first = bench.start_resource_manager()
+    await bench.start_task_executor()
+    await asyncio.sleep(10)
+    assert first.calls == [], "nobody leads yet"
+    leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
+    await first.wait_for(ResourceManagerGateway.send_slot_report)
+    leaders.manager.tell(None, None)
+    await asyncio.sleep(100)
+    assert first.calls_of(ResourceManagerGateway.disconnect_task_executor) == [], (
+        "it is not monitored any more"
+    )
+    assert len(first.calls_of(ResourceManagerGateway.register_task_executor)) == 1
+    service = LocalRpcService("ResourceManager-2", bench.network)
+    token = number(ResourceManagerId, 2)
+    second = TestingGateway(ResourceManagerGateway, token).lenient()
+    second.start(service, "resourcemanager")
+    success = TaskExecutorRegistrationSuccess(bench.instance(5), RM_NAME)
+    second.on(ResourceManagerGateway.register_task_executor).returning(success)
+    leaders.manager.tell("ResourceManager-2/resourcemanager", token)
+    _, instance, _ = await second.wait_for(ResourceManagerGateway.send_slot_report)
+    assert instance == bench.instance(5)
+    assert len(first.calls_of(ResourceManagerGateway.register_task_executor)) == 1
+
+
+@on_virtual_time
+async def test_a_job_master_that_lost_its_job_is_left_until_it_leads_again(tmp_path: Path) -> None:
+    """TM-24"""
+    bench = Bench(tmp_path)
+    bench.leaders = leaders = ManualLeaders(bench.client.executor)
+    bench.start_resource_manager()
+    executor, master = await bench.start_task_executor(), bench.start_job_master()
+    leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
+    await bench.request(executor, 0, A)
+    leaders.master.tell("JobMaster-1/jobmaster", MASTER)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await executor.submit_task(task(A), MASTER)
+    bench.runner.may_clean.clear()
+    leaders.master.tell(None, None)
+    await asyncio.sleep(100)
+    assert len(master.calls_of(JobMasterGateway.register_task_executor)) == 1
+    leaders.master.tell("JobMaster-1/jobmaster", MASTER)
+    await master.wait_for(JobMasterGateway.register_task_executor, 2)

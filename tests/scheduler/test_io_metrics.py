@@ -1,0 +1,91 @@
+"""What stream tasks have read and written, in the details of their job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flinkray.core.ids import ResourceID
+from flinkray.scheduler.io_metrics import IOMetrics, total
+from flinkray.scheduler.job_graph import STREAM, FixedDelayRestart, Invokable, JobGraph
+from flinkray.scheduler.job_info import VertexInfo
+from flinkray.scheduler.states import ExecutionState
+from tests.scheduler.graphs import job
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+READ = IOMetrics(10, None, 640, None, 5, 0, 95)
+MORE = IOMetrics(32, None, 2048, None, 25, 0, 75)
+
+
+def streams(graph: JobGraph) -> JobGraph:
+    """With stream tasks in place of Python tasks."""
+    vertices = (replace(v, invokable=Invokable(STREAM, b"chain")) for v in graph.vertices)
+    return replace(graph, vertices=tuple(vertices))
+
+
+def vertex_of(tasks: TasksUnderTest) -> VertexInfo:
+    (vertex,) = tasks.scheduler.details().vertices
+    return vertex
+
+
+def metrics_of(vertex: VertexInfo) -> list[IOMetrics | None]:
+    return [execution.io_metrics for execution in vertex.executions]
+
+
+def test_the_sum_counts_what_is_known_and_stays_without_what_cannot_be() -> None:
+    writes = IOMetrics(None, 7, None, 70, 1, 2, 3)
+    assert total([READ, MORE]) == IOMetrics(42, None, 2688, None, 30, 0, 170)
+    assert total([READ, writes]) == IOMetrics(10, 7, 640, 70, 6, 2, 98)
+    assert total([]) is None
+
+
+def test_ended_tasks_keep_what_their_last_report_says() -> None:
+    tasks = TasksUnderTest(streams(job(a=3))).run()
+    assert metrics_of(vertex_of(tasks)) == [None, None, None]
+
+    tasks.report("a1", ExecutionState.FINISHED, io_metrics=READ)
+    tasks.tell("cancel")
+    tasks.report("a2", ExecutionState.CANCELED, io_metrics=MORE)
+
+    vertex = vertex_of(tasks)
+    assert metrics_of(vertex) == [READ, MORE, None]
+    assert (vertex.io_metrics, vertex.measured) == (total([READ, MORE]), 2)
+
+
+def test_a_restarted_task_begins_anew_and_the_failed_attempt_keeps_its_own() -> None:
+    graph = replace(streams(job(a=1)), restart_strategy=FixedDelayRestart(9, 1.0))
+    tasks = TasksUnderTest(graph).run()
+    tasks.fail("a1", io_metrics=READ)
+    tasks.restart()
+
+    vertex = vertex_of(tasks)
+    assert metrics_of(vertex) == [None]
+    assert (vertex.io_metrics, vertex.measured) == (None, 0)
+    assert [execution.io_metrics for execution in vertex.prior_executions] == [READ]
+
+
+def test_running_tasks_show_what_was_asked_for_and_ended_ones_their_own() -> None:
+    tasks = TasksUnderTest(streams(job(a=2))).run()
+    tasks.report("a1", ExecutionState.FINISHED, io_metrics=MORE)
+    running = {tasks.attempt("a1"): READ, tasks.attempt("a2"): READ}
+
+    (vertex,) = tasks.scheduler.details(running).vertices
+
+    assert metrics_of(vertex) == [MORE, READ]
+
+
+def test_only_task_executors_on_which_stream_tasks_run_are_asked() -> None:
+    assert TasksUnderTest(job(a=2)).run().scheduler.places_of_streams() == ()
+
+    tasks = TasksUnderTest(streams(job(a=2)))
+    assert tasks.scheduler.places_of_streams() == (), "nothing is deployed"
+    tasks.run()
+    assert tasks.scheduler.places_of_streams() == (ResourceID("te0"), ResourceID("te1"))
+    tasks.finish("a1")
+    assert tasks.scheduler.places_of_streams() == (tasks.where[tasks.attempt("a2")],)
+
+
+def test_the_sum_is_told_of_jobs_whose_executions_are_not() -> None:
+    tasks = TasksUnderTest(streams(job(a=1))).run()
+    tasks.report("a1", ExecutionState.FINISHED, io_metrics=READ)
+    (vertex,) = tasks.scheduler.details().without_executions().vertices
+    assert (vertex.executions, vertex.io_metrics) == ((), READ)

@@ -1,0 +1,146 @@
+"""JobScheduler: a job of Spark stages that is cancelled or suspended, or fails as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.job_graph import FixedDelayRestart
+from flinkray.scheduler.job_scheduler_actions import (
+    CancelTask,
+    JobEnded,
+    ScheduleRestart,
+    StopCoordinator,
+)
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from tests.scheduler.builders import VERTEX, one, only
+from tests.scheduler.job_under_test import NO_RESTART, JobUnderTest
+
+
+def test_cancelled_job_ends_when_tasks_and_coordinator_have_ended() -> None:
+    """EX-04, JM-22."""
+    job = JobUnderTest().run()
+    actions = job.tell("cancel")
+    assert len(only(actions, CancelTask)) == 2
+    assert one(actions, StopCoordinator).attempt_number == 0
+    assert job.tell("cancel") == []
+    assert job.confirm_cancellations() == []
+    result = one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded).result
+    assert (result.status, result.failure) == (JobStatus.CANCELED, None)
+    assert job.tell("cancel") == []
+
+
+def test_cancel_stops_a_coordinator_that_is_still_starting() -> None:
+    job = JobUnderTest().deploy()
+    assert one(job.tell("cancel"), StopCoordinator).attempt_number == 0
+    assert job.tell("coordinator_started", VERTEX, 0) == []
+    job.confirm_cancellations()
+    one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded)
+
+
+def test_cancel_of_a_job_that_waits_for_slots_ends_it_at_once() -> None:
+    """EX-03."""
+    ended = one(JobUnderTest().start().tell("cancel"), JobEnded)
+    assert ended.result.status is JobStatus.CANCELED
+
+
+def test_cancel_before_the_start_ends_the_job_and_a_start_then_does_nothing() -> None:
+    """EX-03."""
+    job = JobUnderTest()
+    one(job.tell("cancel"), JobEnded)
+    assert job.tell("start") == []
+
+
+def test_cancel_while_restarting_ends_the_job_and_the_restart_does_nothing() -> None:
+    """EX-10."""
+    job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
+    actions = job.tell("coordinator_lost", VERTEX, 0, "killed")
+    job.confirm_cancellations()
+    assert one(job.tell("cancel"), JobEnded).result.status is JobStatus.CANCELED
+    assert job.tell("restart_delay_over", one(actions, ScheduleRestart).generation) == []
+
+
+def test_cancel_while_restarting_waits_for_tasks_that_still_run() -> None:
+    """EX-10."""
+    job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
+    job.tell("coordinator_lost", VERTEX, 0, "killed")
+    assert job.tell("cancel") == []
+    assert job.scheduler.status is JobStatus.CANCELLING
+    job.confirm_cancellations()
+    assert job.scheduler.details().status is JobStatus.CANCELED
+
+
+def test_cancel_while_failing_ends_as_canceled() -> None:
+    """EX-09."""
+    job = JobUnderTest(strategy=NO_RESTART).run()
+    job.tell("coordinator_lost", VERTEX, 0, "killed")
+    job.tell("cancel")
+    job.confirm_cancellations()
+    assert job.scheduler.status is JobStatus.CANCELED
+
+
+def test_global_failure_while_cancelling_ends_as_failed() -> None:
+    """EX-09."""
+    job = JobUnderTest().run()
+    job.tell("cancel")
+    job.tell("global_failure", Failure("lost leadership of everything"))
+    job.confirm_cancellations()
+    result = one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded).result
+    assert (result.status, result.failure) == (JobStatus.FAILED, "lost leadership of everything")
+
+
+def test_task_that_fails_after_cancel_leaves_the_job_canceled() -> None:
+    """EX-09."""
+    job = JobUnderTest(strategy=FixedDelayRestart(5)).run()
+    job.tell("cancel")
+    job.task(0, 0, ExecutionState.FAILED, "killed")
+    job.task(1, 0, ExecutionState.FINISHED)
+    one(job.tell("coordinator_lost", VERTEX, 0, "killed"), JobEnded)
+    assert job.scheduler.status is JobStatus.CANCELED
+
+
+def test_global_failure_restarts_by_the_strategy() -> None:
+    job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
+    actions = job.tell("global_failure", Failure("something"))
+    assert len(only(actions, CancelTask)) == 2
+    one(actions, ScheduleRestart)
+
+
+@pytest.mark.parametrize("situation", ["waiting", "running", "restarting", "failing", "cancelling"])
+def test_suspended_job_ends_suspended_whatever_it_was_doing(situation: str) -> None:
+    """EX-08."""
+    restarts = FixedDelayRestart(0 if situation == "failing" else 1)
+    job = JobUnderTest(strategy=restarts)
+    if situation == "waiting":
+        job.start()
+    else:
+        job.run()
+    if situation in ("restarting", "failing"):
+        job.tell("coordinator_lost", VERTEX, 0, "killed")
+    elif situation == "cancelling":
+        job.tell("cancel")
+    already_cancelled = len(only(job.log, CancelTask))
+    actions = job.tell("suspend", "the Dispatcher goes")
+    expected = 2 if situation == "running" else 0
+    assert len(only(actions, CancelTask)) == expected
+    assert job.tell("cancel") == []
+    assert len(only(job.log, CancelTask)) == already_cancelled + expected
+    job.confirm_cancellations()
+    job.tell("coordinator_stopped", VERTEX, 0)
+    assert job.ended is not None
+    assert job.ended.result.status is JobStatus.SUSPENDED
+    assert job.tell("restart_delay_over", 2) == []
+
+
+def test_suspend_after_the_end_changes_nothing() -> None:
+    """EX-08."""
+    job = JobUnderTest().start()
+    job.tell("cancel")
+    assert job.tell("suspend", "late") == []
+    assert job.scheduler.status is JobStatus.CANCELED
+
+
+def test_story_tells_every_status_with_its_cause() -> None:
+    job = JobUnderTest(strategy=NO_RESTART).run()
+    job.tell("coordinator_lost", VERTEX, 0, "killed")
+    assert "RUNNING -> FAILING: the Spark driver of stage was lost: killed" in job.scheduler.story()

@@ -1,0 +1,89 @@
+"""JobScheduler: jobs of many vertices that are cancelled or suspended."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.job_scheduler_actions import CancelTasks, JobEnded, ScheduleRestart
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from tests.scheduler.builders import one, only
+from tests.scheduler.graphs import job
+from tests.scheduler.tasks_under_test import TasksUnderTest, stream
+
+
+def test_cancelled_job_waits_for_its_tasks_with_one_message_per_task_executor() -> None:
+    """EX-04."""
+    tasks = TasksUnderTest(job(a=4, b=4, edges=["a -> b"]), slots_each=2).run()
+    actions = tasks.tell("cancel")
+    assert [len(c.attempts) for c in only(actions, CancelTasks)] == [4, 4]
+    assert tasks.tell("cancel") == []
+    one(tasks.confirm_cancellations(), JobEnded)
+    assert tasks.status is JobStatus.CANCELED
+    assert tasks.reserved == {}
+
+
+def test_cancel_of_a_job_that_waits_for_slots_leaves_no_request() -> None:
+    """EX-03."""
+    tasks = stream(a=2, b=1, edges=["a => b"])
+    tasks.tell("start")
+    tasks.give(1)
+    tasks.report("a1", ExecutionState.FAILED, "x")
+    ended = one(tasks.tell("cancel"), JobEnded)
+    assert tasks.wanted == {}
+    assert {e.state for v in ended.details.vertices for e in v.executions} == {
+        ExecutionState.CANCELED,
+        ExecutionState.FAILED,
+    }
+
+
+def test_report_of_a_running_task_after_cancel_changes_nothing() -> None:
+    """EX-04."""
+    tasks = stream(a=1)
+    tasks.tell("start")
+    tasks.give()
+    tasks.tell("cancel")
+    assert tasks.report("a1", ExecutionState.RUNNING) == []
+    assert tasks.states() == "a1:CANCELING#0"
+    one(tasks.finish("a1"), JobEnded)
+    assert tasks.states() == "a1:CANCELED#0"
+
+
+def test_cancel_while_restarting_waits_for_what_still_runs_and_the_restart_does_nothing() -> None:
+    """EX-10."""
+    tasks = stream(a=2).run()
+    restart = one(tasks.fail("a1"), ScheduleRestart)
+    assert tasks.cancelled(tasks.tell("cancel")) == "a2#0"
+    assert tasks.status is JobStatus.CANCELLING
+    assert tasks.tell("restart_delay_over", restart.generation) == []
+    one(tasks.confirm_cancellations(), JobEnded)
+
+
+@pytest.mark.parametrize("situation", ["created", "waiting", "running", "restarting", "cancelling"])
+def test_suspended_job_cancels_what_runs_once_and_ends_suspended(situation: str) -> None:
+    """EX-08."""
+    tasks = stream(a=2)
+    if situation == "waiting":
+        tasks.tell("start")
+    elif situation != "created":
+        tasks.run()
+    if situation == "restarting":
+        tasks.fail("a1")
+    elif situation == "cancelling":
+        tasks.tell("cancel")
+    expected = {"running": "a1#0 a2#0", "restarting": "a2#0"}.get(situation, "")
+    assert tasks.cancelled(tasks.tell("suspend", "leadership lost")) == expected
+    tasks.confirm_cancellations()
+    assert tasks.status is JobStatus.SUSPENDED
+    assert tasks.ended is not None
+    assert tasks.tell("restart_delay_over", 1) == []
+
+
+def test_global_failure_while_cancelling_ends_as_failed() -> None:
+    """EX-09."""
+    tasks = stream(a=1).run()
+    tasks.tell("cancel")
+    tasks.tell("global_failure", Failure("worse"))
+    assert tasks.status is JobStatus.FAILING
+    tasks.confirm_cancellations()
+    assert tasks.scheduler.details().status is JobStatus.FAILED

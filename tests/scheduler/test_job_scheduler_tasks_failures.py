@@ -1,0 +1,308 @@
+"""JobScheduler: what restarts when a task of a job of many vertices fails, and from what state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flinkray.core.ids import ResourceID
+from flinkray.rpc import codec
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.job_graph import ExponentialDelayRestart, FixedDelayRestart
+from flinkray.scheduler.job_scheduler_actions import JobEnded, ScheduleRestart
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.tasks import ResultPartitionID
+from tests.scheduler.builders import one, only
+from tests.scheduler.graphs import data_set_id, job
+from tests.scheduler.tasks_under_test import RESTARTS, ScriptedState, TasksUnderTest, stream
+
+TE0 = ResourceID("te0")
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_failure_restarts_its_region_and_leaves_the_others_alone() -> None:
+    """FO-03."""
+    tasks = stream(a=3, b=3, edges=["a --> b"]).run()
+    actions = tasks.fail("b2", "out of luck")
+    assert tasks.cancelled(actions) == "a2#0"
+    assert tasks.status is JobStatus.RESTARTING
+    assert tasks.deployed(tasks.restart()) == "a2#1 b2#1"
+    details = tasks.scheduler.details()
+    assert details.status is JobStatus.RUNNING
+    assert tasks.states().count("RUNNING#0") == 4
+    entry = details.exceptions[0]
+    assert (entry.text, entry.task) == ("out of luck", "b (2/3)")
+
+
+def test_job_is_restarting_as_long_as_one_region_waits() -> None:
+    """EX-17."""
+    tasks = stream(a=2).run()
+    tasks.fail("a1")
+    tasks.fail("a2")
+    first, second = only(tasks.log, ScheduleRestart)
+    tasks.tell("restart_delay_over", first.generation)
+    assert tasks.status is JobStatus.RESTARTING
+    tasks.tell("restart_delay_over", second.generation)
+    details = tasks.scheduler.details()
+    assert (details.status, details.restarts) == (JobStatus.RUNNING, 2)
+
+
+def test_task_executor_that_dies_is_one_failure_with_the_others_beside_it() -> None:
+    """JM-04."""
+    tasks = TasksUnderTest(job(a=4, restart_strategy=FixedDelayRestart(1)), slots_each=2).run()
+    tasks.lose_task_executor("te0")
+    details = tasks.scheduler.details()
+    assert (details.status, details.restarts) == (JobStatus.RESTARTING, 1)
+    (entry,) = details.exceptions
+    assert entry.text == "a (1/4) lost its slot: killed"
+    assert [e.task for e in entry.concurrent] == ["a (2/4)"]
+    assert tasks.deployed(tasks.restart()) == "a1#1 a2#1"
+
+
+def test_merged_failures_are_one_attempt() -> None:
+    """FO-10."""
+    strategy = ExponentialDelayRestart(initial_backoff=5.0, jitter_factor=0.0, attempts=1)
+    tasks = TasksUnderTest(job(a=2, restart_strategy=strategy)).run()
+    assert one(tasks.fail("a1", "first"), ScheduleRestart).delay == 5.0
+    assert one(tasks.fail("a2", "second"), ScheduleRestart).delay == 4.0
+    details = tasks.scheduler.details()
+    assert (details.status, details.restarts) == (JobStatus.RESTARTING, 1)
+    assert [e.text for e in details.exceptions] == ["first"]
+    assert [e.text for e in details.exceptions[0].concurrent] == ["second"]
+
+
+def test_jitter_comes_from_outside() -> None:
+    """FO-11."""
+    strategy = ExponentialDelayRestart(initial_backoff=10.0, jitter_factor=0.5)
+    tasks = TasksUnderTest(job(a=1, restart_strategy=strategy), random=lambda: 0.0).run()
+    assert one(tasks.fail("a1"), ScheduleRestart).delay == 5.0
+
+
+def test_failure_of_what_is_cancelled_for_a_restart_is_told_beside_it() -> None:
+    """EX-05."""
+    tasks = stream(a=1, b=1, edges=["a -> b"]).run()
+    tasks.fail("a1", "first")
+    tasks.fail("b1", "connection to a1 lost")
+    (entry,) = tasks.scheduler.details().exceptions
+    assert [e.text for e in entry.concurrent] == ["connection to a1 lost"]
+    assert tasks.scheduler.details().restarts == 1
+
+
+def test_history_is_bounded() -> None:
+    tasks = stream(restarts=100, a=40).run()
+    for _ in range(20):
+        tasks.report([tasks.attempt(f"a{i + 1}") for i in range(40)], ExecutionState.FAILED, "x")
+        tasks.restart()
+    exceptions = tasks.scheduler.details().exceptions
+    assert len(exceptions) == 16
+    assert {len(entry.concurrent) for entry in exceptions} == {16}
+
+
+def test_unreadable_partition_restarts_its_producer() -> None:
+    """FO-04."""
+    tasks = stream(a=2, b=2, edges=["a => b"]).run()
+    tasks.finish("a1 a2")
+    tasks.give()
+    missing = ResultPartitionID(data_set_id(1), 0, 0)
+    actions = tasks.fail("b1", "not found", missing_partitions=(missing,))
+    assert tasks.cancelled(actions) == "b2#0"
+    assert tasks.deployed(tasks.restart()) == "a1#1"
+    assert tasks.states() == "a1:DEPLOYING#1 a2:FINISHED#0 b1:CREATED#1 b2:CREATED#1"
+    tasks.finish("a1")
+    assert tasks.deployed(tasks.give()) == "b1#1 b2#1"
+
+
+def test_unreadable_partition_of_an_older_attempt_restarts_its_reader_alone() -> None:
+    """FO-04."""
+    tasks = stream(a=1, b=1, edges=["a => b"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.fail("b1", missing_partitions=(ResultPartitionID(data_set_id(1), 0, 7),))
+    assert tasks.deployed(tasks.restart()) == "b1#1"
+
+
+def test_results_lost_with_their_task_executor_are_produced_again_before_anyone_misses_them() -> (
+    None
+):
+    """FO-05."""
+    tasks = stream(restarts=1, a=2, b=1, edges=["a => b"]).run()
+    tasks.finish("a1")
+    actions = tasks.lose_task_executor("te0")
+    assert one(actions, ScheduleRestart).delay == 1.0
+    text = tasks.scheduler.details().exceptions[0].text
+    assert text == "the results of a (1/2) were lost: killed"
+    tasks.finish("a2")
+    assert tasks.wanted == {}, "the reader does not begin before its input is there again"
+    assert tasks.deployed(tasks.restart()) == "a1#1"
+    tasks.finish("a1")
+    assert tasks.deployed(tasks.give()) == "b1#0"
+
+
+def test_task_executor_with_tasks_and_results_is_lost_as_one_failure() -> None:
+    """FO-05."""
+    tasks = TasksUnderTest(
+        job(a=2, b=1, edges=["a => b"], restart_strategy=FixedDelayRestart(1)), slots_each=2
+    ).run()
+    tasks.finish("a1")
+    tasks.lose_task_executor("te0")
+    details = tasks.scheduler.details()
+    assert (details.restarts, len(details.exceptions)) == (1, 1)
+    assert sorted(tasks.deployed(tasks.restart()).split()) == ["a1#1", "a2#1"]
+
+
+def test_results_are_lost_with_the_slot_pool_as_their_task_executors_forget_the_job() -> None:
+    """FO-05."""
+    tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()
+    tasks.finish("a1 a2")
+    tasks.reserved.clear()
+    tasks.tasks.clear()
+    tasks.tell("slot_pool_lost", "killed")
+    details = tasks.scheduler.details()
+    assert (details.restarts, len(details.exceptions)) == (1, 1)
+    assert tasks.deployed(tasks.restart()) == "a1#1 a2#1 a3#1"
+
+
+def test_partitions_that_are_found_missing_together_are_produced_again_together() -> None:
+    """FO-04."""
+    tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()
+    tasks.finish("a1 a2 a3")
+    tasks.give()
+    missing = tuple(ResultPartitionID(data_set_id(1), index, 0) for index in (0, 2))
+    tasks.fail("b1", "not found", missing_partitions=missing)
+    assert tasks.deployed(tasks.restart()) == "a1#1 a3#1"
+
+
+def test_results_that_nobody_needs_any_more_may_be_lost() -> None:
+    tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.finish("b1")
+    tasks.give()
+    assert tasks.lose_task_executor("te0") == []
+
+
+def test_old_attempts_change_nothing() -> None:
+    """EX-11."""
+    tasks = stream(a=2, b=2, edges=["a -> b"]).run()
+    old = [tasks.attempt(name) for name in ("a1", "b2")]
+    tasks.fail("a1")
+    tasks.restart()
+    before = tasks.scheduler.details()
+    assert tasks.report(old, ExecutionState.FAILED, "late") == []
+    assert tasks.tell("deployments_failed", TE0, old, "late") == []
+    assert tasks.tell("cancel_failed", old[0], "late") == []
+    assert tasks.scheduler.details() == before
+
+
+def test_restart_that_was_overtaken_by_a_later_failure_does_nothing() -> None:
+    """EX-15."""
+    tasks = stream(a=2).run()
+    first = one(tasks.fail("a1"), ScheduleRestart)
+    second = one(tasks.tell("global_failure", Failure("all")), ScheduleRestart)
+    tasks.confirm_cancellations()
+    assert tasks.tell("restart_delay_over", first.generation) == []
+    actions = tasks.tell("restart_delay_over", second.generation)
+    assert tasks.deployed(actions + tasks.give()) == "a1#1 a2#1"
+
+
+def test_global_failure_restarts_everything_that_was_begun() -> None:
+    """FO-06."""
+    tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.tell("global_failure", Failure("all"))
+    assert tasks.deployed(tasks.restart()) == "a1#1"
+    assert tasks.states() == "a1:DEPLOYING#1 b1:CREATED#1 c1:CREATED#0"
+
+
+def test_failure_that_would_happen_again_fails_the_job_with_what_it_was_caused_by() -> None:
+    """FO-15."""
+    tasks = stream(a=1, b=1, edges=["a -> b"]).run()
+    wrapped = Failure("outer", cause=Failure("inner", suppress_restarts=True))
+    tasks.tell("global_failure", wrapped)
+    assert tasks.status is JobStatus.FAILING
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    assert (tasks.ended.result.failure, tasks.ended.details.restarts) == ("outer", 0)
+
+
+def test_task_that_says_so_fails_the_job_at_once() -> None:
+    """FO-15."""
+    tasks = stream(a=1).run()
+    assert one(tasks.fail("a1", suppress_restarts=True), JobEnded).result.failure == "it broke"
+
+
+def test_restart_all_restarts_all() -> None:
+    """FO-07."""
+    graph = replace(job(a=3, restart_strategy=RESTARTS), restart_all=True)
+    tasks = TasksUnderTest(graph).run()
+    assert tasks.cancelled(tasks.fail("a1")) == "a2#0 a3#0"
+
+
+def test_job_without_strategy_restarts_regions() -> None:
+    """FO-07, FO-14."""
+    tasks = TasksUnderTest(job(a=2, restart_strategy=None)).run()
+    assert tasks.cancelled(tasks.fail("a1")) == ""
+    assert tasks.deployed(tasks.restart()) == "a1#1"
+
+
+def test_failure_before_all_is_deployed_ends_with_exactly_its_cause() -> None:
+    """EX-02."""
+    tasks = stream(restarts=0, a=1)
+    tasks.tell("start")
+    tasks.give()
+    ended = one(tasks.tell("deployments_failed", TE0, (tasks.attempt("a1"),), "refused"), JobEnded)
+    assert ended.result.failure == "a (1/1) could not be deployed: refused"
+
+
+def test_archived_job_tells_of_every_attempt_its_states_and_its_failure() -> None:
+    """EX-01, DI-08."""
+    tasks = stream(a=1).run()
+    tasks.fail("a1", "first")
+    tasks.restart()
+    ended = one(tasks.finish("a1"), JobEnded)
+    assert codec.decode(codec.encode(ended.details)) == ended.details
+    (vertex,) = ended.details.vertices
+    (execution,), (prior,) = vertex.executions, vertex.prior_executions
+    assert (execution.attempt_number, execution.failure) == (1, None)
+    assert (prior.attempt_number, prior.failure, prior.state.name) == (0, "first", "FAILED")
+    assert list(prior.state_timestamps) == [
+        "CREATED",
+        "SCHEDULED",
+        "DEPLOYING",
+        "RUNNING",
+        "FAILED",
+    ]
+    assert list(execution.state_timestamps)[-1] == "FINISHED"
+    assert '"description":"a"' in ended.details.plan
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def test_restart_aborts_checkpoints_resets_restores_and_only_then_schedules() -> None:
+    """EX-16, EX-07."""
+    state = ScriptedState()
+    graph = job(a=1, b=1, edges=["a -> b"], restart_strategy=RESTARTS)
+    tasks = TasksUnderTest(graph, state=state).run()
+    tasks.fail("a1")
+    assert state.calls == ["abort"]
+    tasks.restart()
+    assert state.calls == ["abort", "restore 2 {'CREATED'} global=False"]
+    assert {t.restored_state for t in tasks.tasks.values()} == {b"state"}
+    execution = tasks.scheduler._graph.find(tasks.attempt("a1"))
+    assert execution is not None
+    assert execution.restored_state is None
+
+
+def test_failing_restore_is_a_global_failure_and_the_local_restart_is_skipped() -> None:
+    """EX-16."""
+    state = ScriptedState(Failure("cannot read the checkpoint"))
+    tasks = TasksUnderTest(job(a=2, restart_strategy=RESTARTS), state=state).run()
+    tasks.fail("a1")
+    actions = tasks.restart()
+    assert tasks.deployed(actions) == ""
+    assert tasks.cancelled(actions) == "a2#0"
+    assert tasks.deployed(tasks.restart()) == "a1#1 a2#1"
+    assert state.calls[-1] == "restore 2 {'CREATED'} global=True"

@@ -1,0 +1,121 @@
+"""JobScheduler: formats that are initialised and finalised once per job, and their input splits."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import ExecutionAttemptID
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.input_splits import InputSplit
+from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, MasterFormat
+from flinkray.scheduler.job_scheduler_actions import (
+    FinalizeOnMaster,
+    InitializeOnMaster,
+    JobEnded,
+    ScheduleRestart,
+)
+from flinkray.scheduler.slot_requests import SlotRequests
+from flinkray.scheduler.states import JobStatus
+from tests.scheduler.builders import one, only
+from tests.scheduler.graphs import job, python_vertex, vertex_id
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+FORMAT = MasterFormat(b"format", makes_splits=True, finalizes=True)
+SPLITS = tuple(InputSplit(i, b"%d" % i, ("near",) if i == 3 else ()) for i in range(4))
+
+
+def with_format(restarts: int = 5) -> JobGraph:
+    vertices = (python_vertex("a", 2, master_format=FORMAT), python_vertex("b", 2))
+    return job(vertices=vertices, restart_strategy=FixedDelayRestart(restarts))
+
+
+def started() -> TasksUnderTest:
+    tasks = TasksUnderTest(with_format())
+    assert tasks.tell("start") == [InitializeOnMaster(vertex_id("a"), FORMAT)]
+    tasks.tell("master_initialized", vertex_id("a"), SPLITS)
+    tasks.give()
+    return tasks
+
+
+def split_numbers(tasks: TasksUnderTest, attempt: ExecutionAttemptID, often: int) -> list[object]:
+    splits = [tasks.scheduler.request_next_input_split(attempt, n) for n in range(often)]
+    return [split and split.number for split in splits]
+
+
+def test_job_is_scheduled_when_its_formats_are_initialised() -> None:
+    tasks = TasksUnderTest(with_format())
+    tasks.tell("start")
+    assert tasks.status is JobStatus.CREATED
+    assert (
+        len(one(tasks.tell("master_initialized", vertex_id("a"), ()), SlotRequests).requests) == 2
+    )
+    assert tasks.tell("master_initialized", vertex_id("a"), ()) == []
+
+
+def test_failed_initialisation_fails_the_job_without_restart() -> None:
+    """DI-07."""
+    tasks = TasksUnderTest(with_format())
+    tasks.tell("start")
+    ended = one(tasks.tell("master_failed", vertex_id("a"), Failure("no such file")), JobEnded)
+    assert (ended.result.failure, ended.details.restarts) == ("no such file", 0)
+    assert tasks.tell("master_initialized", vertex_id("a"), ()) == []
+
+
+def test_job_is_finished_when_its_formats_are_finalised_each_once() -> None:
+    """EG-11."""
+    tasks = started()
+    actions = tasks.finish("a1 a2 b1 b2")
+    assert only(actions, FinalizeOnMaster) == [FinalizeOnMaster(vertex_id("a"), FORMAT, 1)]
+    assert tasks.ended is None
+    one(tasks.tell("master_finalized", vertex_id("a"), 1), JobEnded)
+    assert tasks.tell("master_finalized", vertex_id("a"), 1) == []
+    assert len(only(tasks.log, FinalizeOnMaster)) == 1
+
+
+def test_failed_job_is_never_finalised() -> None:
+    """EG-11."""
+    tasks = started()
+    tasks.finish("a1 a2 b1")
+    tasks.fail("b2", suppress_restarts=True)
+    assert tasks.status is JobStatus.FAILED
+    assert only(tasks.log, FinalizeOnMaster) == []
+
+
+def test_failed_finalisation_is_a_global_failure() -> None:
+    """EG-11."""
+    tasks = started()
+    tasks.finish("a1 a2 b1 b2")
+    tasks.now += 1.0
+    actions = tasks.scheduler.master_failed(vertex_id("a"), Failure("disk full"), tasks.now, 1)
+    tasks.log += actions
+    one(actions, ScheduleRestart)
+    assert len(tasks.deployed(tasks.restart()).split()) == 4
+
+
+def test_splits_are_handed_out_near_ones_first_and_each_once() -> None:
+    """JM-12."""
+    tasks = started()
+    first = tasks.attempt("a1")
+    near = tasks.scheduler.request_next_input_split(first, 0, "near")
+    assert near == SPLITS[3]
+    assert split_numbers(tasks, first, 5) == [3, 0, 1, 2, None]
+    assert tasks.scheduler.request_next_input_split(tasks.attempt("b1"), 0) is None
+
+
+def test_local_failover_hands_out_the_failed_subtasks_splits_again() -> None:
+    """JM-12."""
+    tasks = started()
+    assert split_numbers(tasks, tasks.attempt("a1"), 2) == [0, 1]
+    assert split_numbers(tasks, tasks.attempt("a2"), 1) == [2]
+    old = tasks.attempt("a1")
+    tasks.fail("a1")
+    tasks.restart()
+    assert split_numbers(tasks, old, 1) == [None]
+    assert sorted(map(str, split_numbers(tasks, tasks.attempt("a1"), 4))) == ["0", "1", "3", "None"]
+
+
+def test_global_failover_hands_out_all_splits_again() -> None:
+    """JM-12."""
+    tasks = started()
+    split_numbers(tasks, tasks.attempt("a1"), 3)
+    tasks.tell("global_failure", Failure("all"))
+    tasks.restart()
+    assert split_numbers(tasks, tasks.attempt("a2"), 5) == [0, 1, 2, 3, None]

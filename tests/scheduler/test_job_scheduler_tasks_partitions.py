@@ -1,0 +1,86 @@
+"""JobScheduler: how long the results of a task are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flinkray.core.errors import PartitionProducerDisposedError
+from flinkray.scheduler.failure import Failure
+from flinkray.scheduler.job_scheduler_actions import JobEnded
+from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.tasks import ResultPartitionID
+from tests.scheduler.graphs import data_set_id
+from tests.scheduler.tasks_under_test import stream
+
+
+def test_blocking_result_is_released_when_all_its_readers_are_finished() -> None:
+    """EX-14."""
+    tasks = stream(a=1, b=2, c=1, edges=["a => b", "b => c"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    assert tasks.released(tasks.finish("b1")) == []
+    assert tasks.released(tasks.finish("b2")) == ["1.0#0 on te0"]
+    assert tasks.scheduler.holds_partitions_on(tasks.where[tasks.attempt("b1")])
+    assert not tasks.scheduler.holds_partitions_on(tasks.where[tasks.attempt("a1")])
+
+
+def test_blocking_result_is_kept_when_a_reader_runs_again() -> None:
+    """EX-14."""
+    tasks = stream(a=1, b=2, c=2, edges=["a => b", "b ==> c"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.finish("b1")
+    tasks.give()
+    lost = tasks.where[tasks.attempt("b1")]
+    tasks.lose_task_executor(str(lost))
+    assert tasks.released(tasks.finish("b2")) == []
+    assert tasks.deployed(tasks.restart()) == "c2#0 b1#1"
+    assert tasks.released(tasks.finish("b1")) == ["1.0#0 on te0"]
+
+
+def test_released_result_is_produced_again_when_it_is_needed_again() -> None:
+    """FO-05."""
+    tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.finish("b1")
+    tasks.give()
+    tasks.fail("c1", missing_partitions=(ResultPartitionID(data_set_id(2), 0, 0),))
+    assert tasks.deployed(tasks.restart()) == "a1#1"
+
+
+def test_results_of_a_producer_that_runs_again_are_released() -> None:
+    tasks = stream(a=1, b=1, edges=["a => b"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    assert tasks.released(tasks.tell("global_failure", Failure("all"))) == ["1.0#0 on te0"]
+
+
+def test_end_of_the_job_releases_what_is_left() -> None:
+    """JM-21."""
+    tasks = stream(a=1, b=1, edges=["a => b"]).run()
+    tasks.finish("a1")
+    actions = tasks.tell("cancel")
+    assert tasks.released(actions) == ["1.0#0 on te0"]
+    assert isinstance(actions[-1], JobEnded)
+
+
+def test_state_of_a_producer_is_told() -> None:
+    """JM-13."""
+    tasks = stream(a=1, b=1, edges=["a => b"]).run()
+    partition = ResultPartitionID(data_set_id(1), 0, 0)
+    assert tasks.scheduler.partition_state(partition) is ExecutionState.RUNNING
+    tasks.finish("a1")
+    assert tasks.scheduler.partition_state(partition) is ExecutionState.FINISHED
+    for unknown in (
+        replace(partition, partition=1),
+        replace(partition, data_set_id=data_set_id(9)),
+    ):
+        with pytest.raises(ValueError, match="the job produces no partition"):
+            tasks.scheduler.partition_state(unknown)
+    tasks.tell("global_failure", Failure("all"))
+    tasks.restart()
+    with pytest.raises(PartitionProducerDisposedError, match="at attempt 1 now"):
+        tasks.scheduler.partition_state(partition)

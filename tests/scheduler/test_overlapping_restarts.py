@@ -1,0 +1,35 @@
+"""A failure while another one's restart still waits."""
+
+from __future__ import annotations
+
+from flinkray.scheduler.job_graph import FixedDelayRestart
+from flinkray.scheduler.job_scheduler_actions import ScheduleRestart
+from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.tasks import ResultPartitionID
+from tests.scheduler.builders import one
+from tests.scheduler.graphs import data_set_id, job
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+
+def test_restart_is_carried_out_when_a_later_one_takes_over_what_it_waited_for() -> None:
+    """Simulation's seed 11685 of the cluster of fifty: the job waited for ever."""
+    graph = job(
+        p=1, q=1, c=2, edges=["p => c", "q => c"], restart_strategy=FixedDelayRestart(5, 1.0)
+    )
+    tasks = TasksUnderTest(graph).run()  # p and q share a slot of te0
+    tasks.finish("p1 q1")
+    tasks.give()
+    missing = ResultPartitionID(data_set_id(1), 0, 0)
+    first = one(tasks.fail("c1", "not found", missing_partitions=(missing,)), ScheduleRestart)
+    assert tasks.tell("restart_delay_over", first.generation) == []  # c2 is being cancelled
+    actions = tasks.lose_task_executor("te0")  # with what q had produced: c waits for that
+    second = one(actions, ScheduleRestart)
+    assert tasks.deployed(tasks.give()) == "p1#1"
+    tasks.finish("p1")
+    tasks.confirm_cancellations()
+    actions = tasks.tell("restart_delay_over", second.generation) + tasks.give()
+    assert tasks.deployed(actions) == "q1#1"
+    tasks.finish("q1")
+    assert tasks.deployed(tasks.give()) == "c1#1 c2#1"
+    tasks.finish("c1 c2")
+    assert tasks.status is JobStatus.FINISHED

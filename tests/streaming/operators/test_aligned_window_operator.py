@@ -1,0 +1,225 @@
+"""Tumbling and sliding windows of event time, the short way, which gives the same results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flinkray.core.durations import Time
+from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions import ReduceFunction
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.row import Row
+from flinkray.streaming.window_functions import ProcessWindowFunction
+from flinkray.streaming.windowing.aligned import AlignedWindowOperator, make_window_operator
+from flinkray.streaming.windowing.assigners import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
+from flinkray.streaming.windowing.contents import ListContents, PassOn, Process, ReduceContents
+from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
+from flinkray.streaming.windowing.triggers import CountTrigger
+from flinkray.streaming.windowing.window import TimeWindow
+from flinkray.testing.operator_harness import OperatorHarness, Record
+from tests.streaming.operators.contract import (
+    BY_FIRST,
+    assert_failure_is_told,
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    failure,
+    unlike_five,
+)
+
+LATE: OutputTag[Any] = OutputTag("late")
+TEN = TumblingEventTimeWindows.of(10)
+
+
+class SumSecond(ReduceFunction[Any]):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return value1[0], value1[1] + value2[1]
+
+
+def spec_of(assigner: Any, **settings: Any) -> WindowSpec:
+    settings.setdefault("contents", ReduceContents(SumSecond()))
+    return WindowSpec(assigner, assigner.get_default_trigger(), **settings)
+
+
+def harness(assigner: Any, restore: Any = None, **settings: Any) -> OperatorHarness:
+    operator = AlignedWindowOperator(spec_of(assigner, **settings), BY_FIRST)
+    return OperatorHarness(operator, keyed=True, side_outputs=["late"], restore=restore)
+
+
+records = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 3)), max_size=40
+)
+
+
+def test_without_lateness_a_record_behind_the_watermark_is_late() -> None:
+    """WI-07"""
+    h = harness(TumblingEventTimeWindows.of(Time.seconds(2)), late_tag=LATE)
+    h.process(("a", 1), at=1998)
+    h.watermark(1999)
+    assert h.values() == [("a", 1)]
+    h.process(("a", 2), at=1998)
+    h.process(("a", 3), at=2000)
+    assert h.side("late") == [("a", 2)]
+
+
+def test_record_of_sliding_windows_is_late_only_if_all_its_windows_are() -> None:
+    """WI-07"""
+    h = harness(SlidingEventTimeWindows.of(Time.seconds(3), Time.seconds(1)), late_tag=LATE)
+    h.process(("a", 1), at=1500)
+    h.watermark(2999)  # of [-1000, 2000), [0, 3000) and [1000, 4000) one is open
+    assert h.records() == [(("a", 1), 1999), (("a", 1), 2999)]
+    h.process(("a", 2), at=1500)
+    assert h.side("late") == []
+    h.watermark(3999)
+    assert h.records() == [(("a", 3), 3999)]
+    h.process(("a", 4), at=1500)
+    assert h.side("late") == [("a", 4)]
+
+
+def test_window_that_is_not_purged_fires_again_with_everything() -> None:
+    """WI-06"""
+    h = harness(TumblingEventTimeWindows.of(2000), allowed_lateness=500, late_tag=LATE)
+    h.process(("a", 1), ("a", 2), at=[500, 1900])
+    h.watermark(2300)
+    h.process(("a", 4), at=1997)
+    assert h.records() == [(("a", 3), 1999), (("a", 7), 1999)]
+    h.watermark(2499)
+    h.process(("a", 8), at=1998)
+    assert h.side("late") == [("a", 8)]
+    assert h.operator.table == {}  # type: ignore[attr-defined]
+
+
+def test_dropped_records_are_counted() -> None:
+    h = harness(TumblingEventTimeWindows.of(10))
+    h.watermark(100)
+    h.process(("a", 1), ("a", 2), at=[5, 7])
+    assert h.operator.number_late_records_dropped.get_count() == 2  # type: ignore[attr-defined]
+
+
+def test_cleanup_time_does_not_overflow() -> None:
+    """WI-09"""
+    h = harness(TumblingEventTimeWindows.of(1000), allowed_lateness=MAX_TIMESTAMP - 500)
+    window = TimeWindow(0, 1000)
+    operator: Any = h.operator
+    assert operator.cleanup_time(window) == MAX_TIMESTAMP
+    h.process(("a", 1), at=10)
+    assert operator.timers.number_of_event_time_timers() == 1  # for firing; none for cleaning up
+    h.watermark(5000)
+    assert h.values() == [("a", 1)]
+    assert len(operator.table) == 1
+
+
+@settings(deadline=None)
+@given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
+def test_short_way_gives_the_results_of_the_long_one(
+    events: list[tuple[str, int, int]], size: int, slide: int, lateness: int
+) -> None:
+    """WI-05, WI-06, WI-07"""
+    outputs = []
+    for make in (AlignedWindowOperator, WindowOperator):
+        assigner = SlidingEventTimeWindows.of(size, slide)
+        spec = spec_of(assigner, allowed_lateness=lateness, late_tag=LATE)
+        h = OperatorHarness(make(spec, BY_FIRST), keyed=True, side_outputs=["late"])
+        result: list[Any] = []
+        watermark = -1
+        for number, (key, time, advance) in enumerate(events):
+            h.process((key, number), at=time)
+            if advance == 0 and time > watermark:
+                watermark = time
+                h.watermark(time)
+            fired = h.output()
+            result.append((sorted(fired, key=str), h.side("late")))
+        h.watermark(MAX_TIMESTAMP)
+        result.append(sorted(h.output(), key=str))
+        outputs.append(result)
+    assert outputs[0] == outputs[1]
+
+
+def test_results_of_a_watermark_are_one_batch() -> None:
+    h = harness(TumblingEventTimeWindows.of(10), evaluation=PassOn())
+    h.process(("a", 1), ("b", 2), ("a", 3), at=[1, 2, 15])
+    h.watermark(100)
+    assert [len(batch) for batch in h.batches()] == [3]
+    assert [type(e) for e in h.output()] == [Record, Record, Record, Watermark]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (spec_of(TEN), AlignedWindowOperator),
+        (spec_of(SlidingEventTimeWindows.of(10, 5)), AlignedWindowOperator),
+        (spec_of(TumblingProcessingTimeWindows.of(10)), WindowOperator),
+        (spec_of(EventTimeSessionWindows.with_gap(10)), WindowOperator),
+        (WindowSpec(TEN, CountTrigger.of(2), ReduceContents(SumSecond())), WindowOperator),
+    ],
+)
+def test_short_way_is_taken_by_tumbling_and_sliding_event_time_with_its_own_trigger(
+    spec: WindowSpec, kind: type[WindowOperator]
+) -> None:
+    assert type(make_window_operator(spec, BY_FIRST)) is kind
+
+
+def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
+    contents = ReduceContents(lambda a, b: Row(k=a.k, v=a.v + b.v))
+    h = OperatorHarness(
+        AlignedWindowOperator(spec_of(TEN, contents=contents), Keys("k")), keyed=True
+    )
+    h.process_columns(columns([1, 2, 3], k=["a", "b", "a"], v=[1, 2, 4]))
+    h.watermark(9)
+    assert h.records() == [(Row(k="a", v=5), 9), (Row(k="b", v=2), 9)]
+
+
+def test_records_without_time_are_refused() -> None:
+    with pytest.raises(StreamError, match="no timestamps"):
+        harness(TEN).process(("a", 1))
+
+
+def test_open_windows_are_there_after_a_restore_and_fire() -> None:
+    h = harness(TEN, allowed_lateness=5)
+    h.process(("a", 1), ("b", 2), ("a", 4), at=[1, 2, 13])
+    restored = harness(TEN, h.snapshot(), allowed_lateness=5)
+    restored.process(("a", 8), at=9)
+    restored.watermark(9)
+    assert restored.records() == [(("a", 9), 9), (("b", 2), 9)]
+    restored.watermark(30)
+    assert restored.records() == [(("a", 4), 19)]
+    operator: Any = restored.operator
+    assert operator.table == {}
+
+
+def test_time_passes_and_the_end_fires_no_window_by_itself() -> None:
+    h = harness(TEN)
+    h.process(("a", 1), at=50)
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_failure_on_a_record_is_told_with_it() -> None:
+    contents = ReduceContents(lambda a, b: unlike_five(b))
+    operator = AlignedWindowOperator(spec_of(TEN, contents=contents), BY_FIRST)
+    values = ("a", 1), ("a", 4), ("a", 5), ("a", 6)
+    assert_failure_is_told(operator, *values, at=1, record=("a", 5), keyed=True)
+
+
+class Unlike(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return [unlike_five(value) for value in elements]
+
+
+def test_failure_when_a_window_is_due_is_told_with_window_and_key() -> None:
+    def act(h: OperatorHarness) -> None:
+        h.process(("a", 5), at=1)
+        h.watermark(100)
+
+    spec = spec_of(TEN, contents=ListContents(), evaluation=Process(Unlike(), True))
+    error = failure(AlignedWindowOperator(spec, BY_FIRST), act, keyed=True)
+    assert error.occasion == "window TimeWindow(start=0, end=10) of key 'a'"

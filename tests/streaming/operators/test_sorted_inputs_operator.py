@@ -1,0 +1,177 @@
+"""Batch mode: an operator is given one key after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import MapFunction
+from flinkray.datastream.state import ValueStateDescriptor
+from flinkray.state import MapStateDescriptor
+from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+)
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.operators.broadcast import KeyedBroadcastProcessOperator
+from flinkray.streaming.operators.keyed import BatchReduceOperator, KeyedMapOperator
+from flinkray.streaming.operators.process import KeyedProcessOperator
+from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
+from flinkray.streaming.operators.two_inputs import KeyedCoProcessOperator
+from flinkray.testing.operator_harness import OperatorHarness, Record
+from tests.streaming.operators.contract import BY_FIRST, columns, failure, unlike_five
+
+
+class Number(MapFunction[Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def map(self, value: Any) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        return value[0], self.count.value()
+
+
+def test_state_is_that_of_one_key() -> None:
+    operator = SortedInputsOperator(
+        KeyedMapOperator(Number(), Keys(lambda v: v[0])), [Keys(lambda v: v[0])], memory=2_000
+    )
+    h = OperatorHarness(operator, keyed=True)
+    for number in range(200):
+        h.process((number % 50, number))
+    assert operator.sorter.number_of_runs > 10
+    largest = 0
+    inner: Any = operator.operator
+    put_out = inner.output.emit
+
+    def watching(block: Any) -> None:
+        nonlocal largest
+        largest = max(largest, inner.keyed_state.number_of_entries("count"))
+        put_out(block)
+
+    inner.output.emit = watching
+    h.watermark(MAX_TIMESTAMP)
+    assert largest == 1
+    assert sorted(h.values()) == [(key, n) for key in range(50) for n in range(1, 5)]
+    with pytest.raises(StreamError, match="takes no checkpoints"):
+        operator.snapshot(1)
+    operator.close()
+    assert operator.sorter.number_of_runs == 0
+
+
+class Times(KeyedProcessFunction[Any, Any, Any]):
+    """Each record, and a timer of event time a hundred later."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 100)
+        yield value
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), "timer"
+
+
+def timers(keys: Keys = BY_FIRST) -> OperatorHarness:
+    operator = SortedInputsOperator(KeyedProcessOperator(Times(), keys), [keys])
+    return OperatorHarness(operator, keyed=True)
+
+
+def test_records_come_by_key_and_time_with_their_timestamps_and_before_the_last_watermark() -> None:
+    h = timers()
+    h.process(("b", 1), ("a", 2), ("b", 3), at=[9, 8, 7])
+    assert h.output() == []
+    h.watermark(MAX_TIMESTAMP)
+    *records, watermark = h.output()
+    assert watermark == Watermark(MAX_TIMESTAMP)
+    of = {key: [record for record in records if record.value[0] == key] for key in "ab"}
+    assert of == {
+        "a": [Record(("a", 2), 8), Record(("a", "timer"), 108)],
+        "b": [
+            Record(("b", 3), 7), Record(("b", 1), 9),
+            Record(("b", "timer"), 107), Record(("b", "timer"), 109),
+        ],
+    }  # fmt: skip
+    assert sorted(records, key=lambda r: r.value[0] != records[0].value[0]) == records
+
+
+def test_columns_come_as_rows() -> None:
+    h = timers(Keys("k"))
+    h.process_columns(columns([9, 8], k=["a", "a"], v=[1, 2]))
+    h.watermark(MAX_TIMESTAMP)
+    rows = [(record.value.v, record.timestamp) for record in h.output()[:2]]
+    assert rows == [(2, 8), (1, 9)]
+
+
+def test_neither_watermarks_but_the_last_nor_idleness_matter() -> None:
+    h = timers()
+    h.process(("a", 1), at=5)
+    h.watermark(1000)
+    h.status(True)
+    h.status(False)
+    h.finish()
+    assert h.output() == []
+
+
+class Sides(KeyedCoProcessFunction[Any, Any, Any, Any]):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        yield 1, value
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        yield 2, value
+
+
+def test_two_inputs_are_merged_by_time_once_both_have_ended() -> None:
+    inner = KeyedCoProcessOperator(Sides(), BY_FIRST, BY_FIRST)
+    h = OperatorHarness(SortedInputsOperator(inner, [BY_FIRST, BY_FIRST]), keyed=True)
+    h.process(("a", "x"), ("a", "y"), at=[1, 5])
+    h.watermark(MAX_TIMESTAMP)
+    assert h.output() == []
+    h.process(("a", "z"), at=3, on=1)
+    h.watermark(MAX_TIMESTAMP, on=1)
+    assert h.records() == [((1, ("a", "x")), 1), ((2, ("a", "z")), 3), ((1, ("a", "y")), 5)]
+
+
+RULES: MapStateDescriptor[str, int] = MapStateDescriptor("rules")
+
+
+class Scaled(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value[1] * ctx.get_broadcast_state(RULES)["factor"]
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        ctx.get_broadcast_state(RULES)["factor"] = value
+
+
+def test_input_without_keys_is_passed_on_at_once() -> None:
+    inner = KeyedBroadcastProcessOperator(Scaled(), BY_FIRST, (RULES,))
+    h = OperatorHarness(SortedInputsOperator(inner, [BY_FIRST, None]), keyed=True)
+    h.process(("a", 2))
+    h.process(10, on=1)
+    for on in (0, 1):
+        h.watermark(MAX_TIMESTAMP, on=on)
+    assert h.values() == [20]
+
+
+def test_end_of_the_input_is_that_of_the_operator_within() -> None:
+    finished: list[str] = []
+
+    class Finishing(BatchReduceOperator):
+        def finish(self) -> None:
+            finished.append("yes")
+
+    inner = Finishing(lambda a, b: b, BY_FIRST)
+    h = OperatorHarness(SortedInputsOperator(inner, [BY_FIRST]), keyed=True)
+    h.finish()
+    assert finished == ["yes"]
+
+
+def test_failure_is_told_with_the_operator_within_and_the_record() -> None:
+    def act(h: OperatorHarness) -> None:
+        h.process(("a", 4), ("b", 5))
+        h.watermark(MAX_TIMESTAMP)
+
+    inner = KeyedMapOperator(unlike_five, BY_FIRST)
+    error = failure(SortedInputsOperator(inner, [BY_FIRST]), act, keyed=True)
+    assert error.record == "('b', 5)"

@@ -1,0 +1,127 @@
+"""Joins of columns in windows: the pairs of the definition."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flinkray.streaming.columnar.window_operators import WindowJoinOperator
+from flinkray.streaming.elements import Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.keying import Keys
+from flinkray.streaming.row import Row
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import assert_time_is_the_lesser_of_two, columns
+
+
+@pytest.mark.parametrize("keys", [list(range(5)), ["x", "y", None]])
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_join_as_records_do(keys: Any, seed: int) -> None:
+    """Batches, watermarks and late records at random, both ways."""
+    chance = random.Random(seed)
+    operator = WindowJoinOperator(10, 3, Keys("k"), Keys("key"))
+    h = OperatorHarness(operator, keyed=True)
+    pairs: Counter[Any] = Counter()
+    kept: list[list[Any]] = [[], []]
+    watermark = -100
+    for step in range(60):
+        side = chance.randrange(2)
+        rows = [(chance.choice(keys), step * 10 + n, chance.randrange(100)) for n in range(4)]
+        h.process_columns(rows_of(["k", "key"][side], rows), on=side)
+        start = {row: (row[2] - 3) // 10 for row in rows}
+        kept[side] += [row for row in rows if (start[row] + 1) * 10 + 2 > watermark]
+        if chance.random() < 0.3:
+            watermark += chance.randrange(12)
+            for on in (0, 1):
+                h.watermark(watermark, on=on)
+    for on in (0, 1):
+        h.watermark(1000, on=on)
+    for first in kept[0]:
+        for second in kept[1]:
+            same_window = (first[2] - 3) // 10 == (second[2] - 3) // 10
+            if same_window and first[0] == second[0] is not None:
+                pairs[first[1], second[1]] += 1
+    records = h.records()
+    assert Counter((row.v, row.v_right) for row, _ in records) == pairs
+    assert len(pairs) > 50
+    for row, time in records:
+        assert time is not None
+        assert row.window_start <= row.t < row.window_end == time + 1 == row.window_start + 10
+
+
+def rows_of(key: str, rows: Any) -> Columns:
+    kind = pa.int64() if isinstance(rows[0][0], int) else pa.string()
+    names = [key, "v", "t"]
+    arrays = [pa.array(values) for values in zip(*rows, strict=True)]
+    arrays[0] = pa.array([row[0] for row in rows], kind)
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
+    return Columns(batch, np.array([row[2] for row in rows], np.int64))
+
+
+def test_rows_of_open_windows_survive_a_restore_and_are_divided_by_key() -> None:
+    def fresh(**settings: Any) -> Any:
+        operator = WindowJoinOperator(10, 0, Keys("k"), Keys("key"))
+        return OperatorHarness(operator, keyed=True, **settings)
+
+    h = fresh()
+    h.process_columns(rows_of("k", [(1, 10, 1), (2, 20, 2), (1, 11, 15)]), on=0)
+    state = h.snapshot()
+    h.process_columns(rows_of("k", [(1, 12, 3)]), on=0)
+    again = fresh(restore=state)
+    again.process_columns(rows_of("key", [(1, 30, 4), (2, 40, 5), (1, 50, 17)]), on=1)
+    for on in (0, 1):
+        again.watermark(100, on=on)
+    assert sorted((row.v, row.v_right) for row in again.values()) == [(10, 30), (11, 50), (20, 40)]
+
+
+def test_key_column_that_is_not_there_is_named() -> None:
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("other")), keyed=True)
+    with pytest.raises(StreamError, match="no column 'other'"):
+        h.process_columns(rows_of("k", [(1, 1, 1)]), on=1)
+
+
+def test_rows_without_time_are_refused() -> None:
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
+    batch = rows_of("k", [(1, 1, 1)]).batch
+    with pytest.raises(StreamError, match="no timestamps"):
+        h.process_columns(Columns(batch), on=0)
+
+
+def test_rows_of_values_join_with_columns_and_pairs_stay_columns() -> None:
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
+    h.process(Row(k=1, v=5), Row(k=2, v=6), at=[3, 4])
+    h.process_columns(columns([8, 12], k=[1, 1], w=[7, 8]), on=1)
+    h.process(Row(k=2, w=9), at=9, on=1)
+    for on in (0, 1):
+        h.watermark(9, on=on)
+    found = sorted((row.as_dict(), time) for row, time in h.records() if row.k == 1)
+    window = {"window_start": 0, "window_end": 10}
+    assert found == [({"k": 1, "v": 5, "w": 7, **window}, 9)]
+    assert all(isinstance(batch, Columns) for batch in h.batches())
+
+
+def test_late_rows_of_either_input_are_dropped_and_counted() -> None:
+    operator = WindowJoinOperator(10, 0, Keys("k"), Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    for on in (0, 1):
+        h.watermark(9, on=on)
+    for on in (0, 1):
+        h.process_columns(columns([9, 10], k=[1, 2]), on=on)
+    assert operator._late.get_count() == 2
+    for on in (0, 1):
+        h.watermark(19, on=on)
+    assert [row.k for row in h.values()] == [2]
+
+
+def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
+    h = OperatorHarness(WindowJoinOperator(100, 0, Keys("k"), Keys("k")), keyed=True)
+    for on in (0, 1):
+        h.process_columns(columns([50], k=[1]), on=on)
+    assert_time_is_the_lesser_of_two(h)
+    h.finish()
+    assert h.output() == []

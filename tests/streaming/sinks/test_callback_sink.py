@@ -1,0 +1,47 @@
+"""Callbacks in the client's process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream.connectors import CallbackSink, Sink
+from flinkray.streaming.row import Row
+from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import columns
+
+
+def write(sink: Sink[Any], values: list[Any]) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection(values).sink_to(sink)
+    env.execute()
+
+
+def test_callbacks_take_values_or_batches() -> None:
+    values: list[Any] = []
+    batches: list[Any] = []
+    write(CallbackSink(values.append), [1, 2])
+    write(CallbackSink(on_batch=batches.append), [1, 2])
+    assert (values, batches) == ([1, 2], [[1, 2]])
+    with pytest.raises(ValueError, match="either"):
+        CallbackSink()
+
+
+def test_columns_are_a_record_batch_for_batches_and_rows_for_values() -> None:
+    values: list[Any] = []
+    batches: list[Any] = []
+    given = columns(x=[1, 2])
+    for sink in (CallbackSink(values.append), CallbackSink(on_batch=batches.append)):
+        OperatorHarness(SinkOperator(sink)).process_columns(given)
+    assert values == [Row(x=1), Row(x=2)]
+    (batch,) = batches
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.equals(given.batch)
+
+
+def test_sink_is_not_copied_for_its_subtasks() -> None:
+    assert SinkOperator(CallbackSink(print)).shared

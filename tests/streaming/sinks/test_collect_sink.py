@@ -1,0 +1,28 @@
+"""Results that wait in the client's process."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.streaming.row import Row
+from flinkray.streaming.sinks.simple import CollectSink
+from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import columns
+
+
+def test_values_and_rows_of_columns_are_kept_in_order_until_they_are_taken() -> None:
+    sink = CollectSink()
+    h = OperatorHarness(SinkOperator(sink))
+    h.process(1, 2)
+    h.process_columns(columns(x=[3]))
+    assert len(sink) == 3
+    assert sink.pop() == 1
+    assert sink.take_all() == [2, Row(x=3)]
+    assert sink.take_all() == []
+    with pytest.raises(IndexError):
+        sink.pop()
+
+
+def test_sink_is_not_copied_for_its_subtasks() -> None:
+    assert SinkOperator(CollectSink()).shared

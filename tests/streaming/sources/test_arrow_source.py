@@ -1,0 +1,44 @@
+"""Arrow tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream.connectors import ArrowSource, CallbackSink
+from flinkray.streaming.elements import Columns
+from flinkray.streaming.sources.collection import Slice
+from flinkray.streaming.sources.source import END_OF_INPUT
+from tests.streaming.sources.reading import read, reader_of
+
+
+def test_arrow_table_comes_in_batches_of_columns() -> None:
+    table = pa.table({"a": range(100), "b": [str(n) for n in range(100)]})
+    batches: list[Any] = []
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_source(ArrowSource(table, 30)).sink_to(CallbackSink(on_batch=batches.append))
+    env.execute()
+    assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
+    assert pa.Table.from_batches(batches).equals(table)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_rows_are_divided_among_subtasks(parallelism: int) -> None:
+    table = pa.table({"a": range(100)})
+    assert sorted(row.a for row in read(ArrowSource(table), parallelism)) == list(range(100))
+    assert read(ArrowSource(table.slice(0, 0)), parallelism) == []
+
+
+def test_batches_are_of_its_own_size_and_reading_goes_on_where_the_snapshot_was() -> None:
+    chunks = [pa.table({"a": range(first, first + 5)}) for first in (0, 5)]
+    source = ArrowSource(pa.concat_tables(chunks), batch_rows=4)
+    reader = reader_of(source, Slice(0, 10))
+    first = reader.poll(1)
+    assert isinstance(first, Columns)
+    assert first.batch["a"].to_pylist() == [0, 1, 2, 3]
+    again = reader_of(source, *reader.snapshot_state(1))
+    assert [again.poll(1).batch["a"].to_pylist() for _ in range(2)] == [[4, 5, 6, 7], [8, 9]]
+    assert again.poll(1) is END_OF_INPUT

@@ -1,0 +1,123 @@
+"""Files of text, JSON, CSV and Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flinkray.core.durations import Duration
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream.connectors import FileSink, FileSource
+from flinkray.streaming.elements import Columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.local_job import LocalJob
+from flinkray.streaming.sources.files import FileSplit
+from flinkray.streaming.sources.source import Boundedness, ReaderContext
+from flinkray.testing.manual_clock import ManualClock
+from tests.streaming.sources.reading import read, reader_of
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "a.txt").write_text("one\ntwo\r\n")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.txt").write_text("three")
+    (tmp_path / ".hidden.txt").write_text("never")
+    (tmp_path / "_temporary").mkdir()
+    (tmp_path / "_temporary" / "c.txt").write_text("never")
+    return tmp_path
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_directory_of_text_is_read_line_by_line(files: Path, parallelism: int) -> None:
+    assert sorted(read(FileSource(files), parallelism)) == ["one", "three", "two"]
+
+
+def test_json_csv_and_parquet(tmp_path: Path) -> None:
+    rows = [{"x": n, "name": f"n{n}"} for n in range(5)]
+    text = "\n\n".join(json.dumps(row) for row in rows)
+    (tmp_path / "rows.json").write_text(text)
+    assert read(FileSource(tmp_path / "rows.json", file_format="json")) == rows
+    (tmp_path / "rows.csv").write_text("x,name\n" + "".join(f"{n},n{n}\n" for n in range(5)))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    for file_format in ("csv", "parquet"):
+        found = read(FileSource(tmp_path / f"rows.{file_format}", file_format=file_format))
+        assert [row.as_dict() for row in found] == rows
+
+
+def test_csv_files_of_a_sink_are_read_with_the_names_that_are_given(tmp_path: Path) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([("A", 1), ("B", 2)]).sink_to(FileSink(tmp_path, "csv"))
+    env.execute()
+    source = FileSource(tmp_path, file_format="csv", column_names=["city", "fare"])
+    rows = [row.as_dict() for row in read(source)]
+    assert rows == [{"city": "A", "fare": 1}, {"city": "B", "fare": 2}]
+    with pytest.raises(StreamError, match="column names are of CSV files, not of parquet"):
+        FileSource(tmp_path, file_format="parquet", column_names=["city"])
+
+
+def test_text_is_read_on_by_line(files: Path) -> None:
+    reader: Any = FileSource(files).create_reader(ReaderContext(0, 1, ManualClock()))
+    reader.add_splits([FileSplit(str(files / "a.txt"), 1)])
+    block = reader.poll(10)
+    assert block.values == ["two"]
+    assert reader.snapshot_state(1)[0].offset == 2
+
+
+def test_missing_path_and_unknown_format_are_named(tmp_path: Path) -> None:
+    with pytest.raises(StreamError, match="unknown file format 'xml'"):
+        FileSource(tmp_path, file_format="xml")
+    with pytest.raises(Exception, match="there is no file or directory"):
+        read(FileSource(tmp_path / "nowhere"))
+
+
+def test_watched_directory_gives_files_as_they_appear(files: Path) -> None:
+    seen: list[str] = []
+    env = StreamExecutionEnvironment.get_execution_environment()
+    source = FileSource(files, discovery_interval=Duration.of_seconds(10))
+    env.from_source(source).add_sink(CallbackFunction(seen.append))
+    clock = ManualClock()
+    job = LocalJob(env.get_stream_graph(), clock)
+    job.run_until_idle()
+    assert sorted(seen) == ["one", "three", "two"]
+    (files / "z.txt").write_text("later\n")
+    clock.advance(9)
+    job.run_until_idle()
+    assert "later" not in seen
+    clock.advance(1)
+    job.run_until_idle()
+    assert seen[-1] == "later"
+    assert not job.finished
+    job.close()
+
+
+class CallbackFunction:
+    """A sink function that is not copied."""
+
+    shared = True
+
+    def __init__(self, function: Any) -> None:
+        self.invoke = function
+
+
+def test_source_that_watches_has_no_end(tmp_path: Path) -> None:
+    assert FileSource(tmp_path).get_boundedness() is Boundedness.BOUNDED
+    watching = FileSource(tmp_path, discovery_interval=Duration.of_seconds(1))
+    assert watching.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED
+
+
+def test_parquet_is_read_on_by_batch_of_columns(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": range(70_000)}), path)
+    source = FileSource(tmp_path, file_format="parquet")
+    reader = reader_of(source, FileSplit(str(path), 0))
+    first = reader.poll(4)
+    assert isinstance(first, Columns)
+    rest = reader_of(source, *reader.snapshot_state(1)).poll(4)
+    assert (len(first), len(rest)) == (65_536, 4_464)
+    assert rest.batch["x"][0].as_py() == 65_536

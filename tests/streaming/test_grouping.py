@@ -1,0 +1,48 @@
+"""Arithmetic by group on arrays, and the numbers that keys are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
+from flinkray.streaming.columnar.slots import DENSE_RANGE, SlotTable
+
+
+def test_sums_of_integers_are_exact_beyond_doubles() -> None:
+    values = np.array([2**53, 1, 1, -(2**62), 2**62 - 1, 3], np.int64)
+    slots = np.array([0, 0, 0, 1, 1, 1], np.int32)
+    assert sums_by_group(slots, values, 2).tolist() == [2**53 + 2, 2]
+
+
+def test_large_group_does_not_spoil_the_precision_of_a_small_one() -> None:
+    slots = np.array([0, 1, 0, 1], np.int32)
+    values = np.array([1e18, 0.1, 1e18, 0.2])
+    running = running_sums(slots, values, np.zeros(2))
+    assert running.tolist() == [1e18, 0.1, 2e18, 0.1 + 0.2]
+
+
+def test_long_groups_accumulate_like_short_ones() -> None:
+    rng = np.random.default_rng(7)
+    slots = np.concatenate([np.zeros(2000, np.int32), rng.integers(0, 50, 3000, np.int32)])
+    values = rng.random(5000)
+    expected = np.empty(5000)
+    totals = dict.fromkeys(range(50), 0.0)
+    for place, (slot, value) in enumerate(zip(slots.tolist(), values.tolist(), strict=True)):
+        totals[slot] += value
+        expected[place] = totals[slot]
+    assert np.array_equal(running_sums(slots, values, np.zeros(50)), expected)
+
+
+def test_order_is_stable_beyond_sixteen_bits() -> None:
+    slots = np.array([70000, 1, 70000, 65537, 1], np.int32)
+    assert stable_order(slots).tolist() == [1, 4, 3, 0, 2]
+
+
+def test_slots_are_given_in_order_on_every_way() -> None:
+    table = SlotTable()
+    assert table.slots_of(pa.array([5, 3, 5, 9])).tolist() == [0, 1, 0, 2]
+    assert table.slots_of(pa.array([3, 5 + DENSE_RANGE, -4])).tolist() == [1, 3, 4]
+    assert table.slots_of(pa.array([5, None, 9])).tolist() == [0, 5, 2]
+    assert table.slots_of(pa.array([-4, 10, 5])).tolist() == [4, 6, 0]
+    assert table.keys == [5, 3, 9, 5 + DENSE_RANGE, -4, None, 10]

@@ -1,0 +1,260 @@
+"""Jobs that fail while they are deployed or cancelled, as their users see it: by the client's
+``exceptions()`` and the command ``flinkray info``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.client.cli import execute
+from flinkray.client.python_job import PythonFunction, PythonJobBuilder
+from flinkray.client.ray_runtime import present_ray
+from flinkray.core.errors import JobCancelledError, JobExecutionError
+from flinkray.datastream import MapFunction, StreamExecutionEnvironment
+from flinkray.datastream.connectors import DiscardingSink
+from flinkray.scheduler.job_graph import FixedDelayRestart
+from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.testing.waiting import wait_until
+from tests.datastream.stuck_functions import run_on_without_end
+
+pytestmark = [pytest.mark.ray]
+
+CLUSTER_ID = "failing-jobs"
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "4",
+    "taskmanager.slots-per-task-process": "4",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "task.cancellation.interval": "200 ms",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1",
+    "restart-strategy.fixed-delay.delay": "0 s",
+}
+REBUILT = "the function could not be rebuilt on the cluster (ImportError: no such library here)"
+
+Info = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def client(ray_cluster: object) -> Iterator[ClusterClient]:
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=CONFIGURATION) as client:
+        yield client
+
+
+@pytest.fixture
+def info(capsys: pytest.CaptureFixture[str]) -> Info:
+    """The lines of ``flinkray info``."""
+
+    def run(handle: JobHandle, *options: str) -> list[str]:
+        capsys.readouterr()
+        assert execute(["info", str(handle.job_id), "--cluster-id", CLUSTER_ID, *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+async def waits(context: Any) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def cannot_leave(context: Any) -> None:
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        raise OSError("cannot put my things away")
+
+
+async def dies_when_it_leaves(context: Any) -> None:
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        os._exit(3)
+
+
+class Unloadable:
+    """A function of a library that the cluster has not."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return missing_library, ()
+
+    def __call__(self, context: Any) -> None: ...
+
+
+def missing_library() -> None:
+    raise ImportError("no such library here")
+
+
+def pair(first: PythonFunction, second: PythonFunction, restarts: int = 0) -> Any:
+    """One region: two subtasks of each, the second ones read from the first ones."""
+    builder = PythonJobBuilder("pair", restart_strategy=FixedDelayRestart(restarts, 0.0))
+    one, other = (
+        builder.add(function, name=name, parallelism=2)
+        for name, function in (("first", first), ("second", second))
+    )
+    builder.connect(one, other)
+    return builder.build()
+
+
+def states(handle: JobHandle) -> dict[str, set[ExecutionState]]:
+    vertices = handle.details().vertices
+    return {vertex.name: {e.state for e in vertex.executions} for vertex in vertices}
+
+
+def until_all_run(handle: JobHandle) -> None:
+    running = {"first": {ExecutionState.RUNNING}, "second": {ExecutionState.RUNNING}}
+    wait_until(lambda: states(handle) == running, 60, "all tasks to run")
+
+
+def failures(lines: list[str]) -> list[str]:
+    """Of the output of ``flinkray info``, from the first failure on."""
+    return lines[[line.startswith("failure at") for line in lines].index(True) :]
+
+
+def test_code_that_cannot_be_loaded_fails_the_job_at_once_and_says_where(
+    client: ClusterClient, info: Info
+) -> None:
+    """No restart could help."""
+    handle = client.submit(pair(waits, Unloadable(), restarts=3))
+
+    with pytest.raises(JobExecutionError, match="no such library here") as raised:
+        handle.result(timeout=60)
+    assert "in missing_library" in (raised.value.remote_traceback or "")
+    assert handle.details().restarts == 0
+    assert states(handle)["first"] == {ExecutionState.CANCELED}
+    assert ExecutionState.FAILED in states(handle)["second"]
+
+    (failure,) = handle.exceptions()
+    assert REBUILT in failure.text
+    assert failure.task in {"second (1/2)", "second (2/2)"}
+    assert (failure.location or "").startswith("TaskExecutor-0-0-")
+    assert "in missing_library" in (failure.traceback or "")
+
+    shown = failures(info(handle))
+    assert f": {failure.task} TaskExecutor-0-0-" in shown[0]
+    assert [line for line in shown if REBUILT in line] == [f"  {failure.text}"]
+    assert shown[-1] == "  traceback: with --verbose"
+    assert any("in missing_library" in line for line in info(handle, "--verbose"))
+
+
+class CannotOpen(MapFunction[Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        raise OSError("cannot open my database")
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+class OpensForEver(MapFunction[Any, Any]):
+    """Until it is interrupted."""
+
+    def open(self, runtime_context: Any) -> None:
+        run_on_without_end()
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+def test_an_open_that_fails_while_others_open_fails_the_job_after_its_restarts(
+    client: ClusterClient, info: Info
+) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
+    env.set_parallelism(2)
+    numbers = env.from_sequence(1, 10).map(OpensForEver()).name("slow").rebalance()
+    numbers.map(CannotOpen()).name("fast").sink_to(DiscardingSink())
+    handle = client.job(env.execute_async("opens").get_job_id())
+
+    with pytest.raises(JobExecutionError, match="cannot open my database"):
+        handle.result(timeout=60)
+    assert handle.details().restarts == 1
+    found = handle.exceptions()
+    assert len(found) == 2
+    for failure in found:
+        assert failure.text.startswith("Traceback")
+        assert "in open" in failure.text
+        assert "OSError: cannot open my database\nin operator 'fast', subtask" in failure.text
+        assert (failure.task or "").startswith("fast -> ")
+    slow = next(name for name in states(handle) if name.endswith("slow"))
+    assert states(handle)[slow] == {ExecutionState.CANCELED}
+    lines = info(handle)
+    assert "status      FAILED" in lines
+    assert lines.count("  OSError: cannot open my database") == 2
+
+
+def test_an_error_while_a_job_is_cancelled_changes_nothing_and_is_in_rays_log(
+    client: ClusterClient, info: Info
+) -> None:
+    handle = client.submit(pair(waits, cannot_leave))
+    until_all_run(handle)
+
+    handle.cancel()
+
+    with pytest.raises(JobCancelledError):
+        handle.result(timeout=60)
+    assert states(handle) == {name: {ExecutionState.CANCELED} for name in ("first", "second")}
+    assert handle.exceptions() == ()
+    lines = info(handle)
+    assert "status      CANCELED" in lines
+    assert not any(line.startswith("failure") for line in lines)
+
+    session_dir = present_ray().session_dir
+    assert session_dir is not None
+
+    def logged() -> bool:
+        logs = (
+            file.read_text(errors="replace") for file in Path(session_dir, "logs").glob("worker-*")
+        )
+        return any(
+            "failed while it was being cancelled" in log and "cannot put my things away" in log
+            for log in logs
+        )
+
+    wait_until(logged, 30, "the error in Ray's logs")
+
+
+def test_an_error_while_a_job_that_fails_is_cancelled_does_not_hide_the_cause(
+    client: ClusterClient, info: Info, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+
+    def fails(context: Any) -> None:
+        while not gate.exists():
+            context.wait_until_cancelled(0.01)
+        raise ValueError("the cause")
+
+    handle = client.submit(pair(fails, cannot_leave))
+    until_all_run(handle)
+    gate.touch()
+
+    with pytest.raises(JobExecutionError, match="the cause"):
+        handle.result(timeout=60)
+    (failure,) = handle.exceptions()
+    assert failure.text == "ValueError: the cause"
+    everything = (failure, *failure.concurrent)
+    assert {entry.text for entry in everything} == {"ValueError: the cause"}
+    assert states(handle)["second"] == {ExecutionState.CANCELED}
+    assert "things away" not in "\n".join(info(handle, "--verbose"))
+
+
+def test_a_process_that_dies_while_its_job_is_cancelled_is_named_once_for_all_its_tasks(
+    client: ClusterClient, info: Info
+) -> None:
+    handle = client.submit(pair(waits, dies_when_it_leaves))
+    until_all_run(handle)
+
+    handle.cancel()
+
+    assert handle.wait(timeout=60) is JobStatus.CANCELED
+    (failure,) = handle.exceptions()
+    assert failure.text.startswith("the task process TaskProcess-0.")
+    assert {entry.text for entry in failure.concurrent} == {failure.text}
+    shown = failures(info(handle))
+    assert sum("died" in line for line in shown) == 1
+    assert shown[-1].startswith("  and ")
+    assert shown[-1].endswith(": the same")
