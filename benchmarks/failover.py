@@ -98,7 +98,7 @@ def kill_one(handle: JobHandle, kind: str) -> float:
             detail=True,
             limit=1000,
         )
-        if (actor.name or "").endswith(resource_id)
+        if (actor.name or "").endswith(resource_id) and actor.pid is not None
     ]
     os.kill(pids[0], signal.SIGKILL)
     return time.time()

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import duckdb
 from _machine import facts
-from _nexmark.events import Nexmark, NexmarkSource
-from _nexmark.queries import QUERIES, Query
-from _nexmark.sql import SQL, tables
 from _rpc.report import Goal, Section
+from _streams.nexmark.events import Nexmark, NexmarkSource
+from _streams.nexmark.queries import QUERIES, Query
+from _streams.nexmark.sql import SQL, tables
 from _streams.published import NEXMARK_SQL
 from _streams.runners import RUNNERS, Runner, Taken, medians
 from _streams.runners import run as run_program

@@ -1,13 +1,19 @@
 """A producer that is a hundred times as fast as its consumer, in another process: what each of them
 holds in memory, and how much has passed.
 
-    python benchmarks/slow_consumer.py [--seconds 10] [--times 100] [--json FILE]
+    python benchmarks/slow_consumer.py [--seconds 10] [--times 100] [--runner cluster] [--json F]
 
 First the consumer takes batches as fast as they come; from that follows how long a consumer that is
 so many times as slow takes for one.  Then it does, and the producer writes as fast as it is let.
 By a unix socket with shared memory, and by TCP.  From the fast run on, both processes' memory may
 grow by what the configuration allows a channel: what waits at the producer, the credit of the
 consumer, and a batch in each hand, with some room for the allocator.  Several times as much passes.
+
+Then the same for a program on a cluster: a source that generates records, in one task process, a
+keyed function with state in another one.  A first run tells their pace.  In the second the function
+is slow after as many records as the first one had, and the memory of both processes is looked at
+from outside, from the end of the warm-up on; a batch is what a source puts out at once, as Python
+objects.
 
 Exit status 1: memory grew by more, or the consumer did not set the pace.
 """
@@ -27,10 +33,13 @@ from _channels.contender import Peer
 from _channels.memory import Watch
 from _machine import facts
 from _rpc.report import Goal, Section
+from _streams import slow_function
 
+import flinkray
 from flinkray.rpc import codec
 from flinkray.streaming.elements import END_OF_INPUT, Columns
 from flinkray.streaming.network import NetworkEnvironment, NetworkSettings, Signal
+from flinkray.streaming.operators.source import BLOCK_RECORDS
 
 SECRET = b"benchmark".ljust(32)
 BATCH_BYTES = 2**20
@@ -48,14 +57,14 @@ class Run(NamedTuple):
 
     batches: int
     seconds: float
-    producer_growth: int
-    consumer_growth: int
+    producer_growth: int | None = None
+    consumer_growth: int | None = None
 
 
-def bound(settings: NetworkSettings) -> int:
-    """Bytes that either process may hold for one channel."""
+def bound(settings: NetworkSettings, batch: int = BATCH_BYTES) -> int:
+    """Bytes that either process may hold for one channel, with batches of so many bytes."""
     credit = settings.exclusive_credit + settings.floating_credit
-    return settings.most_queued + credit + 2 * BATCH_BYTES + ALLOCATOR
+    return settings.most_queued + credit + 2 * batch + ALLOCATOR
 
 
 class Pair:
@@ -112,31 +121,58 @@ def measure(name: str, node: str, seconds: float, times: float) -> Section:
         slow = pair.run(max(least, int(seconds / pause)), pause)
     finally:
         pair.close()
+    return told(name, BATCH_BYTES, fast, slow, pause, times)
+
+
+def on_a_cluster(seconds: float, times: float) -> Section:
+    configuration = {"taskmanager.numberOfTaskSlots": "2"}
+    ray = {"num_cpus": 2, "include_dashboard": False}
+    with flinkray.connect("local", configuration=configuration, ray_options=ray) as client:
+        pause = times * slow_function.run(client, 0, 0).fast / slow_function.FAST
+        allowed = bound(NetworkSettings(), slow_function.BATCH_BYTES)
+        least = LEAST_PASSED * allowed // slow_function.RECORD_BYTES + 1
+        records = max(least, int(seconds / pause))
+        seen = slow_function.run(client, records, pause)
+    grown = seen.producer_growth, seen.consumer_growth
+    per_batch = BLOCK_RECORDS
+    fast = Run(slow_function.FAST // per_batch, seen.fast)
+    slow = Run(records // per_batch, seen.slow, *grown)
+    name = "program on a cluster"
+    return told(name, slow_function.BATCH_BYTES, fast, slow, pause * per_batch, times)
+
+
+def told(name: str, batch: int, fast: Run, slow: Run, pause: float, times: float) -> Section:
+    """Both runs, of batches of so many bytes; the slow one had a *pause* at each."""
     section = Section(
-        f"{name}: batches of {BATCH_BYTES >> 20} MiB",
+        f"{name}: batches of {batch / 2**20:.1f} MiB",
         ("consumer", "batches", "seconds", "MB passed", "producer grew by, MB", "consumer by, MB"),
     )
     for title, run in (("as fast", fast), (f"{times:.0f} x slower", slow)):
+        grown = (run.producer_growth, run.consumer_growth)
         section.add(
             title,
             f"{run.batches:,}",
             f"{run.seconds:.1f}",
-            f"{run.batches * BATCH_BYTES / 1e6:,.0f}",
-            f"{run.producer_growth / 1e6:.1f}",
-            f"{run.consumer_growth / 1e6:.1f}",
+            f"{run.batches * batch / 1e6:,.0f}",
+            *("" if size is None else f"{size / 1e6:.1f}" for size in grown),
         )
-    allowed = bound(NetworkSettings()) / 1e6
+    allowed = bound(NetworkSettings(), batch) / 1e6
     section.goals = [
-        Goal(f"{name}: producer's memory, MB", slow.producer_growth / 1e6, allowed, digits=1),
-        Goal(f"{name}: consumer's memory, MB", slow.consumer_growth / 1e6, allowed, digits=1),
+        Goal(f"{name}: {side}'s memory, MB", (size or 0) / 1e6, allowed, digits=1)
+        for side, size in (
+            ("producer", slow.producer_growth),
+            ("consumer", slow.consumer_growth),
+        )
+    ]
+    section.goals.append(
         Goal(
             f"{name}: slow run over its consumer's own time",
             slow.seconds / (slow.batches * pause),
             PACE,
             True,
             2,
-        ),
-    ]
+        )
+    )
     section.figures = {"as fast": fast._asdict(), "slow": slow._asdict(), "pause": pause}
     return section
 
@@ -145,14 +181,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="of each slow run (10)")
     parser.add_argument("--times", type=float, default=100.0, help="how much slower (100)")
+    parser.add_argument("--runner", choices=("channels", "cluster"), help="only this (both)")
     parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
     options = parser.parse_args()
     machine = facts("flinkray", "pyarrow")
     for name, value in machine.items():
         print(f"{name:<28}{value}")
     sections = []
-    for name, node in (("unix socket, shared memory", "one"), ("TCP", "two")):
-        sections.append(measure(name, node, options.seconds, options.times))
+    if options.runner != "cluster":
+        for name, node in (("unix socket, shared memory", "one"), ("TCP", "two")):
+            sections.append(measure(name, node, options.seconds, options.times))
+            sections[-1].show()
+    if options.runner != "channels":
+        sections.append(on_a_cluster(options.seconds, options.times))
         sections[-1].show()
     goals = [goal for section in sections for goal in section.goals]
     if options.json:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _machine import facts
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXECUTORS = 2
 MEMORY = "1g"
-RAY_OPTIONS = {"num_cpus": 4, "include_dashboard": False, "log_to_driver": False}
+RAY_OPTIONS: dict[str, Any] = {"num_cpus": 4, "include_dashboard": False, "log_to_driver": False}
 """CPUs as Ray counts them: enough for the executors and everything else, on any machine."""
 
 SIDES = ("bare", "flinkray")
@@ -148,8 +148,9 @@ def in_slots(folder: Path) -> Run:
             job = flinkray.spark_job(
                 function, name="flights", parallelism=EXECUTORS, cpu=1, memory=MEMORY
             )
-            result = cluster.submit(job).result()
-            run[phase] = durations(submitted, time.time(), times, Path(result.location))
+            location = cluster.submit(job).result().location
+            assert location is not None
+            run[phase] = durations(submitted, time.time(), times, Path(location))
     return run
 
 

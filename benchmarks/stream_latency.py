@@ -43,7 +43,7 @@ GOALS = {"p50": 5e-3, "p99": 30e-3}
 """Seconds."""
 
 
-class Age(MapFunction):
+class Age(MapFunction[Any, Any]):
     """Counts by key, and notes how old records are when they come."""
 
     def __init__(self, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from statistics import median
+from typing import Any
 
 import msgpack
 import pyarrow as pa
@@ -21,7 +22,7 @@ REPETITIONS = 200
 def measure(channels: OverChannels, rounds: int) -> Section:
     """Tuples, rows and texts, in blocks of a thousand and, put together on the way, of ten."""
     tuples = [("JFK" if number % 3 else "LGA", number, number * 0.5) for number in range(ROWS)]
-    kinds = {
+    kinds: dict[str, list[Any]] = {
         "tuples of text, int, float": tuples,
         "rows of the same": [Row.of(["a", "b", "c"], list(values)) for values in tuples],
         "texts": [f"word {number}" for number in range(ROWS)],

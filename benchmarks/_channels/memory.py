@@ -10,9 +10,9 @@ from types import TracebackType
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def resident() -> int:
-    """Bytes of this process, shared memory that it has touched included."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+def resident(process: int | None = None) -> int:
+    """Bytes of a process, by default this one, shared memory that it has touched included."""
+    return int(Path(f"/proc/{process or 'self'}/statm").read_text().split()[1]) * PAGE
 
 
 class Watch:

@@ -36,7 +36,7 @@ def create_victim(service: RpcService, arguments: object) -> RpcEndpoint:
     return Victim(service, "victim")
 
 
-@ray.remote(num_cpus=0, max_concurrency=10)
+@ray.remote(num_cpus=0, max_concurrency=10)  # type: ignore[call-overload]  # Ray lacks it
 class RawVictim:
     """The same without flinkray."""
 

@@ -90,9 +90,13 @@ class Data:
         self.many = batches * BATCH_ROWS
         keys, values = keyed_by(KEYS, 7919, BATCH_ROWS), np.arange(BATCH_ROWS)
         names = pa.array([f"key-{key}" for key in range(KEYS)])
-        self.columns = Table(pa.record_batch({"k": keys, "v": values}), batches)
-        self.texts = Table(pa.record_batch({"k": names.take(pa.array(keys)), "v": values}), batches)
-        self.table = self.columns.table()
+        numbers = pa.record_batch({"k": keys, "v": values})
+        texts = pa.record_batch({"k": names.take(pa.array(keys)), "v": values})
+        self.columns, self.texts = (Table(pairs, batches) for pairs in (numbers, texts))
+        self.stamped_columns, self.stamped_texts = (
+            Table(pairs, batches, timed=True) for pairs in (numbers, texts)
+        )
+        self.table, self.stamped_table = self.columns.table(), self.stamped_columns.table()
 
         # Two streams of half the rows each; in a window, a key comes once in each.
         halves = -(-rows * 5 // JOIN_BATCH_ROWS)
@@ -102,7 +106,7 @@ class Data:
             {"k": keyed_by(JOIN_KEYS, factor, JOIN_BATCH_ROWS), name: values}
             for factor, name in ((7919, "v"), (6841, "x"))
         ]
-        self.left, self.right = (Table(pa.record_batch(side), halves) for side in sides)
+        self.left, self.right = (Table(pa.record_batch(s), halves, timed=True) for s in sides)
         few = -(-rows // (2 * JOIN_BATCH_ROWS))
         self.joined_values = 2 * few * JOIN_BATCH_ROWS
         records = [list(zip(side["k"].tolist(), values.tolist(), strict=True)) for side in sides]
@@ -160,8 +164,8 @@ def group_by(data: Data) -> None:
 
 
 def group_by_window(data: Data) -> None:
-    windows = pc.divide(data.table["t"], WINDOW)
-    table = data.table.append_column("w", windows)
+    windows = pc.divide(data.stamped_table["t"], WINDOW)
+    table = data.stamped_table.append_column("w", windows)
     table.group_by(["k", "w"], use_threads=False).aggregate([("v", "sum"), ("v", "count")])
 
 
@@ -177,7 +181,8 @@ MAP = "map, Python function"
 KEYED = "keyed sum, ValueState"
 LOOP = "  a loop with a dictionary"
 WINDOWED = "tumbling window, Python aggregate"
-SUM = "keyed sum, columns"
+SUM = "keyed running sum, columns"
+FINAL_SUM = "keyed final sum (batch mode), columns"
 GROUPED = "  pyarrow group-by, sum"
 WINDOWS = "tumbling window, columns"
 GROUPED_WINDOWS = "  pyarrow group-by, key and window"
@@ -203,14 +208,14 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
         LOOP: (few, beside(dictionary)),
         WINDOWED: (few, program(python_window)),
         SUM: (many, program(columns_sum, data.columns)),
-        "keyed sum, columns, text keys": (many, program(columns_sum, data.texts)),
-        "final keyed sum (batch mode), columns": (
+        f"{SUM}, text keys": (many, program(columns_sum, data.texts)),
+        FINAL_SUM: (
             many,
             program(columns_sum, data.columns, mode=RuntimeExecutionMode.BATCH),
         ),
         GROUPED: (many, beside(group_by)),
-        WINDOWS: (many, program(columns_window, data.columns)),
-        "tumbling window, columns, text keys": (many, program(columns_window, data.texts)),
+        WINDOWS: (many, program(columns_window, data.stamped_columns)),
+        "tumbling window, columns, text keys": (many, program(columns_window, data.stamped_texts)),
         GROUPED_WINDOWS: (many, beside(group_by_window)),
         "two-stream join in windows, Python function": (data.joined_values, program(python_join)),
         "two-stream join in windows, columns": (data.joined, program(columns_join)),
@@ -222,6 +227,9 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
         chosen |= {
             f"{KEYED}, 2 subtasks": (few, program(python_sum, runner=two)),
             f"{SUM}, 2 subtasks": (many, program(columns_sum, data.columns, runner=two)),
-            f"{WINDOWS}, 2 subtasks": (many, program(columns_window, data.columns, runner=two)),
+            f"{WINDOWS}, 2 subtasks": (
+                many,
+                program(columns_window, data.stamped_columns, runner=two),
+            ),
         }
     return chosen

@@ -75,9 +75,9 @@ class ClusterRunner:
     """In two slots of a cluster on this machine, which is started for it.
 
     The processor's time is that of the processes that run the tasks, less that of a program without
-    records; the time of the clock goes from when all tasks ran to when all had finished, as their
-    JobMaster saw it.  So neither counts the start of a job, which takes as long however many
-    records there are; :meth:`notes` says how long.
+    records; the time of the clock goes from when all tasks ran (in batch mode, those of the first
+    vertex) to when all had finished, as their JobMaster saw it.  So neither counts the start of a
+    job, which takes as long however many records there are; :meth:`notes` says how long.
     """
 
     description = "two slots of a cluster"
@@ -107,15 +107,12 @@ class ClusterRunner:
         result = env.execute("benchmark")
         whole = time.perf_counter() - begun
         processor = self._processor_seconds() - before - self._overhead
-        executions = [
-            execution
-            for vertex in self._cluster.job(result.get_job_id()).details().vertices
-            for execution in vertex.executions
-        ]
-        first, last = (
-            max(execution.state_timestamps[state.name] for execution in executions)
+        vertices = self._cluster.job(result.get_job_id()).details().vertices
+        running, finished = (
+            [max(e.state_timestamps[state.name] for e in v.executions) for v in vertices]
             for state in (ExecutionState.RUNNING, ExecutionState.FINISHED)
         )
+        first, last = min(running), max(finished)  # in batch mode one vertex runs after the other
         self._besides.append(whole - (last - first))
         return Taken(max(processor, 1e-6), max(last - first, 1e-6))
 

@@ -99,14 +99,17 @@ class Values(Batches):
 
 
 class Table(Batches):
-    """Batches of columns: those of *template*, and event time in milliseconds as column ``t``."""
+    """Batches of columns: those of *template*, and event time in milliseconds as column ``t`` if
+    *timed*."""
 
-    def __init__(self, template: pa.RecordBatch, batches: int) -> None:
+    def __init__(self, template: pa.RecordBatch, batches: int, timed: bool = False) -> None:
         super().__init__(batches)
         self._template = template
-        self._times = np.arange(template.num_rows) // RECORDS_PER_MILLISECOND
+        self._times = np.arange(template.num_rows) // RECORDS_PER_MILLISECOND if timed else None
 
     def batch(self, number: int) -> Columns:
+        if self._times is None:
+            return Columns(self._template)
         first = number * self._template.num_rows // RECORDS_PER_MILLISECOND
         return Columns(self._template.append_column("t", pa.array(self._times + first)))
 

@@ -12,25 +12,15 @@ of a kind are taken out of it without a copy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.core.clock import Clock
-from flinkray.datastream.connectors import (
-    END_OF_INPUT,
-    Boundedness,
-    EnumeratorContext,
-    FixedSplitsEnumerator,
-    ReaderContext,
-    SequentialReader,
-    Source,
-    SourceReader,
-    SplitEnumerator,
-)
 from flinkray.streaming.elements import Columns
+
+from ..sources import Batches
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46  # personProportion, auctionProportion, bidProportion
 EPOCH = PERSONS + AUCTIONS + BIDS
@@ -160,7 +150,8 @@ def _last_auction(ids: Longs) -> Longs:
 
 def _below(random: np.random.Generator, bounds: Any, size: int) -> Longs:
     """Whole numbers from 0 up to each of *bounds*, that excluded."""
-    return (random.random(size) * bounds).astype(np.int64)
+    numbers: Longs = (random.random(size) * bounds).astype(np.int64)
+    return numbers
 
 
 def _some_person(ids: Longs, random: np.random.Generator) -> Longs:
@@ -282,47 +273,12 @@ def _bids(ids: Longs, settings: Nexmark, random: np.random.Generator) -> pa.Stru
     )
 
 
-class Stripe(NamedTuple):
-    """Every *step*-th batch from *next* on."""
-
-    next: int
-    step: int
-
-
-class NexmarkSource(Source[Stripe]):
+class NexmarkSource(Batches):
     """The events in batches of columns, which the subtasks make in turn."""
 
     def __init__(self, settings: Nexmark) -> None:
+        super().__init__(settings.batches())
         self._settings = settings
 
-    def get_boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    def create_enumerator(
-        self, context: EnumeratorContext[Stripe], clock: Clock
-    ) -> SplitEnumerator[Stripe]:
-        step = context.current_parallelism()
-        return FixedSplitsEnumerator(context, [Stripe(first, step) for first in range(step)])
-
-    def create_reader(self, context: ReaderContext) -> SourceReader[Stripe]:
-        return _Reader(context, self._settings)
-
-
-class _Reader(SequentialReader[Stripe]):
-    def __init__(self, context: ReaderContext, settings: Nexmark) -> None:
-        super().__init__(context)
-        self._settings = settings
-        self._batches = settings.batches()
-
-    def open_split(self, split: Stripe) -> None:
-        self._stripe = split
-
-    def read(self, max_records: int) -> Any:
-        number, step = self._stripe
-        if number >= self._batches:
-            return END_OF_INPUT
-        self._stripe = Stripe(number + step, step)
+    def batch(self, number: int) -> Columns:
         return Columns(self._settings.batch(number))
-
-    def remaining(self) -> Stripe:
-        return self._stripe
