@@ -18,7 +18,11 @@ ENVIRONMENT = {
     **os.environ,
     "RAY_AUTH_MODE": "token",
     "PYTHONPATH": str(Path(__file__).parents[1]),
+    # its proxy forks for each client, and gRPC may abort the child: docs/clusters.md
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
+
+RAY = str(Path(sys.executable).with_name("ray"))
 
 
 def free_port() -> int:
@@ -48,6 +52,7 @@ class RayWithClients:
 @contextmanager
 def ray_with_clients() -> Iterator[RayWithClients]:
     """Ends with the context."""
+    subprocess.run([RAY, "get-auth-token", "--generate"], check=True, stdout=subprocess.DEVNULL)
     port, head_port = free_port(), free_port()
     # pytest's own folders make paths that are too long for Ray's sockets
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
@@ -55,7 +60,7 @@ def ray_with_clients() -> Iterator[RayWithClients]:
         with log.open("wb") as output:
             head = subprocess.Popen(
                 [
-                    str(Path(sys.executable).with_name("ray")), "start", "--head", "--block",
+                    RAY, "start", "--head", "--block",
                     f"--port={head_port}", "--node-ip-address=127.0.0.1",
                     f"--ray-client-server-port={port}", "--num-cpus=2",
                     "--include-dashboard=false", "--disable-usage-stats",

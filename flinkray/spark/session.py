@@ -101,6 +101,9 @@ def stage_properties(
         "spark.app.name": stage.job_name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Else a task that starts within 100 ms of another is not counted until an executor's next
+        # heartbeat, up to 20 s later: nothing else happens while tasks run.
+        "spark.ui.liveUpdate.period": "0",
         # Else it depends on how many executors are registered when it is first asked for.
         "spark.default.parallelism": str(max(2, stage.parallelism * cores)),
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",

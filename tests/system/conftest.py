@@ -14,7 +14,7 @@ from tests.system.pipelines import Gate
 
 
 @pytest.fixture(scope="session")
-def client(ray_cluster: object) -> Iterator[ClusterClient]:
+def shared_client(ray_cluster: object) -> Iterator[ClusterClient]:
     configuration = {
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": 2,
@@ -22,6 +22,17 @@ def client(ray_cluster: object) -> Iterator[ClusterClient]:
     }
     with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
         yield client
+
+
+@pytest.fixture
+def client(shared_client: ClusterClient) -> Iterator[ClusterClient]:
+    """No job outlasts its test: one that failed half-way would hold slots of those after it."""
+    yield shared_client
+    for job in shared_client.list_jobs():
+        if not job.status.is_terminal:
+            handle = shared_client.job(job.job_id)
+            handle.cancel()
+            handle.wait(timeout=60)
 
 
 @pytest.fixture
