@@ -88,10 +88,12 @@ class DedicatedPlacement(Placement):
         """Slots that are lost with a TaskExecutor, with the cause for each."""
         return self._slots.drop_task_executor(resource_id, self._used(), cause)
 
-    def pool_lost(self) -> None:
-        """The requirements are declared again, for the next pool."""
+    def pool_lost(self) -> dict[AllocationID, str]:
+        """The requirements are declared again, for the next pool; the used slots, with a cause for
+        each."""
         self._slots.held = ()
         self.declare()
+        return self._slots.missing_of(self._used())
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
         """Why slots are missing now (the whole list)."""

@@ -245,11 +245,7 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
         self._at(now)
         failure = Failure(f"the slot pool of the job was lost: {cause}")
         if self._spark is not None:
-            self._spark.placement.pool_lost()
-            if self.status is JobStatus.RUNNING and self._job.suspension is None:
-                self._execution.fail(failure, (), now, is_global=True)
-            else:
-                self._job.add_failure(failure, now)
+            self._spark.pool_lost(failure)
         elif self._shared is not None:
             shared = self._shared
             self._execution.task_executor_lost(

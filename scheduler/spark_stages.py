@@ -13,6 +13,7 @@ from flinkray.scheduler.failure import Failure
 from flinkray.scheduler.job_execution import JobExecution
 from flinkray.scheduler.slots import AllocatedSlot
 from flinkray.scheduler.spark_stage import CoordinatorState, SparkStage
+from flinkray.scheduler.states import JobStatus
 
 if TYPE_CHECKING:
     from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
@@ -70,6 +71,17 @@ class SparkStages:
 
     def task_executor_lost(self, resource_id: ResourceID, cause: str) -> None:
         self._lost(self.placement.drop_task_executor(resource_id, cause))
+
+    def pool_lost(self, failure: Failure) -> None:
+        """With all slots, and whoever is in them: one failure of the job, and its TaskExecutors are
+        left, so that nobody will report the ends of tasks that are being cancelled."""
+        lost = self.placement.pool_lost()
+        record = self._execution.record
+        if record.status is JobStatus.RUNNING and record.suspension is None:
+            self._execution.fail(failure, (), self._now, is_global=True)
+        else:
+            record.add_failure(failure, self._now)
+        self._lost(lost)
 
     def _lost(self, causes: dict[AllocationID, str]) -> None:
         if causes:

@@ -54,6 +54,23 @@ async def test_slot_pool_that_dies_while_it_starts_is_followed_by_another(
 
 
 @on_cluster(NODE)
+async def test_task_whose_end_was_not_reported_when_the_slot_pool_died_is_not_waited_for(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 30065 of the cluster of fifty: the job was CANCELLING for ever."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    with losing(cluster, "update_task_execution_states") as lost:
+        await (await cluster.dispatcher()).cancel_job(job_id)
+        await eventually(lambda: lost, 10, "a report that is lost")
+        cluster.crash("ResourceManager")  # else it gives the slots again, and they are looked at
+        cluster.crash("SlotPool")
+        result = await asyncio.wait_for(cluster.result(job_id), 120)
+
+    assert result.status is JobStatus.CANCELED
+
+
+@on_cluster(NODE)
 async def test_new_slot_pool_knows_task_executors_that_registered_before_it_was_there(
     cluster: ChaosCluster,
 ) -> None:

@@ -155,8 +155,8 @@ class JobMachine(RuleBasedStateMachine):
     @rule()
     def slot_pool_dies(self) -> None:
         self.slots = {}
+        self.tasks = {}  # their TaskExecutors are left
         self.tell("slot_pool_lost", "killed")
-        self.tell_slots()
 
     @precondition(lambda self: self.tasks)
     @rule(
