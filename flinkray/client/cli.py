@@ -28,6 +28,7 @@ from flinkray.client.cli_options import (
     common,
     connect,
     connected,
+    pairs,
     running,
 )
 from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
@@ -61,13 +62,6 @@ def _job_id(text: str) -> JobID:
         raise click.BadParameter(str(error)) from error
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not key or not separator:
-        raise click.BadParameter(f"{text!r} is not of the form key=value")
-    return key, value
-
-
 _JOB_ID = click.argument("job_id", type=_job_id, metavar="JOB_ID")
 
 
@@ -97,9 +91,8 @@ def cli() -> None:
 @click.option("--name", help="Name of the job.  Default: the function's.")
 @click.option("--detached", is_flag=True, help="Print the job id and do not wait.")
 @click.option("--restarts", type=click.IntRange(min=0), help="Restarts after failures, 1 s apart.")
-@click.option(
-    "--spark-conf", multiple=True, type=_pair, metavar="KEY=VALUE", help="A Spark property."
-)
+@pairs("--spark-conf", help="A Spark property.")
+@pairs("-D", "values", help="Configuration of the client, and of a cluster that is started.")
 @common
 def run(
     target: str,
@@ -112,6 +105,7 @@ def run(
     detached: bool,
     restarts: int | None,
     spark_conf: tuple[tuple[str, str], ...],
+    values: tuple[tuple[str, str], ...],
     address: str | None,
     cluster_id: str,
 ) -> int:
@@ -128,8 +122,9 @@ def run(
     """
     from flinkray.client.job_builder import spark_job
 
+    configuration = Configuration(dict(values))
     if is_program:
-        return _run_program(target, arguments, parallelism, address, cluster_id)
+        return _run_program(target, arguments, parallelism, address, cluster_id, configuration)
     if arguments:
         raise click.UsageError("only programs (--python) take arguments")
     job = spark_job(
@@ -150,7 +145,7 @@ def run(
             )
         _note("no cluster on this machine: starting an embedded one for this job")
     with ExitStack() as leaving:
-        client = leaving.enter_context(connect(address, cluster_id))
+        client = leaving.enter_context(connect(address, cluster_id, configuration))
         if client.dashboard_url is not None:
             _note(f"dashboard: {client.dashboard_url}")
         if detached:
@@ -181,7 +176,12 @@ def run(
 
 
 def _run_program(
-    path: str, arguments: Sequence[str], parallelism: int, address: str | None, cluster_id: str
+    path: str,
+    arguments: Sequence[str],
+    parallelism: int,
+    address: str | None,
+    cluster_id: str,
+    configuration: Configuration,
 ) -> int:
     from flinkray.client.program import check_program, run_program
 
@@ -189,7 +189,7 @@ def _run_program(
     address = _address_to_run_at(address)
     if address == "local":
         _note("no cluster on this machine: starting an embedded one for this program")
-    with connect(address, cluster_id) as client:
+    with connect(address, cluster_id, configuration) as client:
         progress = ProgressDisplay(sys.stderr, time.monotonic)
         try:
             run_program(client, path, arguments, parallelism, progress)
@@ -245,14 +245,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.option(
-    "-D",
-    "values",
-    multiple=True,
-    type=_pair,
-    metavar="KEY=VALUE",
-    help="Configuration (docs/configuration.md).",
-)
+@pairs("-D", "values", help="Configuration (docs/configuration.md).")
 @common
 def up(values: tuple[tuple[str, str], ...], address: str | None, cluster_id: str) -> None:
     """Start a cluster; what runs already is left as it is."""

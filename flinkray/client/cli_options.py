@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 import flinkray
+from flinkray.core.config import Configuration
 from flinkray.core.options import CLUSTER_ID
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 
 
-Connect = Callable[[str, str], AbstractContextManager["ClusterClient"]]
-"""From the address of a Ray and the id of a cluster to a client, which is left with the context."""
+Connect = Callable[[str, str, Configuration], AbstractContextManager["ClusterClient"]]
+"""From the address of a Ray, the id of a cluster and the configuration to a client, which is left
+with the context."""
 
 
 @dataclass
@@ -60,12 +62,27 @@ def common(command: F) -> F:
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def connect(address: str, cluster_id: str) -> AbstractContextManager[ClusterClient]:
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise click.BadParameter(f"{text!r} is not of the form key=value")
+    return key, value
+
+
+def pairs(*names: str, help: str) -> Callable[[F], F]:
+    """An option that may be given several times, each time with a key and its value."""
+    return click.option(*names, multiple=True, type=_pair, metavar="KEY=VALUE", help=help)
+
+
+def connect(
+    address: str, cluster_id: str, configuration: Configuration | None = None
+) -> AbstractContextManager[ClusterClient]:
     """A client, in the way that the settings of the present command line say."""
+    configuration = configuration or Configuration()
     settings = click.get_current_context().find_object(Settings)
     if settings is not None and settings.connect is not None:
-        return settings.connect(address, cluster_id)
-    return flinkray.connect(address, cluster_id=cluster_id)
+        return settings.connect(address, cluster_id, configuration)
+    return flinkray.connect(address, cluster_id=cluster_id, configuration=configuration)
 
 
 def connected(address: str | None, cluster_id: str) -> AbstractContextManager[ClusterClient]:

@@ -19,6 +19,7 @@ from flinkray.client import cli_output
 from flinkray.client.cli import execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
+from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.execution_info import ExecutionInfo
@@ -44,7 +45,7 @@ Command = Callable[[list[str]], int]
 def command(monkeypatch: pytest.MonkeyPatch, client: ClusterClient) -> Command:
     """Finds the scripted cluster; each test runs one, which closes the client."""
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
-    return lambda line: execute(line, connect=lambda address, cluster_id: client)
+    return lambda line: execute(line, connect=lambda *_: client)
 
 
 @pytest.fixture
@@ -243,11 +244,38 @@ def test_second_ctrl_c_leaves_and_exits_with_130(
 
 
 def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: Output) -> None:
-    def interrupted(address: str, cluster_id: str) -> NoReturn:
+    def interrupted(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
         raise KeyboardInterrupt
 
     assert execute(["run", script, "--address", "auto"], connect=interrupted) == 130
     assert "interrupted" in output()[1]
+
+
+def test_run_gives_its_configuration_to_the_client(script: str, client: ClusterClient) -> None:
+    given: list[Configuration] = []
+
+    def connect(address: str, cluster_id: str, configuration: Configuration) -> ClusterClient:
+        given.append(configuration)
+        return client
+
+    line = ["run", script, "--detached", "--address", "auto", "-D", "client.close-timeout=5s"]
+    assert execute(line, connect=connect) == 0
+    assert given == [Configuration({"client.close-timeout": "5 s"})]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("client.close-time=5s", "error: unknown configuration key 'client.close-time'"),
+        ("client.close-timeout=soon", "value 'soon' of client.close-timeout is not accepted"),
+        ("client.close-timeout", "'client.close-timeout' is not of the form key=value"),
+    ],
+)
+def test_configuration_that_run_does_not_know_is_refused_before_anything_starts(
+    value: str, text: str, script: str, output: Output
+) -> None:
+    assert execute(["run", script, "-D", value, "--address", "nowhere:1"]) == 2
+    assert text in output()[1]
 
 
 def test_detached_run_prints_the_job_id_only(
@@ -360,7 +388,7 @@ def test_a_data_set_is_released_by_its_id(world: World, command: Command, output
     "error", [ClusterNotFoundError("no cluster"), RpcConnectionError("no Dispatcher")]
 )
 def test_no_cluster_is_exit_code_3(output: Output, error: Exception) -> None:
-    def connect(address: str, cluster_id: str) -> NoReturn:
+    def connect(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
         raise error
 
     assert execute(["list"], connect=connect) == 3
