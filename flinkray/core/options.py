@@ -373,7 +373,8 @@ def reference_page() -> str:
         "",
         "Values are given to `flinkray.connect(configuration={...})` and to `flinkray cluster up` "
         "and `flinkray run` as `-D key=value`. Unknown keys and bad values are refused by name. "
-        "Memory sizes are powers of 1024. This page is written by `python -m flinkray.core.options`.",
+        "Memory sizes are powers of 1024. "
+        "This page is written by `python -m flinkray.core.options`.",
         "",
         "| Key | Default | Takes | Meaning |",
         "|---|---|---|---|",
