@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from flinkray.actors.standby_task_processes import RESTART_PAUSE, StandbyTaskProcesses
 from flinkray.actors.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.task_process.deployed_parts import SentParts
 from flinkray.actors.task_process.gateway import (
@@ -24,9 +25,6 @@ from flinkray.streaming.network.sockets import DataAddress
 log = logging.getLogger(__name__)
 
 TASK_PROCESS_FACTORY = "flinkray.actors.task_process.endpoint:create_task_process"
-
-_RESTART_PAUSE = 1.0
-"""Seconds after a start that failed until the next one."""
 
 Call = Callable[[TaskProcessGateway], Coroutine[Any, Any, None]]
 
@@ -65,11 +63,13 @@ class TaskProcesses:
         arguments: TaskExecutorArguments,
         *,
         slots_per_process: int,
+        standbys: int = 0,
         on_died: Callable[[TaskProcessPlace, str], None],
         factory: str = TASK_PROCESS_FACTORY,
     ) -> None:
-        """*on_died* is called once for each process that died, was killed or could not be started;
-        what was waiting for it is dropped."""
+        """*standbys*: so many more wait to take the place of one that dies.  *on_died* is called
+        once for each process of a place that died, was killed or could not be started; what was
+        waiting for it is dropped."""
         self._endpoint = endpoint
         self._resource_id = arguments.resource_id
         self._placement = Placement(
@@ -80,6 +80,9 @@ class TaskProcesses:
         self._on_died = on_died
         self._factory = factory
         self._places: dict[int, TaskProcessPlace] = {}
+        self._standbys = StandbyTaskProcesses(
+            endpoint, arguments.resource_id, standbys, self._start_process
+        )
 
     def start_ahead(self, number_of_slots: int) -> None:
         """Start the processes for the slots with the first so many indices."""
@@ -188,9 +191,13 @@ class TaskProcesses:
     def _start(self, place: TaskProcessPlace, delay: float = 0.0) -> None:
         place.starts += 1
         start = place.starts
-        name = f"TaskProcess-{place.number}.{start}-{self._resource_id}"
-        place.process_name = name
         place.sent_parts = SentParts()
+        standby = self._standbys.take()
+        if standby is not None:
+            place.process_name, process = standby
+            self._began(place, start, process)
+            return
+        place.process_name = f"TaskProcess-{place.number}.{start}-{self._resource_id}"
         if delay:
             self._endpoint.schedule_run_async(delay, lambda: self._spawn_later(place, start))
         else:
@@ -202,32 +209,40 @@ class TaskProcesses:
     async def _spawn(self, place: TaskProcessPlace, start: int) -> None:
         name = place.process_name
         assert name is not None
-        service = self._endpoint.rpc_service
         try:
-            address = await service.spawn(
-                EndpointSpec(
-                    kind="TaskProcess",
-                    name=name,
-                    factory=self._factory,
-                    arguments=self._arguments,
-                    placement=self._placement,
-                )
-            )
-            gateway = await service.connect(address, TaskProcessGateway)
+            process = await self._start_process(name)
         except Exception as error:  # noqa: BLE001 - whatever the new process raised while it started
             cause = f"{place} could not be started: {type(error).__name__}: {error}"
-            self._died(place, start, cause, pause=_RESTART_PAUSE)
+            self._died(place, start, cause, pause=RESTART_PAUSE)
             return
         if place.starts != start:
-            await service.kill(name)
+            await self._endpoint.rpc_service.kill(name)
             return
-        place.gateway = gateway
+        self._began(place, start, process)
+
+    async def _start_process(self, name: str) -> TaskProcessGateway:
+        """Raises whatever the new process raised while it started."""
+        service = self._endpoint.rpc_service
+        address = await service.spawn(
+            EndpointSpec(
+                kind="TaskProcess",
+                name=name,
+                factory=self._factory,
+                arguments=self._arguments,
+                placement=self._placement,
+            )
+        )
+        return await service.connect(address, TaskProcessGateway)
+
+    def _began(self, place: TaskProcessPlace, start: int, process: TaskProcessGateway) -> None:
+        place.gateway = process
         place.watch = self._endpoint.watch(
-            gateway, lambda reason: self._died(place, start, f"{place} died: {reason}")
+            process, lambda reason: self._died(place, start, f"{place} died: {reason}")
         )
         waiting, place.waiting = place.waiting, []
         for call in waiting:
-            self._send(place, call, gateway)
+            self._send(place, call, process)
+        self._standbys.fill()  # not before: what a job waits for comes first
 
     def _died(self, place: TaskProcessPlace, start: int, cause: str, pause: float = 0.0) -> None:
         if place.starts != start or not self._endpoint.is_running:

@@ -1,10 +1,11 @@
 """From SIGKILL to all tasks RUNNING again, on real Ray, with a TaskExecutor to spare.
 
-    python benchmarks/failover.py [--rounds N] [--only TaskExecutor TaskProcess]
+    python benchmarks/failover.py [--rounds N] [--only TaskExecutor TaskProcess] [--standbys N]
 
 64 tasks in 32 regions of two; after each kill only the regions that were hit restart.  The time is
 from the kill to the moment that the JobMaster saw the last task RUNNING, by the clock of this one
-machine.  Restarts have no delay.  Each kill waits until the spare is there again.
+machine.  Restarts have no delay.  Each kill waits until the spare TaskExecutor is there again, and
+all task processes: that of the spare, and the standbys (taskmanager.standby-task-processes).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
+import psutil
 import ray
 from _machine import facts
 from ray.util.state import list_actors
+from ray.util.state.common import ActorState
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
@@ -76,41 +79,52 @@ def wait_until_running(handle: JobHandle, attempts: int) -> list[ExecutionInfo]:
         time.sleep(0.02)
 
 
-def wait_for_spare(client: ClusterClient) -> None:
+def wait_for_spare(client: ClusterClient, namespace: str, standbys: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         workers = client.cluster_overview().task_executors
         if len(workers) >= WORKERS and sum(w.free_slots for w in workers) >= SLOTS:
-            return
+            processes = [a for a in alive("TaskProcess") if a.ray_namespace == namespace]
+            if len(processes) >= len(workers) * (1 + standbys):
+                return
         time.sleep(0.2)
-    raise TimeoutError("no spare TaskExecutor")
+    raise TimeoutError("no spare TaskExecutor with its task processes")
+
+
+def alive(kind: str) -> list[ActorState]:
+    """Actors of a class."""
+    found: list[ActorState] = list_actors(
+        address=ray.get_runtime_context().gcs_address,
+        filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)],
+        detail=True,
+        limit=1000,
+    )
+    return found
 
 
 def kill_one(handle: JobHandle, kind: str) -> float:
-    """Kill a process that has tasks; returns when that was."""
+    """Kill a process that has tasks, which is there for longer than those that wait; returns when
+    that was."""
     location = handle.details().vertices[0].executions[0].location or ""
     resource_id = re.findall(r"^\S+", location)[0]
     pids = [
         actor.pid
-        for actor in list_actors(
-            address=ray.get_runtime_context().gcs_address,
-            filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)],
-            detail=True,
-            limit=1000,
-        )
+        for actor in alive(kind)
         if (actor.name or "").endswith(resource_id) and actor.pid is not None
     ]
-    os.kill(pids[0], signal.SIGKILL)
+    os.kill(min(pids, key=lambda pid: psutil.Process(pid).create_time()), signal.SIGKILL)
     return time.time()
 
 
-def measure(kind: str, rounds: int) -> None:
-    with flinkray.connect(cluster_id=f"failover-{kind}", configuration=CONFIGURATION) as client:
+def measure(kind: str, rounds: int, standbys: int) -> None:
+    cluster_id = f"failover-{kind}"
+    configuration = {**CONFIGURATION, "taskmanager.standby-task-processes": str(standbys)}
+    with flinkray.connect(cluster_id=cluster_id, configuration=configuration) as client:
         handle = client.submit(pairs(rounds + 1))
         found = wait_until_running(handle, 2 * PAIRS)
         times, restarted = [], []
         for _ in range(rounds):
-            wait_for_spare(client)
+            wait_for_spare(client, f"flinkray-{cluster_id}", standbys)
             before = {(e.subtask_index, i): e.attempt_number for i, e in enumerate(found)}
             killed = kill_one(handle, kind)
             found = wait_until_running(handle, sum(before.values()) + 2 * PAIRS + 1)
@@ -120,7 +134,7 @@ def measure(kind: str, rounds: int) -> None:
         handle.cancel()
         handle.wait(timeout=60)
     print(
-        f"SIGKILL of a {kind}: all RUNNING after {median(times):.3f} s "
+        f"SIGKILL of a {kind}, {standbys} standbys: all RUNNING after {median(times):.3f} s "
         f"(of {len(times)}: {min(times):.3f} to {max(times):.3f}), goal below {GOAL:g} s; "
         f"{median(restarted):g} of {2 * PAIRS} tasks restarted. Flink: {FLINK}"
     )
@@ -131,6 +145,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     kinds = ("TaskExecutor", "TaskProcess")
     parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
+    parser.add_argument("--standbys", type=int, default=1, help="per TaskExecutor (1)")
     options = parser.parse_args()
     for name, value in facts("ray").items():
         print(f"{name}: {value}")
@@ -141,7 +156,7 @@ def main() -> None:
         _system_config={"worker_niceness": 0},
     )
     for kind in options.only:
-        measure(kind, options.rounds)
+        measure(kind, options.rounds, options.standbys)
     ray.shutdown()
 
 

@@ -24,6 +24,7 @@ from flinkray.scheduler.job_graph import (
 from flinkray.scheduler.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
 from tests.actors.conftest import QUICK
 
 FOUR_SLOTS = {**QUICK, "taskmanager.numberOfTaskSlots": "4", "taskmanager.cpu.cores": "1"}
@@ -304,6 +305,36 @@ async def test_only_the_region_of_a_dead_task_process_restarts_and_its_task_exec
         assert sorted(restarted[0]) == [0, 0, 0, 1]
         assert cluster.processes("TaskExecutor") == before
         assert died in details.exceptions[0].text
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_a_standby_takes_the_place_of_a_dead_task_process_and_is_followed_by_another(
+    tmp_path: Path,
+) -> None:
+    configuration = {**FOUR_SLOTS, "taskmanager.standby-task-processes": "1"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        job_id = await cluster.submit(python_job(waiting(), parallelism=4))
+        await until_running(cluster, job_id)
+
+        def waits(standby: int) -> Callable[[], bool]:
+            return lambda: any(
+                name.startswith(f"TaskProcess-standby.{standby}-")
+                for name in cluster.processes("TaskProcess")
+            )
+
+        await eventually(waits(1), 10, "a standby")
+        died = cluster.crash("TaskProcess-2")
+        await until_running(cluster, job_id, attempts=5)
+
+        assert died in (await cluster.details(job_id)).exceptions[0].text
+        assert not any(name.startswith("TaskProcess-2") for name in cluster.processes())
+        await eventually(waits(2), 10, "another standby")
+        cluster.crash("TaskProcess-standby.2")
+        await eventually(waits(3), 10, "the next standby")
+        cluster.crash("TaskProcess-standby.1")
+        await until_running(cluster, job_id, attempts=6)
+        assert (await cluster.details(job_id)).restarts == 2
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED
 
 

@@ -130,7 +130,16 @@ class Scale:
     configuration: dict[str, str]
 
 
-SMALL = Scale((1, 2), 2, 0.0, 8.0, 10.0, 20.0, NODE, CONFIGURATION)
+SMALL = Scale(
+    (1, 2),
+    2,
+    0.0,
+    8.0,
+    10.0,
+    20.0,
+    NODE,
+    {**CONFIGURATION, "taskmanager.standby-task-processes": "1"},
+)
 LARGE = Scale(
     (16, 17),
     4,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from ray.util.state import list_actors
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import PythonJobBuilder
+from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.scheduler.execution_info import ExecutionInfo
 from flinkray.scheduler.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
 from flinkray.scheduler.states import ExecutionState, JobStatus
@@ -62,16 +64,20 @@ def all_run(handle: JobHandle) -> bool:
     return bool(found) and all(e.state is ExecutionState.RUNNING for e in found)
 
 
-def pid_of(kind: str, resource_id: str) -> int:
-    """Of the first process of a kind that belongs to a TaskExecutor."""
+def pids_of(kind: str) -> dict[str, int]:
+    """Of all processes of a kind, by their names."""
     actors = list_actors(
         address=ray.get_runtime_context().gcs_address,
         filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)],
         detail=True,
         limit=1000,
     )
-    _, pid = min((a.name or "", a.pid) for a in actors if (a.name or "").endswith(resource_id))
-    assert pid is not None
+    return {actor.name or "": actor.pid or 0 for actor in actors}
+
+
+def pid_of(kind: str, resource_id: str) -> int:
+    """Of the first process of a kind that belongs to a TaskExecutor."""
+    _, pid = min(each for each in pids_of(kind).items() if each[0].endswith(resource_id))
     return pid
 
 
@@ -131,3 +137,36 @@ def test_only_the_regions_that_a_kill_hits_restart(
 
     handle.cancel()
     assert handle.wait(timeout=60) is JobStatus.CANCELED
+
+
+def test_a_killed_task_process_is_followed_by_the_one_that_waits(
+    ray_cluster: object, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    pids.touch()
+
+    async def waits(context: Any) -> None:
+        with pids.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        await asyncio.get_running_loop().create_future()
+
+    def seen() -> list[int]:
+        return [int(line) for line in pids.read_text().splitlines()]
+
+    def standby(number: int) -> int | None:
+        prefix = f"TaskProcess-standby.{number}-"
+        found = (pid for name, pid in pids_of("TaskProcess").items() if name.startswith(prefix))
+        return next(found, None)
+
+    configuration = {"taskmanager.standby-task-processes": "1"}
+    with flinkray.connect(cluster_id="standbys", configuration=configuration) as client:
+        job = python_job(waits, restart_strategy=FixedDelayRestart(1, 0.0))
+        handle = client.submit(job)
+        wait_until(seen, 60, "the task to run")
+        first = wait_until(lambda: standby(1), 60, "a standby")
+        kill(seen()[0])
+        wait_until(lambda: len(seen()) == 2, 60, "the task to run again")
+        assert seen()[1] == first
+        wait_until(lambda: standby(2), 60, "another standby")
+        handle.cancel()
+        assert handle.wait(timeout=60) is JobStatus.CANCELED
