@@ -108,6 +108,13 @@ def test_java_17_gets_its_module_options_in_all_three_kinds_of_jvm() -> None:
     assert option in stage.spark["spark.executor.extraJavaOptions"].split()
 
 
+def test_tasks_are_counted_as_they_start_unless_the_user_says_otherwise() -> None:
+    key = "spark.ui.liveUpdate.period"
+
+    assert properties().spark[key] == "0"
+    assert properties(configuration={key: "1s"}).spark[key] == "1s"
+
+
 def test_the_users_properties_override_defaults_and_extend_options() -> None:
     stage = properties(
         {
