@@ -10,6 +10,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -80,61 +81,182 @@ class MemoryDirectory(Directory):
             subdirectory.delete_all()
 
 
-class LocalDirectory(Directory):
-    """A directory of this machine (or mounted on it).  Created when first written to."""
+class FileSystem(ABC):
+    """What a :class:`FileDirectory` asks of the files that it lies in; paths as ``"a/b/c"``.
 
-    def __init__(self, path: Path) -> None:
+    One step is one operation of a POSIX file system, and makes nothing durable that it does not
+    name.  All methods raise OSError.
+    """
+
+    @abstractmethod
+    def make_directory(self, path: str) -> None:
+        """Fine when it is there; FileNotFoundError when its parent is not."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes | None:
+        """None: there is no such file."""
+
+    @abstractmethod
+    def list(self, path: str) -> list[str]:
+        """Names of the files right in a directory, in the order in which they were written last;
+        of one that is not there: none."""
+
+    @abstractmethod
+    def write(self, path: str, data: bytes) -> None:
+        """The whole content of a file; FileNotFoundError when its directory is not there."""
+
+    @abstractmethod
+    def sync(self, path: str) -> None:
+        """Make the content of a file durable; its name is with :meth:`sync_directory`."""
+
+    @abstractmethod
+    def rename(self, path: str, new_path: str) -> None:
+        """What is at *new_path* is replaced at once."""
+
+    @abstractmethod
+    def delete(self, path: str) -> bool:
+        """Whether there was such a file."""
+
+    @abstractmethod
+    def sync_directory(self, path: str) -> None:
+        """Make the names in it durable."""
+
+    @abstractmethod
+    def delete_tree(self, path: str) -> None:
+        """A directory with all that is in it; fine when there is none."""
+
+    @abstractmethod
+    def url(self, path: str) -> str:
+        """For people."""
+
+
+class FileDirectory(Directory):
+    """A directory of a file system, made when it is first written to.
+
+    A new content is written beside the old one, made durable, and then takes its name.  Who dies or
+    loses its power between two of these steps leaves what was there before.
+    """
+
+    def __init__(self, files: FileSystem, path: str, writer: str) -> None:
+        """*writer*: of all who write here at the same time, each has another one."""
+        self._files = files
         self._path = path
+        self._writer = writer
+        self._is_made = False
+        """Whether it is known to be durable; another process may have died while it made it."""
 
     def location(self, name: str = "") -> str:
-        return str(self._path / name)
+        return self._files.url(self._of(name) if name else self._path)
 
     def read(self, name: str) -> bytes | None:
+        return self._files.read(self._of(name))
+
+    def write(self, name: str, data: bytes) -> None:
+        files, unfinished = self._files, self._of(f"{name}.{self._writer}{UNFINISHED}")
+        if not self._is_made:
+            self._make(self._path)
+            self._is_made = True
         try:
-            return (self._path / name).read_bytes()
+            files.write(unfinished, data)
+        except FileNotFoundError:  # it was deleted since
+            self._make(self._path)
+            files.write(unfinished, data)
+        files.sync(unfinished)
+        files.rename(unfinished, self._of(name))
+        files.sync_directory(self._path)
+
+    def delete(self, name: str) -> None:
+        if self._files.delete(self._of(name)):
+            self._files.sync_directory(self._path)
+
+    def names(self) -> list[str]:
+        return [name for name in self._files.list(self._path) if not name.endswith(UNFINISHED)]
+
+    def subdirectory(self, name: str) -> FileDirectory:
+        return FileDirectory(self._files, self._of(name), self._writer)
+
+    def delete_all(self) -> None:
+        self._files.delete_tree(self._path)
+
+    def _of(self, name: str) -> str:
+        return f"{self._path}/{name}" if self._path else name
+
+    def _make(self, path: str) -> None:
+        """Durable, with its parents: a directory is when its name in its parent is."""
+        if path in ("", "/"):
+            return
+        parent = path.rpartition("/")[0]
+        try:
+            self._files.make_directory(path)
+        except FileNotFoundError:
+            self._make(parent)
+            self._files.make_directory(path)
+        with suppress(PermissionError):  # where nobody of ours can have made it
+            self._files.sync_directory(parent or "/")
+
+
+class LocalFileSystem(FileSystem):
+    """That of this machine, or what is mounted on it."""
+
+    def make_directory(self, path: str) -> None:
+        Path(path).mkdir(exist_ok=True)
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return Path(path).read_bytes()
         except FileNotFoundError:
             return None
 
-    def write(self, name: str, data: bytes) -> None:
-        self._path.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path / f"{name}.{os.getpid()}{UNFINISHED}"
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self._path / name)
-        self._sync()
-
-    def delete(self, name: str) -> None:
-        if (self._path / name).exists():
-            (self._path / name).unlink(missing_ok=True)
-            self._sync()
-
-    def names(self) -> list[str]:
+    def list(self, path: str) -> list[str]:
         try:
             entries = [
                 (entry.stat().st_mtime_ns, entry.name)
-                for entry in os.scandir(self._path)
-                if entry.is_file() and not entry.name.endswith(UNFINISHED)
+                for entry in os.scandir(path)
+                if entry.is_file()
             ]
         except FileNotFoundError:
             return []
         return [name for _, name in sorted(entries)]
 
-    def subdirectory(self, name: str) -> LocalDirectory:
-        return LocalDirectory(self._path / name)
+    def write(self, path: str, data: bytes) -> None:
+        Path(path).write_bytes(data)
 
-    def delete_all(self) -> None:
-        if self._path.exists():
-            shutil.rmtree(self._path)
+    def sync(self, path: str) -> None:
+        self._sync(path, os.O_RDWR)
 
-    def _sync(self) -> None:
-        """Make the renaming or removal itself durable."""
-        descriptor = os.open(self._path, os.O_RDONLY)
+    def rename(self, path: str, new_path: str) -> None:
+        Path(path).replace(new_path)
+
+    def delete(self, path: str) -> bool:
+        try:
+            Path(path).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def sync_directory(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY)
+
+    def delete_tree(self, path: str) -> None:
+        if Path(path).exists():
+            shutil.rmtree(path)
+
+    def url(self, path: str) -> str:
+        return path
+
+    def _sync(self, path: str, flags: int) -> None:
+        descriptor = os.open(path, flags)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class LocalDirectory(FileDirectory):
+    """A directory of this machine (or mounted on it).  Created when first written to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(LocalFileSystem(), str(path), str(os.getpid()))
 
 
 def absolute_location(location: str) -> str:

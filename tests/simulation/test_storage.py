@@ -101,6 +101,8 @@ def test_a_file_that_is_not_renamed_into_place_is_torn_by_a_death() -> None:
 def test_what_was_not_synced_is_lost_or_torn_when_the_power_goes() -> None:
     async def program(simulation: Simulation) -> tuple[bytes | None, ...]:
         disk = simulation.disk("node-0")
+        disk.make_directory("d")
+        disk.sync_directory("")
         disk.write("d/synced", OLD)
         disk.sync("d/synced")
         disk.write("d/changed", OLD)
@@ -120,6 +122,37 @@ def test_what_was_not_synced_is_lost_or_torn_when_the_power_goes() -> None:
     new = {new for _, _, new in outcomes}
     assert None in new
     assert len(new) > 3
+
+
+def test_a_directory_whose_name_was_not_synced_is_lost_with_all_that_is_in_it() -> None:
+    async def program(simulation: Simulation) -> bytes | None:
+        disk = simulation.disk("node-0")
+        disk.make_directory("d")
+        disk.write("d/file", OLD)
+        disk.sync("d/file")
+        disk.sync_directory("d")
+        assert disk.durable("d/file") is None
+        simulation.crash_node("node-0")
+        return disk.read("d/file")
+
+    left = {simulation.run(program(simulation)) for simulation in map(Simulation, range(20))}
+    assert left == {None, OLD}
+
+
+@simulate(seeds=5)
+async def test_what_a_directory_has_written_is_durable_with_the_directories_that_it_made(
+    simulation: Simulation,
+) -> None:
+    disk = simulation.disk("shared")
+    directory = open_directory("simulated://shared/a/b/c")
+    directory.write("entry", OLD)
+    assert disk.durable("a/b/c/entry") == OLD
+    directory.write("entry", NEW)
+    assert disk.durable("a/b/c/entry") == NEW
+    disk.write("a/b/c/entry", OLD)
+    assert disk.durable("a/b/c/entry") == NEW
+    directory.delete("entry")
+    assert disk.durable("a/b/c/entry") is None
 
 
 @simulate(seeds=10)

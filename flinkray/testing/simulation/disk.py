@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from flinkray.ha.directory import FileSystem
 from flinkray.testing.simulation.errors import ProcessDied
 from flinkray.testing.simulation.process import SimulatedProcess
 
@@ -27,7 +28,7 @@ class _File:
     """What is on the platter; None: nothing yet."""
 
 
-class SimulatedDisk:
+class SimulatedDisk(FileSystem):
     """Files by path, as a POSIX file system keeps them.
 
     What a process has written is there for others at once and survives its death, except that a
@@ -55,17 +56,23 @@ class SimulatedDisk:
         self._durable_entries: dict[str, _File] = {}
         self._unsynced: dict[str, list[tuple[str, _File | None]]] = {}
         """Changes of names by directory, in their order."""
+        self._directories: dict[str, bool] = {"": True}
+        """Path -> whether its name in its parent is durable."""
 
     # --- what a process does ----------------------------------------------------------------------
 
+    def make_directory(self, path: str) -> None:
+        fails_after = self._operate("make", path)
+        self._need_directory(_split(path)[0])
+        self._directories.setdefault(path, False)
+        self._end("make", path, fails_after)
+
     def read(self, path: str) -> bytes | None:
-        """None: there is no such file."""
         self._operate("read", path)
         file = self._entries.get(path)
         return None if file is None else file.data
 
     def list(self, directory: str) -> list[str]:
-        """Names of the files right in a directory, in the order in which they were written last."""
         self._operate("list", directory)
         found = [
             (file.written, path)
@@ -75,8 +82,8 @@ class SimulatedDisk:
         return [_split(path)[1] for _, path in sorted(found)]
 
     def write(self, path: str, data: bytes) -> None:
-        """The whole content of a new file, or a new one of an old file; not durable yet."""
         fails_after = self._operate("write", path)
+        self._need_directory(_split(path)[0])
         self._writes += 1
         file = self._entries.get(path)
         is_torn = self._is_killed()
@@ -91,7 +98,6 @@ class SimulatedDisk:
         self._end("write", path, fails_after)
 
     def sync(self, path: str) -> None:
-        """Make the content durable; the name is only with :meth:`sync_directory`."""
         fails_after = self._operate("sync", path)
         file = self._entries.get(path)
         if file is not None:
@@ -99,7 +105,6 @@ class SimulatedDisk:
         self._end("sync", path, fails_after)
 
     def rename(self, path: str, new_path: str) -> None:
-        """Raises FileNotFoundError; what was at *new_path* is replaced at once."""
         fails_after = self._operate("rename", path)
         if self._is_killed():
             self._kill(f"before renaming {self.url(path)}")
@@ -110,23 +115,26 @@ class SimulatedDisk:
         self._link(path, None)
         self._end("rename", path, fails_after)
 
-    def delete(self, path: str) -> None:
-        """Fine when there is none."""
+    def delete(self, path: str) -> bool:
         fails_after = self._operate("delete", path)
         if self._is_killed():
             self._kill(f"before deleting {self.url(path)}")
-        if path in self._entries:
+        was_there = path in self._entries
+        if was_there:
             self._link(path, None)
         self._end("delete", path, fails_after)
+        return was_there
 
     def delete_tree(self, directory: str) -> None:
-        """All files in a directory and below."""
         for path in [p for p in self._entries if p.startswith(f"{directory}/")]:
             self.delete(path)
 
     def sync_directory(self, directory: str) -> None:
-        """Make the names in it durable."""
         fails_after = self._operate("sync", directory)
+        directory = directory.strip("/")
+        for path in self._directories:
+            if _split(path)[0] == directory:
+                self._directories[path] = True
         for path, file in self._unsynced.pop(directory, []):
             _put(self._durable_entries, path, file)
         self._end("sync", directory, fails_after)
@@ -140,15 +148,31 @@ class SimulatedDisk:
         file = self._entries.get(path)
         return None if file is None else file.data
 
+    def paths(self) -> Iterable[str]:
+        """For invariants, as :meth:`holds`: of all files."""
+        return self._entries
+
+    def durable(self, path: str) -> bytes | None:
+        """For invariants: what would be there if the power went now and all were lost that can be;
+        None: nothing, or something that is torn."""
+        file = self._durable_entries.get(path)
+        if file is None or not all(self._directories.get(p) for p in _parents(path)):
+            return None
+        return file.durable
+
     # --- fate -------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:
         """The machine stops: what was not synced is lost, or half of it is."""
         random = self._random
+        for path, is_durable in tuple(self._directories.items()):
+            if not is_durable and path in self._directories and random.random() < 0.5:
+                self._lose_directory(path)
         for changes in self._unsynced.values():
             for path, file in changes[: random.randint(0, len(changes))]:
                 _put(self._durable_entries, path, file)
         self._unsynced.clear()
+        self._directories = dict.fromkeys(self._directories, True)
         self._entries = dict(self._durable_entries)
         for file in self._entries.values():
             if file.durable != file.data:
@@ -161,6 +185,20 @@ class SimulatedDisk:
         self._entries.clear()
         self._durable_entries.clear()
         self._unsynced.clear()
+        self._directories = {"": True}
+
+    def _lose_directory(self, lost: str) -> None:
+        """With all that is in it."""
+        inside = f"{lost}/"
+        for path in [p for p in self._directories if p == lost or p.startswith(inside)]:
+            del self._directories[path]
+            self._unsynced.pop(path, None)
+        for path in [p for p in self._durable_entries if p.startswith(inside)]:
+            del self._durable_entries[path]
+
+    def _need_directory(self, directory: str) -> None:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", self.url(directory))
 
     def url(self, path: str = "") -> str:
         return f"simulated://{self.name}/{path}"
@@ -215,6 +253,16 @@ class SimulatedDisk:
 def _split(path: str) -> tuple[str, str]:
     directory, _, name = path.rpartition("/")
     return directory, name
+
+
+def _parents(path: str) -> list[str]:
+    """The directories that a file is in, one in the other."""
+    parents = []
+    directory = _split(path)[0]
+    while directory:
+        parents.append(directory)
+        directory = _split(directory)[0]
+    return parents
 
 
 def _put(entries: dict[str, _File], path: str, file: _File | None) -> None:
