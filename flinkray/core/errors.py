@@ -63,6 +63,15 @@ class ProcessExistsError(RpcError):
         return f"a process named {self.process_name} runs already"
 
 
+class HandlerCancelledError(RpcError):
+    """The handler of a call was cancelled, or what it awaited was, while its endpoint lives.
+
+    What it had done by then stays done.
+    """
+
+    retryable = True
+
+
 class EndpointNotStartedError(RpcError):
     """The endpoint exists but its ``start`` has not been called yet; the call was not queued."""
 

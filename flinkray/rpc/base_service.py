@@ -25,7 +25,7 @@ from flinkray.rpc.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.deadlines import Deadlines
 from flinkray.rpc.dispatch import MAX_PENDING_BYTES, MAX_PENDING_CALLS, ServerConnection
 from flinkray.rpc.endpoint import RpcEndpoint
-from flinkray.rpc.envelope import CONTROL_LANE, ENDED, MAX_FRAME_SIZE
+from flinkray.rpc.envelope import CONTROL_LANE, ENDED, MAX_FRAME_SIZE, remember
 from flinkray.rpc.exports import exports_of
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.metrics import MetricSample, RpcMetrics, RpcRecorder
@@ -75,6 +75,8 @@ class BaseRpcService(RpcService):
         self._names = 0
         self._endpoints: dict[str, tuple[int, RpcEndpoint]] = {}
         self._by_number: dict[int, RpcEndpoint] = {}
+        self.ended_with: dict[int, str] = {}
+        """Why the newest of those endpoints have ended that have failed, by number."""
         self._tasks = BackgroundTasks(self.loop, process_name)
         self._pool = ConnectionPool(
             self._open_transport,
@@ -136,8 +138,10 @@ class BaseRpcService(RpcService):
         number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
         if known is endpoint:
             del self._endpoints[endpoint.endpoint_id], self._by_number[number]
+            reason = endpoint.mailbox.end_reason
+            remember(self.ended_with, number, reason)
             for peer in self._peers:
-                peer.endpoint_terminated(number)
+                peer.endpoint_terminated(number, reason)
 
     def find_endpoint(self, endpoint_id: str) -> tuple[int, RpcEndpoint | None]:
         """For connections: number and endpoint."""
@@ -157,12 +161,17 @@ class BaseRpcService(RpcService):
         """For connections."""
         return self._by_number.get(number)
 
+    def end_of(self, number: int) -> str:
+        """For connections: why an endpoint that was here has ended."""
+        return self.ended_with.get(number, ENDED)
+
     def self_gateway(self, endpoint: RpcEndpoint, gateway: type[G]) -> G:
         if type_name(gateway) not in exports_of(type(endpoint)).gateways:
             raise TypeError(f"{type(endpoint).__name__} does not implement {gateway.__name__}")
         number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
         if known is not endpoint:
-            raise RecipientUnreachableError(f"{endpoint.address}: {ENDED}")
+            reason = endpoint.mailbox.end_reason
+            raise RecipientUnreachableError(f"{endpoint.address}: {reason}")
         token = getattr(endpoint, "fencing_token", None)
         loopback = self._loopback()
         loopback.follow((number,))

@@ -12,7 +12,6 @@ their names and are looked up in the registry, never imported.
 from __future__ import annotations
 
 import builtins
-import traceback
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
@@ -20,6 +19,7 @@ from typing import Any
 
 import msgpack
 
+from flinkray.core.error_text import message_of, sendable, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RemoteError, RpcSerializationError
 from flinkray.core.ids import AbstractID
 from flinkray.core.message import lookup, type_name
@@ -119,13 +119,26 @@ def decode(data: bytes | memoryview) -> Any:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """The wire form of an exception; never fails."""
+    """The wire form of an exception; never fails.
+
+    Text that UTF-8 has no bytes for is written out; of what cannot be sent otherwise, type and
+    message remain.
+    """
     try:
         return encode(error)
     except RpcSerializationError:
-        return encode(
-            RemoteError(type(error).__name__, f"{error} (its attributes could not be sent)")
-        )
+        return encode_error_in_short(error)
+
+
+def encode_error_in_short(error: BaseException) -> bytes:
+    """Type, message and traceback of an exception that is too large or too odd to be sent whole:
+    of each at most some KiB."""
+    if isinstance(error, RemoteError):
+        short = [sendable(error.error_type), sendable(error.text)]
+    else:
+        short = [type_of(error), message_of(error)]
+    text = sendable(remote_traceback(error) or traceback_of(error, error.__traceback__))
+    return pack({_ERROR_KEY: [type_name(RemoteError), short, text]})
 
 
 def remote_traceback(error: BaseException) -> str | None:
@@ -198,18 +211,24 @@ def _lower_dict(value: dict[Any, Any]) -> dict[str, Any]:
 
 def _lower_error(error: BaseException) -> Any:
     cls = type(error)
-    text = remote_traceback(error) or "".join(traceback.format_exception(cls, error, None))
-    if error.__traceback__ is not None:
-        text = "".join(traceback.format_exception(cls, error, error.__traceback__))
+    text = remote_traceback(error)
+    if text is None or error.__traceback__ is not None:
+        text = traceback_of(error, error.__traceback__)
     known = lookup(type_name(cls)) is cls or cls is FlinkRayError or _builtin(cls.__name__) is cls
     if known:
         try:
-            arguments = [_lower(argument) for argument in error.args]
+            arguments = [_lower_argument(argument) for argument in error.args]
         except _RefusedError:
             known = False
     if not known:
-        return {_ERROR_KEY: [type_name(RemoteError), [cls.__name__, str(error)], text]}
+        return {_ERROR_KEY: [type_name(RemoteError), [type_of(error), message_of(error)], text]}
     return {_ERROR_KEY: [type_name(cls), arguments, text]}
+
+
+def _lower_argument(argument: Any) -> Any:
+    if type(argument) is str:
+        return argument.encode(errors="backslashreplace").decode()  # lone surrogates, written out
+    return _lower(argument)
 
 
 # --- receiving ------------------------------------------------------------------------------------

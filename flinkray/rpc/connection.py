@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from flinkray.core.error_text import sendable
 from flinkray.core.errors import (
     FrameTooLargeError,
     RecipientUnreachableError,
@@ -22,6 +23,7 @@ from flinkray.rpc.envelope import (
     CONTROL_LANE,
     ENDED,
     ERROR,
+    MAX_CAUSE_BYTES,
     MAX_FRAME_SIZE,
     PING,
     PROTOCOL_VERSION,
@@ -31,7 +33,9 @@ from flinkray.rpc.envelope import (
     TELL,
     TERMINATED,
     Kind,
+    Payload,
     frame_of,
+    remember,
     unpack_answer,
 )
 from flinkray.rpc.metrics import MethodRecorder
@@ -78,6 +82,8 @@ class ClientConnection:
         Numbers are never used twice, so one that is missing here has ended, and what has ended
         takes no room.
         """
+        self.ended_with: dict[int, str] = {}
+        """Why the newest of those endpoints have ended that have failed, by number."""
         self.refused_frames = 0
         """Frames that made no sense."""
         self._transport = transport
@@ -96,7 +102,8 @@ class ClientConnection:
 
     def end_of(self, target: int) -> str | None:
         """Why endpoint number *target* can not be reached any more; None while it can."""
-        return self.lost_reason or (ENDED if self.has_ended(target) else None)
+        cause = self.ended_with.get(target)
+        return cause or self.lost_reason or (ENDED if self.has_ended(target) else None)
 
     def has_ended(self, target: int) -> bool:
         """Whether endpoint number *target*, once resolved, is known to have terminated."""
@@ -133,7 +140,7 @@ class ClientConnection:
 
     def _followed(self, number: int, answer: asyncio.Future[Any]) -> None:
         if not answer.cancelled() and isinstance(answer.exception(), RpcConnectionError):
-            self._endpoint_ended(number)
+            self._endpoint_ended(number, str(answer.exception()))
 
     async def stop_process(self) -> None:
         """Have the process close its endpoints and end; returns when it is about to end."""
@@ -251,7 +258,7 @@ class ClientConnection:
             self.frame_refused(str(error))
             return
         if kind == TERMINATED:
-            self._endpoint_ended(sequence)
+            self._endpoint_ended(sequence, _reason_in(payload))
             return
         answer = self._pending.pop(sequence, None)
         if answer is None:
@@ -267,8 +274,8 @@ class ClientConnection:
         if kind == RESULT:
             answer.succeed(value)
         elif kind == ERROR and isinstance(value, Exception):
-            if isinstance(value, RecipientUnreachableError) and value.args == (ENDED,):
-                value = RecipientUnreachableError(f"{answer.what}: {ENDED}")
+            if isinstance(value, RecipientUnreachableError) and str(value).startswith(ENDED):
+                value = RecipientUnreachableError(f"{answer.what}: {value}")
             answer.fail(value)
         else:
             self.frame_refused(f"unexpected {Kind(kind).name}")
@@ -278,11 +285,12 @@ class ClientConnection:
         self.refused_frames += 1
         logger.warning("refused a frame from %s: %s", self.process_name, reason)
 
-    def _endpoint_ended(self, number: int) -> None:
-        if number != CONTROL_LANE:
+    def _endpoint_ended(self, number: int, reason: str) -> None:
+        if number in self.followed and number != CONTROL_LANE:
             self.followed.discard(number)
+            remember(self.ended_with, number, reason)
         for callback in tuple(self._listeners.pop(number, {}).values()):
-            callback(ENDED)
+            callback(reason)
 
     # --- ends ---------------------------------------------------------------------------------
 
@@ -360,3 +368,14 @@ class ClientConnection:
         """Give the connection up."""
         self._transport.close()
         self.connection_lost("this side closed the connection")
+
+
+def _reason_in(notice: Payload) -> str:
+    """Of an endpoint's end."""
+    try:
+        reason = codec.decode(notice)
+    except RpcSerializationError:
+        return ENDED
+    if type(reason) is not str or not reason.startswith(ENDED):
+        return ENDED
+    return sendable(reason, MAX_CAUSE_BYTES + len(ENDED) + 2)

@@ -122,7 +122,9 @@ class ServerConnection:
         answered = sequence if kind == ASK else 0
         try:
             endpoint = lane.endpoint
-            if endpoint is None or not lane.mailbox.accepts_calls:
+            if endpoint is None:
+                raise RecipientUnreachableError(self._service.end_of(target))
+            if not lane.mailbox.accepts_calls:
                 _refuse_state(endpoint, name)
             known = lane.methods.get(name)
             if known is None:
@@ -197,6 +199,8 @@ class ServerConnection:
             number, endpoint = self._service.find_endpoint(endpoint_id)
         address = f"{self._service.process_name}/{endpoint_id}"
         if endpoint is None:
+            if target != CONTROL_LANE:
+                raise RpcConnectionError(self._service.end_of(number))
             raise RpcConnectionError(f"no endpoint at {address}")
         gateway = codec.decode(payload)
         gateways = exports_of(type(endpoint)).gateways
@@ -207,12 +211,12 @@ class ServerConnection:
         self._resolved.add(number)
         self._reply(RESULT, sequence, (number, endpoint.endpoint_id))
 
-    def endpoint_terminated(self, number: int) -> None:
+    def endpoint_terminated(self, number: int, reason: str) -> None:
         """Tell the peer, if it has ever asked for this endpoint."""
         self._lanes.pop(number, None)
         if number in self._resolved:
             self._resolved.discard(number)
-            self._reply(TERMINATED, number, None)
+            self._reply(TERMINATED, number, None if reason == ENDED else reason)
 
     # --- calls under way ----------------------------------------------------------------------
 
@@ -251,7 +255,7 @@ class ServerConnection:
             unsendable.__cause__ = error
             self._refuse(call.method.name, call.sequence, unsendable)
 
-    def failed(self, call: HandlerCall, error: Exception) -> None:
+    def failed(self, call: HandlerCall, error: BaseException) -> None:
         """For calls: the handler has failed, or could not begin."""
         call.recorder.failures += 1
         self._done(call)
@@ -259,7 +263,7 @@ class ServerConnection:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _refuse(self, method: str, sequence: int, error: Exception) -> None:
+    def _refuse(self, method: str, sequence: int, error: BaseException) -> None:
         if sequence == 0:
             level = (
                 logging.DEBUG if isinstance(error, RecipientUnreachableError) else logging.WARNING
@@ -268,8 +272,8 @@ class ServerConnection:
             return
         try:
             self._send(ERROR, sequence, codec.encode_error(error))
-        except FrameTooLargeError as too_large:
-            self._send(ERROR, sequence, codec.encode_error(too_large))
+        except FrameTooLargeError:
+            self._send(ERROR, sequence, codec.encode_error_in_short(error))
 
     def _reply(self, kind: int, sequence: int, value: object) -> None:
         self._send(kind, sequence, codec.encode_in_parts(value))
@@ -282,12 +286,12 @@ class ServerConnection:
             self._transport.send_parts(frame)
 
 
-def _refuse_state(endpoint: RpcEndpoint | None, method: str) -> NoReturn:
-    if endpoint is not None and endpoint.mailbox.state is EndpointState.CREATED:
+def _refuse_state(endpoint: RpcEndpoint, method: str) -> NoReturn:
+    if endpoint.mailbox.state is EndpointState.CREATED:
         raise EndpointNotStartedError(
             f"{endpoint.address}: {method}: the endpoint is not started yet"
         )
-    raise RecipientUnreachableError(ENDED)
+    raise RecipientUnreachableError(endpoint.mailbox.end_reason)
 
 
 def _refuse_method(endpoint: RpcEndpoint, method: str) -> NoReturn:

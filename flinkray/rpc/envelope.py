@@ -21,6 +21,7 @@ from typing import Any
 
 import msgpack
 
+from flinkray.core.error_text import sendable, summary_of
 from flinkray.core.errors import FrameTooLargeError, RpcSerializationError
 from flinkray.rpc.packing import LARGE, LONGEST, Packed, bytes_head, pack, unpack_but_last
 
@@ -44,7 +45,8 @@ class Kind(IntEnum):
     RESULT = 6
     ERROR = 7
     TERMINATED = 8
-    """Endpoint number ``sequence`` has terminated; the payload is the reason."""
+    """Endpoint number ``sequence`` has terminated; the payload is the reason if it has failed, else
+    None."""
 
 
 # plain ints: an IntEnum member costs a conversion each time it is packed
@@ -54,7 +56,29 @@ CONTROL_LANE = 0
 """The target of requests that are not for an endpoint; endpoint numbers begin at 1."""
 
 ENDED = "the endpoint has terminated"
-"""Why an endpoint does not answer; the caller's side adds which call it was."""
+"""Why an endpoint does not answer; the caller's side adds which call it was.  After a colon, what
+the endpoint has failed with."""
+
+MAX_CAUSE_BYTES = 4096
+"""Of the text that says what an endpoint has failed with."""
+
+MAX_CAUSES = 64
+"""Each side of a connection, and each process, remembers what so many endpoints have failed with:
+the newest ones."""
+
+
+def ended_with(error: BaseException | None) -> str:
+    """That an endpoint has terminated, and what it has failed with, if it has."""
+    return ENDED if error is None else f"{ENDED}: {sendable(summary_of(error), MAX_CAUSE_BYTES)}"
+
+
+def remember(causes: dict[int, str], number: int, reason: str) -> None:
+    """Keep why endpoint *number* has ended, if it has failed."""
+    if reason != ENDED:
+        causes[number] = reason
+        if len(causes) > MAX_CAUSES:
+            del causes[next(iter(causes))]
+
 
 Payload = bytes | memoryview
 """Of a message that came; a view where it is large."""

@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
+from flinkray.core.errors import (
+    HandlerCancelledError,
+    RecipientUnreachableError,
+    RpcTimeoutError,
+)
 from flinkray.rpc.call_context import current_call
-from flinkray.rpc.envelope import ENDED
 from flinkray.rpc.tracing import enter_trace
 
 if TYPE_CHECKING:
@@ -127,7 +130,7 @@ class HandlerCall:
         self.deadline = self.ask_deadline = None
         self._connection.succeeded(self, result)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         self.is_over = True
         self.deadline = self.ask_deadline = None
         self._connection.failed(self, error)
@@ -136,11 +139,15 @@ class HandlerCall:
         if self._has_expired:
             self.failed(self._timeout_error())
             return True
-        self.abandoned()
+        if self.endpoint.mailbox.accepts_calls:
+            what = f"{self.what}: the handler was cancelled, or something that it awaited"
+            self.failed(HandlerCancelledError(what))
+        else:
+            self.abandoned()
         return False
 
     def abandoned(self) -> None:
-        self.failed(RecipientUnreachableError(ENDED))
+        self.failed(RecipientUnreachableError(self.endpoint.mailbox.end_reason))
 
 
 async def _await(awaitable: Awaitable[Any]) -> Any:

@@ -17,6 +17,9 @@ from collections.abc import Coroutine, Generator
 from contextvars import Context
 from typing import Any, Protocol
 
+_ENDS_OF_PROCESS = (KeyboardInterrupt, SystemExit)
+"""What is not only the caller's: the loop passes it on to who runs it."""
+
 
 class Handling(Protocol):
     """One call and its handler."""
@@ -43,7 +46,7 @@ class Handling(Protocol):
     def succeeded(self, result: object) -> None:
         """It is over, and this is its result."""
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """It is over with an error, or was not begun because of one."""
 
     def cancelled(self) -> bool:
@@ -117,11 +120,13 @@ class HandlerQueue:
                     call.succeeded(stop.value)
                 except asyncio.CancelledError:
                     call.cancelled()
-                except Exception as error:  # noqa: BLE001 - it is the caller's
-                    call.failed(error)
-                except BaseException:
+                except GeneratorExit:  # the loop is gone
                     call.cancelled()
                     raise
+                except BaseException as error:
+                    call.failed(error)
+                    if isinstance(error, _ENDS_OF_PROCESS):
+                        raise
                 else:
                     call.waits(runner)
                     self._pass_on(runner)
@@ -146,11 +151,13 @@ async def _finish(call: Handling, context: Context, awaited: object) -> None:
     except asyncio.CancelledError:
         if not call.cancelled():
             raise
-    except Exception as error:  # noqa: BLE001 - it is the caller's
-        call.failed(error)
-    except BaseException:
+    except GeneratorExit:  # the loop is gone
         call.cancelled()
         raise
+    except BaseException as error:
+        call.failed(error)
+        if isinstance(error, _ENDS_OF_PROCESS):
+            raise
     else:
         call.succeeded(result)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.rpc.call_context import outside_of_handler
+from flinkray.rpc.envelope import ended_with
 from flinkray.rpc.handler_queue import HandlerQueue
 from flinkray.rpc.watch import TerminationWatch
 
@@ -87,6 +88,11 @@ class Mailbox:
     @property
     def is_running(self) -> bool:
         return self._state in (EndpointState.STARTED, EndpointState.RUNNING)
+
+    @property
+    def end_reason(self) -> str:
+        """For callers and watchers of an endpoint that has terminated."""
+        return ended_with(self._error)
 
     def validate_runs_in_main_thread(self) -> None:
         try:

@@ -122,6 +122,8 @@ class RpcService(ABC):
     ) -> TerminationWatch:
         """Be told once, with the reason, when an endpoint terminates or its process dies.
 
+        The reason names the error that the endpoint has failed with, if it has: type and message.
+
         *target* is an address, for whatever is there by the time that it is reached, or a proxy,
         for the very endpoint that it was connected to.  Also when nothing is there (any more).  A
         restart by Ray is a death.

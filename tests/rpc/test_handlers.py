@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from flinkray.core.errors import RecipientUnreachableError
+from flinkray.core.errors import HandlerCancelledError
 from flinkray.rpc import LocalRpcService, RpcEndpoint, RpcGateway
 from flinkray.testing.virtual_time import on_virtual_time
 
@@ -107,7 +107,7 @@ async def test_cancelling_a_handlers_task_cancels_this_handler_only() -> None:
     task = endpoint.tasks["b"]
     assert task is not None
     task.cancel()
-    with pytest.raises(RecipientUnreachableError):
+    with pytest.raises(HandlerCancelledError):
         await answers.pop(1)
     assert await asyncio.gather(*answers) == ["a", "c", "d", "e"]
     await service.close()
@@ -135,7 +135,7 @@ async def test_a_handler_that_awaits_something_cancelled_fails_alone() -> None:
         gateway.work("c", 1.0),
         return_exceptions=True,
     )
-    assert isinstance(cancelled, RecipientUnreachableError)
+    assert isinstance(cancelled, HandlerCancelledError)
     assert [first, *others] == ["a", "b", "c"]
     await service.close()
 
