@@ -26,9 +26,9 @@ import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import PythonJobBuilder
 from flinkray.rpc import LocalRpcService
-from flinkray.scheduler.job_graph import JobGraph
-from flinkray.scheduler.job_info import JobDetails
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.reports.job_info import JobDetails
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.mini_cluster import MiniCluster
 
 SLOTS = 200

@@ -29,9 +29,9 @@ from ray.util.state.common import ActorState
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import PythonJobBuilder
-from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.graph.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.shared.states import ExecutionState
 
 PAIRS = 32
 SLOTS = 8

@@ -31,10 +31,11 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.garbage_collection import spare_what_is_there
-from flinkray.scheduler.execution_graph import ExecutionGraph
-from flinkray.scheduler.failover_strategy import RestartPipelinedRegionFailoverStrategy
-from flinkray.scheduler.job_graph import (
+from flinkray.rpc.ray.garbage_collection import spare_what_is_there
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.failover_strategy import RestartPipelinedRegionFailoverStrategy
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.graph.job_graph import (
     PYTHON,
     DistributionPattern,
     FixedDelayRestart,
@@ -46,18 +47,17 @@ from flinkray.scheduler.job_graph import (
     JobVertex,
     ResultPartitionType,
 )
-from flinkray.scheduler.job_scheduler import JobScheduler
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobSchedulerAction,
     ScheduleRestart,
 )
-from flinkray.scheduler.regions import PipelinedRegions
-from flinkray.scheduler.slot_requests import SlotAllocated, SlotRequests
-from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import TaskExecutionState
+from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequests
 
 SIZES = (1_000, 10_000)
 SLOTS_EACH = 2

@@ -24,19 +24,19 @@ from pathlib import Path
 import _machine
 
 from flinkray.actors.gateways import ResourceManagerGateway
-from flinkray.actors.messages import ClusterArguments
-from flinkray.actors.resource_manager import ResourceManager, lead_resource_manager
-from flinkray.actors.resource_manager_driver import (
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
     WorkerGroup,
     WorkerGroupRequest,
 )
-from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
 from flinkray.core.ids import LeaderSessionID, ResourceID, ResourceManagerId, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import RESOURCE_MANAGER_ADDRESS
 from flinkray.rpc import EndpointSpec, RpcService
-from flinkray.scheduler.shortages import ClusterResources
+from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.testing.simulation import Conditions, Simulation
 
 GOAL = 60.0
@@ -121,7 +121,7 @@ def _task_executor(name: ResourceID, cluster: ClusterArguments) -> EndpointSpec:
         cluster=cluster,
         node=NodeAddress("node-0", "127.0.0.1"),
     )
-    factory = "flinkray.actors.task_executor:create_task_executor"
+    factory = "flinkray.actors.task_executor.endpoint:create_task_executor"
     return EndpointSpec("TaskExecutor", name, factory, arguments)
 
 

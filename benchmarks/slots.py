@@ -34,21 +34,21 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.garbage_collection import spare_what_is_there
-from flinkray.scheduler.slot_allocator import ExecutionSlotAllocator, LogicalSlotAllocated
-from flinkray.scheduler.slot_books import SlotManagerSettings
-from flinkray.scheduler.slot_manager import SlotManager
-from flinkray.scheduler.slot_manager_actions import (
+from flinkray.rpc.ray.garbage_collection import spare_what_is_there
+from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.resources.slot_manager_actions import (
     RequestSlot,
     SlotManagerAction,
     StartTaskExecutor,
     StartWorkerGroup,
 )
-from flinkray.scheduler.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slot_pool_actions import DeclareRequirements
-from flinkray.scheduler.slot_requests import SlotAllocated, SlotRequests, SlotsLost
-from flinkray.scheduler.slot_sharing import SharingVertex, slot_sharing_groups
-from flinkray.scheduler.slots import SlotOffer, SlotReport, SlotStatus, WorkerLocation
+from flinkray.scheduler.shared.slots import SlotOffer, SlotReport, SlotStatus, WorkerLocation
+from flinkray.scheduler.slots.slot_allocator import ExecutionSlotAllocator, LogicalSlotAllocated
+from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
+from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements
+from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequests, SlotsLost
+from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_groups
 
 GOAL_SIZE = 10_000
 MOST_SECONDS = 10.0

@@ -36,10 +36,10 @@ from _rpc.report import Goal, Section
 from _streams import slow_function
 
 import flinkray
-from flinkray.rpc import codec
-from flinkray.streaming.elements import END_OF_INPUT, Columns
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network import NetworkEnvironment, NetworkSettings, Signal
 from flinkray.streaming.operators.source import BLOCK_RECORDS
+from flinkray.streaming.records.elements import END_OF_INPUT, Columns
 
 SECRET = b"benchmark".ljust(32)
 BATCH_BYTES = 2**20

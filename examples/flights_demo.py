@@ -20,7 +20,7 @@ from flights_report import plot, summary, text_table
 
 import flinkray
 from flinkray.datastream import StreamExecutionEnvironment
-from flinkray.scheduler.job_info import JobDetails, StageProgressInfo, VertexInfo
+from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.core.config import Configuration
     from flinkray.core.errors import FlinkRayError
-    from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, NoRestart
-    from flinkray.scheduler.states import ExecutionState, JobStatus
+    from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, NoRestart
+    from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 __version__ = "0.1.0"
 
@@ -37,14 +37,14 @@ __all__ = [
 _MODULES = {
     "ClusterClient": "flinkray.client.cluster_client",
     "Configuration": "flinkray.core.config",
-    "ExecutionState": "flinkray.scheduler.states",
-    "FixedDelayRestart": "flinkray.scheduler.job_graph",
+    "ExecutionState": "flinkray.scheduler.shared.states",
+    "FixedDelayRestart": "flinkray.scheduler.graph.job_graph",
     "FlinkRayError": "flinkray.core.errors",
     "JobExecutionResult": "flinkray.client.job_result",
-    "JobGraph": "flinkray.scheduler.job_graph",
+    "JobGraph": "flinkray.scheduler.graph.job_graph",
     "JobHandle": "flinkray.client.job_handle",
-    "JobStatus": "flinkray.scheduler.states",
-    "NoRestart": "flinkray.scheduler.job_graph",
+    "JobStatus": "flinkray.scheduler.shared.states",
+    "NoRestart": "flinkray.scheduler.graph.job_graph",
     "connect": "flinkray.client.connect",
     "spark_job": "flinkray.client.job_builder",
 }

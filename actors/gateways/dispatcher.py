@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     JobMasterToDispatcherRegistrationSuccess,
 )
 from flinkray.core.ids import (
@@ -19,10 +19,9 @@ from flinkray.rpc.gateway import (
     oneway,
     runs_to_completion,
 )
-from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
-from flinkray.scheduler.cluster_partitions import ClusterDataSet
-from flinkray.scheduler.job_graph import JobGraph, ParallelismBounds
-from flinkray.scheduler.job_info import (
+from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
+from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     ExceptionEntry,
     JobDetails,
@@ -30,7 +29,8 @@ from flinkray.scheduler.job_info import (
     JobProgress,
     JobResult,
 )
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
+from flinkray.scheduler.shared.states import JobStatus
 
 
 class DispatcherGateway(FencedRpcGateway):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
@@ -20,24 +20,24 @@ from flinkray.rpc.gateway import (
     oneway,
     runs_to_completion,
 )
-from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
-from flinkray.scheduler.input_splits import InputSplit
-from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
-from flinkray.scheduler.slot_requests import (
-    SlotEvent,
-)
-from flinkray.scheduler.slots import (
+from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
+from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
     ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
     WorkerLocation,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import (
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import (
     ResultPartitionID,
     TaskExecutionState,
+)
+from flinkray.scheduler.slots.slot_requests import (
+    SlotEvent,
 )
 from flinkray.spark.gateway import SparkStageListenerGateway
 
@@ -139,7 +139,7 @@ class JobMasterGateway(SparkStageListenerGateway):
         events: tuple[SlotEvent, ...],
     ) -> None:
         """Slots that the pool has got and lost, and then what became of requests and slots; see
-        :mod:`flinkray.scheduler.slot_requests`.
+        :mod:`flinkray.scheduler.slots.slot_requests`.
 
         The news of the JobMaster's *pool_number*-th pool are counted from 1, so that it is noticed
         when some are lost.

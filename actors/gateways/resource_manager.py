@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     JobMasterRegistrationSuccess,
     TaskExecutorRegistration,
     TaskExecutorRegistrationSuccess,
@@ -24,11 +24,11 @@ from flinkray.rpc.gateway import (
     oneway,
     runs_to_completion,
 )
-from flinkray.rpc.registration import RegistrationFailure, RegistrationRejection
-from flinkray.scheduler.blocklist import BlockedNode
-from flinkray.scheduler.cluster_partitions import ClusterDataSet, ClusterPartitionReport
-from flinkray.scheduler.job_info import ClusterOverview
-from flinkray.scheduler.slots import (
+from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
+from flinkray.scheduler.reports.job_info import ClusterOverview
+from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet, ClusterPartitionReport
+from flinkray.scheduler.shared.slots import (
     ResourceRequirements,
     SlotReport,
 )

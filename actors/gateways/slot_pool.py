@@ -14,17 +14,17 @@ from flinkray.rpc.gateway import (
     ask_timeout,
     runs_to_completion,
 )
-from flinkray.scheduler.slot_requests import (
-    CancelSlotRequests,
-    ReturnSlots,
-    SlotRequests,
-)
-from flinkray.scheduler.slots import (
+from flinkray.scheduler.shared.slots import (
     ResourceRequirements,
     ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
     WorkerLocation,
+)
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotRequests,
 )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
     RefusedTask,
     SlotAnswer,
     WantedSlot,
 )
-from flinkray.actors.task_process.gateway import IO_METRICS_WAIT, TaskProcessListenerGateway
+from flinkray.actors.gateways.task_process import IO_METRICS_WAIT, TaskProcessListenerGateway
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -25,8 +25,8 @@ from flinkray.rpc.gateway import (
     oneway,
     runs_to_completion,
 )
-from flinkray.scheduler.io_metrics import TaskIOMetrics
-from flinkray.scheduler.tasks import (
+from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
+from flinkray.scheduler.shared.tasks import (
     ResultPartitionID,
     TaskDeploymentDescriptor,
     TaskDeployments,

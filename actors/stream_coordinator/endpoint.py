@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from flinkray.actors.job_files import JobFiles
-from flinkray.actors.stream_coordinator.gateway import (
+from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
     CollectorPlace,
     CoordinatorReplacedError,
@@ -15,8 +14,9 @@ from flinkray.actors.stream_coordinator.gateway import (
     VertexCode,
     alignment_name,
 )
+from flinkray.actors.shared.chain_code import ChainCode
+from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.stream_coordinator.source_host import SourceHost
-from flinkray.actors.task_process.chain_code import ChainCode
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import RpcConnectionError
@@ -25,7 +25,7 @@ from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
-from flinkray.streaming.watermark_alignment import AlignmentGroups
+from flinkray.streaming.time.watermark_alignment import AlignmentGroups
 
 
 def create_stream_coordinator(

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from flinkray.actors.stream_coordinator.gateway import ReaderProgress
+from flinkray.actors.gateways.stream_coordinator import ReaderProgress
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.streaming.errors import operator_error
-from flinkray.streaming.hosted_source import HostedSource
+from flinkray.streaming.sources.hosted_source import HostedSource
 from flinkray.streaming.sources.source import Source
-from flinkray.streaming.system_clock import SystemClock
+from flinkray.streaming.time.system_clock import SystemClock
 
 
 class SourceHost:

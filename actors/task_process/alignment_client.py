@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from flinkray.actors.stream_coordinator.gateway import StreamCoordinatorGateway
+from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcService
-from flinkray.streaming.watermark_alignment import TaskAlignment
+from flinkray.streaming.time.watermark_alignment import TaskAlignment
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     ChannelPlaces,
     PartitionNotFoundError,
     TaskProcessListenerGateway,
@@ -13,7 +13,7 @@ from flinkray.actors.task_process.gateway import (
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcService
-from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID
+from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID
 from flinkray.streaming.network import DataAddress
 
 _Question = tuple[JobID, IntermediateDataSetID, str]

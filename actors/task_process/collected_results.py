@@ -11,9 +11,9 @@ from typing import Any
 import cloudpickle
 
 from flinkray.actors.task_process.partitions import ResultPartition
-from flinkray.streaming.elements import Barrier
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network import BatchTooLargeError
+from flinkray.streaming.records.elements import Barrier
 
 MAX_PIECE = 4 * 2**20
 """Bytes: what one result may be at the most, as it must fit into a message."""

@@ -12,10 +12,10 @@ from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartition
 from flinkray.core.ids import ExecutionAttemptID, JobID
-from flinkray.scheduler import distribution
-from flinkray.scheduler.input_splits import InputSplit
-from flinkray.scheduler.tasks import InputInformation, PartitionLocations
-from flinkray.streaming.functions import AggregateFunction
+from flinkray.scheduler.graph import distribution
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.shared.tasks import InputInformation, PartitionLocations
+from flinkray.streaming.functions.functions import AggregateFunction
 
 T = TypeVar("T")
 OUT = TypeVar("OUT")

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.core.ids import JobMasterId
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.scheduler.tasks import (
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.tasks import (
     JobInformation,
     PartitionLocations,
     TaskDeployment,

@@ -6,13 +6,7 @@ import asyncio
 import logging
 from functools import partial
 
-from flinkray.actors.batches import MOST_STATES, Batches
-from flinkray.actors.job_files import JobFiles
-from flinkray.actors.settings import apply_rpc_settings
-from flinkray.actors.task_process.deployed import Deployed, TaskResources
-from flinkray.actors.task_process.deployed_parts import DeployedParts
-from flinkray.actors.task_process.function_tasks import FunctionTasks
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     TASK_PROCESS_ENDPOINT,
     JobPartition,
     PartitionData,
@@ -20,6 +14,12 @@ from flinkray.actors.task_process.gateway import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
+from flinkray.actors.shared.batches import MOST_STATES, Batches
+from flinkray.actors.shared.deployed_parts import DeployedParts
+from flinkray.actors.shared.job_files import JobFiles
+from flinkray.actors.shared.settings import apply_rpc_settings
+from flinkray.actors.task_process.deployed import Deployed, TaskResources
+from flinkray.actors.task_process.function_tasks import FunctionTasks
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_tasks import StreamTasks
@@ -31,9 +31,9 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint, RpcService
-from flinkray.scheduler.io_metrics import TaskIOMetrics
-from flinkray.scheduler.job_graph import STREAM
-from flinkray.scheduler.tasks import TaskDeployments, TaskExecutionState, attempt_of
+from flinkray.scheduler.graph.job_graph import STREAM
+from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
+from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState, attempt_of
 from flinkray.streaming.network import DataAddress
 
 log = logging.getLogger(__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
+from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.context import (
     Cancellation,
     InputGate,
@@ -9,14 +11,12 @@ from flinkray.actors.task_process.context import (
     TaskContext,
 )
 from flinkray.actors.task_process.deployed import Deployed
-from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartition, ResultPartitions
-from flinkray.actors.task_process.produced import ProducedPartition, produced_partitions
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import TaskExecutionState, attempt_of
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState, attempt_of
 
 
 class FunctionTasks:

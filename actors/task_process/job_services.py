@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
+from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import ExecutionAttemptID
-from flinkray.scheduler.input_splits import InputSplit
+from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.spark.user_code import cloudpickle, dump_function
-from flinkray.streaming.functions import AggregateFunction
+from flinkray.streaming.functions.functions import AggregateFunction
 
 T = TypeVar("T")
 OUT = TypeVar("OUT")

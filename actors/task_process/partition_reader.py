@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import islice
 from typing import Any
 
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
     PartitionNotFoundError,
@@ -17,9 +17,9 @@ from flinkray.actors.task_process.gateway import (
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcService
-from flinkray.scheduler.slots import WorkerLocation
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID
 
 MAX_BYTES = 2**20
 """Asked for at once."""

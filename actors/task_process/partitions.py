@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     READ_WAIT,
     JobPartition,
     PartitionData,

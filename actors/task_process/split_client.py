@@ -6,13 +6,13 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from flinkray.actors.stream_coordinator.gateway import (
+from flinkray.actors.gateways.stream_coordinator import (
     ReaderProgress,
     StreamCoordinatorGateway,
 )
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcService
-from flinkray.streaming.task_loop import TaskLoop
+from flinkray.streaming.task.task_loop import TaskLoop
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,9 @@ from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
-from flinkray.streaming.chain_builder import ChainBuilder, prepared_partitioner
-from flinkray.streaming.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.channels import InputGate, RecordWriter
 from flinkray.streaming.errors import operator_error
-from flinkray.streaming.metrics import Counter, Gauge, Meter, MetricGroup
+from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
 from flinkray.streaming.network import (
     ChannelError,
     ChannelMetrics,
@@ -28,14 +26,16 @@ from flinkray.streaming.network import (
     register_input,
     register_output,
 )
-from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
+from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_partitioner
+from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.sinks.collect import CollectOperator
-from flinkray.streaming.system_clock import SystemClock
-from flinkray.streaming.task import StreamTask, TaskInput, TaskOutput
-from flinkray.streaming.task_loop import TaskLoop
-from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.task.task import StreamTask, TaskInput, TaskOutput
+from flinkray.streaming.task.task_loop import TaskLoop
+from flinkray.streaming.time.system_clock import SystemClock
+from flinkray.streaming.time.time_service import ProcessingTimeService
 
 log = logging.getLogger(__name__)
 

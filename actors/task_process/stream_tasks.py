@@ -7,23 +7,23 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 
-from flinkray.actors.stream_coordinator.gateway import (
+from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
     ReaderProgress,
     StreamCoordinatorGateway,
     alignment_name,
     stream_coordinator_address,
 )
-from flinkray.actors.task_errors import TaskError
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.gateways.task_process import JobPartition
+from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.actors.task_process.deployed import Deployed
-from flinkray.actors.task_process.gateway import JobPartition
 from flinkray.actors.task_process.partitions import ResultPartition as ReadPartition
 from flinkray.actors.task_process.partitions import ResultPartitions
-from flinkray.actors.task_process.produced import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task import StreamTaskContext, StreamTaskRun
 from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
@@ -32,11 +32,11 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcEndpoint
-from flinkray.scheduler import distribution
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import ResultPartitionID, TaskExecutionState
-from flinkray.streaming.metrics import MetricGroup
+from flinkray.scheduler.graph import distribution
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskExecutionState
+from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.network import (
     ChannelSource,
     DataAddress,

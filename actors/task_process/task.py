@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flinkray.actors.gateways.task_process import PartitionNotFoundError
 from flinkray.actors.task_process.code_thread import CodeThread
 from flinkray.actors.task_process.context import Cancellation, TaskCancelledError
-from flinkray.actors.task_process.gateway import PartitionNotFoundError
 from flinkray.actors.task_process.user_code import UserFunction
 from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.rpc import RpcEndpoint
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import TaskExecutionState
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.network.errors import ChannelError, PartitionReleasedError

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 
 from flinkray.rpc import MetricSample
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.streaming.metrics import Counter, Gauge, Meter, MetricGroup
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
 
 log = logging.getLogger(__name__)
 

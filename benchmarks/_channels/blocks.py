@@ -11,9 +11,9 @@ import pyarrow as pa
 from _rpc.report import Section
 
 from _channels.over_channels import OverChannels
-from flinkray.streaming.elements import Block
 from flinkray.streaming.network.element_codec import ElementDecoder, ElementEncoder
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.row import Row
 
 ROWS = 1_000
 REPETITIONS = 200

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from _channels.contender import Contender, Peer, tell
-from flinkray.rpc import codec
-from flinkray.streaming.elements import END_OF_INPUT, Block, Columns, Element, EndOfInput
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network import (
     ChannelSource,
     DataAddress,
@@ -19,6 +18,7 @@ from flinkray.streaming.network import (
     ResultPartition,
     Signal,
 )
+from flinkray.streaming.records.elements import END_OF_INPUT, Block, Columns, Element, EndOfInput
 
 SECRET = b"benchmark".ljust(32)
 

@@ -11,9 +11,9 @@ import threading
 
 from _channels.contender import tell
 from _channels.memory import Watch
-from flinkray.rpc import codec
-from flinkray.streaming.elements import EndOfInput
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network import ChannelSource, NetworkEnvironment, Signal
+from flinkray.streaming.records.elements import EndOfInput
 
 SECRET = b"benchmark".ljust(32)
 

@@ -17,7 +17,7 @@ from _rpc.report import Goal, Section
 from _death.victims import RawVictim, VictimGateway
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
 from flinkray.rpc import EndpointSpec, RayRpcService
-from flinkray.rpc.ray_directory import RayDirectory
+from flinkray.rpc.ray.directory import RayDirectory
 
 NAMESPACE = "death-benchmark"
 GOAL = 0.05

@@ -22,7 +22,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import codec
+from flinkray.rpc.wire import codec
 
 LOOPS = 2000
 

@@ -11,7 +11,7 @@ import ray
 from _rpc.timing import in_batches, one_by_one, told
 from flinkray.core.message import message
 from flinkray.rpc import RayRpcService, RpcEndpoint, RpcGateway, RpcService, ask_timeout, oneway
-from flinkray.rpc.ray_directory import RayDirectory
+from flinkray.rpc.ray.directory import RayDirectory
 
 
 @message

@@ -14,8 +14,8 @@ import flinkray
 from flinkray.core.options import STANDBY_PROCESSES
 from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.rpc.ray_directory import RayDirectory
-from flinkray.scheduler.states import ExecutionState
+from flinkray.rpc.ray.directory import RayDirectory
+from flinkray.scheduler.shared.states import ExecutionState
 
 Build = Callable[[StreamExecutionEnvironment], Any]
 

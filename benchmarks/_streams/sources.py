@@ -21,7 +21,7 @@ from flinkray.datastream.connectors import (
     Source,
     SplitEnumerator,
 )
-from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.records.elements import Block, Columns
 
 RECORDS_PER_MILLISECOND = 100
 """Of event time."""

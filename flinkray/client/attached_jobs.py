@@ -16,7 +16,7 @@ from flinkray.core import client_options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
-from flinkray.scheduler.job_graph import AttachedClient
+from flinkray.scheduler.graph.job_graph import AttachedClient
 
 log = logging.getLogger(__name__)
 

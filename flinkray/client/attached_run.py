@@ -12,9 +12,9 @@ from flinkray.client.cli_output import progress_text
 from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.errors import JobNotFoundError, JobStateError
 from flinkray.core.ids import JobID
-from flinkray.scheduler.job_graph import JobGraph
-from flinkray.scheduler.job_info import JobProgress
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.reports.job_info import JobProgress
+from flinkray.scheduler.shared.states import JobStatus
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient

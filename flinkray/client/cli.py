@@ -45,7 +45,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import JobID
 from flinkray.core.options import CLUSTER_ID
-from flinkray.scheduler.job_graph import FixedDelayRestart
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,10 +10,8 @@ from enum import Enum
 
 from flinkray.core.ids import AbstractID, WorkerGroupId
 from flinkray.core.resources import format_memory_size
-from flinkray.scheduler.cluster_partitions import ClusterDataSet
-from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.scheduler.job_info import (
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     ExceptionEntry,
     JobDetails,
@@ -21,8 +19,10 @@ from flinkray.scheduler.job_info import (
     JobProgress,
     VertexInfo,
 )
-from flinkray.scheduler.many_executions import ManyExecutions
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.reports.many_executions import ManyExecutions
+from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
 def to_json(value: object) -> str:

@@ -8,7 +8,7 @@ import posixpath
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.actors.messages import ClusterArguments
+from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.client import ray_runtime
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ProcessExistsError, RpcError
@@ -20,8 +20,8 @@ from flinkray.rpc import EndpointSpec, Placement, RpcService
 DEFAULT_STORAGE = "~/.flinkray"
 
 _MASTERS = (
-    ("ResourceManager", "flinkray.actors.resource_manager:create_resource_manager"),
-    ("Dispatcher", "flinkray.actors.dispatcher:create_dispatcher"),
+    ("ResourceManager", "flinkray.actors.resource_manager.endpoint:create_resource_manager"),
+    ("Dispatcher", "flinkray.actors.dispatcher.endpoint:create_dispatcher"),
 )
 """The Dispatcher last: where it is, the cluster is complete."""
 

@@ -22,9 +22,9 @@ from flinkray.core.config import Configuration, format_duration
 from flinkray.core.errors import FlinkRayError, JobNotFoundError, JobStateError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcService
-from flinkray.scheduler.cluster_partitions import ClusterDataSet
-from flinkray.scheduler.job_graph import JobGraph
-from flinkray.scheduler.job_info import ClusterOverview, JobOverview, JobResult
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.reports.job_info import ClusterOverview, JobOverview, JobResult
+from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from flinkray.actors.settings import apply_rpc_settings
+from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.client import ray_runtime
 from flinkray.client.cluster import cluster_storage, start_cluster, stop_cluster
 from flinkray.client.cluster_client import ClusterClient

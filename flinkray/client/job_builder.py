@@ -8,14 +8,14 @@ from typing import TypeVar
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile, parse_memory_size
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     SPARK,
     Invokable,
     JobGraph,
     JobVertex,
     RestartStrategy,
 )
-from flinkray.scheduler.job_graph_validation import validate
+from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.user_code import SparkFunction, dump_function
 
 F = TypeVar("F", bound=SparkFunction)

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.scheduler.job_graph import JobFile, JobFileUse
+from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 
 _LEFT_OUT = "__pycache__"
 

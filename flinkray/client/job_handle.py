@@ -13,9 +13,9 @@ from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.config import format_duration
 from flinkray.core.errors import ConfigurationError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_info import ExceptionEntry, JobDetails, JobProgress, JobResult
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobProgress, JobResult
+from flinkray.scheduler.shared.states import JobStatus
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient

@@ -12,8 +12,8 @@ from flinkray.core.errors import (
     JobStateError,
 )
 from flinkray.core.ids import JobID
-from flinkray.scheduler.job_info import JobResult
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 
 if TYPE_CHECKING:
     import pandas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flinkray.core.blobs import BlobKey
-from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.graph.job_graph import JobGraph
 
 
 def offload(graph: JobGraph, min_size: int) -> tuple[JobGraph, dict[BlobKey, bytes]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from flinkray.client.attached_run import Progress
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.pipeline_loader import PipelineNotFoundError
-from flinkray.streaming.execution_target import ExecutionTarget, running_at
+from flinkray.streaming.program.execution_target import ExecutionTarget, running_at
 
 
 def check_program(path: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile, parse_memory_size
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
     PYTHON,
     DistributionPattern,
@@ -24,7 +24,7 @@ from flinkray.scheduler.job_graph import (
     ResultPartitionType,
     SchedulerMode,
 )
-from flinkray.scheduler.job_graph_validation import validate
+from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.user_code import dump_function
 
 PythonFunction = Callable[[Any], Any]

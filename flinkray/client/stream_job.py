@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 
-from flinkray.actors.task_process.chain_code import dump_chain
+from flinkray.actors.shared.chain_code import dump_chain
 from flinkray.actors.task_process.stream_tasks import BUFFER_TIMEOUTS
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     STREAM,
     DistributionPattern,
     IntermediateDataSet,
@@ -22,9 +22,9 @@ from flinkray.scheduler.job_graph import (
     RestartStrategy,
     ResultPartitionType,
 )
-from flinkray.scheduler.job_graph_validation import validate
-from flinkray.streaming.chain_plan import plan_chain, ways_out
-from flinkray.streaming.graph import Chain, StreamEdge, StreamGraph
+from flinkray.scheduler.graph.validation import validate
+from flinkray.streaming.program.chain_plan import plan_chain, ways_out
+from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph
 
 _ANY_SLOT = ResourceProfile(0, 0)
 

@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from flinkray.actors.stream_coordinator.gateway import (
+from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
     StreamCoordinatorGateway,
     stream_coordinator_address,
 )
-from flinkray.actors.task_process.collected_results import read_results
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     PartitionData,
     PartitionNotFoundError,
     TaskProcessGateway,
 )
+from flinkray.actors.task_process.collected_results import read_results
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.errors import JobError, RpcError
 from flinkray.core.ids import JobID
 from flinkray.rpc import RpcService
-from flinkray.scheduler.job_info import JobResult
+from flinkray.scheduler.reports.job_info import JobResult
 
 T = TypeVar("T")
 

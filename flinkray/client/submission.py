@@ -6,7 +6,7 @@ import asyncio
 
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.core.errors import FlinkRayError
-from flinkray.scheduler.job_graph import JobGraph
+from flinkray.scheduler.graph.job_graph import JobGraph
 
 
 class SubmissionInterrupted(KeyboardInterrupt):

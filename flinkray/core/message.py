@@ -1,8 +1,8 @@
 """Message types: frozen dataclasses that may cross a process boundary.
 
-The registry is the codec's allow-list (flinkray.rpc.codec): a dataclass that is not declared with
-:func:`message` is refused at the sender.  The registry lives in ``core`` so that the pure packages
-can declare their messages without knowing of the wire.
+The registry is the allow-list of the codec (flinkray.rpc.wire.codec): a dataclass that is not
+declared with :func:`message` is refused at the sender.  The registry lives in ``core`` so that the
+pure packages can declare their messages without knowing of the wire.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from flinkray.datastream.settings import (
 from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
 from flinkray.datastream.window_join import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.windowed_stream import AllWindowedStream, WindowedStream
-from flinkray.streaming.functions import (
+from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -54,17 +54,17 @@ from flinkray.streaming.functions import (
     TimeDomain,
     TimerService,
 )
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.row import Row, RowKind
-from flinkray.streaming.runtime_context import RuntimeContext
-from flinkray.streaming.typeinfo import TypeInformation, Types
-from flinkray.streaming.watermarks import TimestampAssigner, WatermarkStrategy
-from flinkray.streaming.window_functions import (
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.runtime_context import RuntimeContext
+from flinkray.streaming.functions.window_functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
+from flinkray.streaming.records.row import Row, RowKind
+from flinkray.streaming.records.typeinfo import TypeInformation, Types
+from flinkray.streaming.time.watermarks import TimestampAssigner, WatermarkStrategy
 from flinkray.streaming.windowing.assigners import MergingWindowAssigner, WindowAssigner
 from flinkray.streaming.windowing.triggers import Trigger, TriggerResult
 from flinkray.streaming.windowing.window import CountWindow, GlobalWindow, TimeWindow, Window

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from flinkray.actors.settings import default_restart_strategy
+from flinkray.actors.shared.settings import default_restart_strategy
 from flinkray.client import ClusterClient
 from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run_attached
 from flinkray.client.cluster_client import ClientClosedError
@@ -25,9 +25,9 @@ from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
-from flinkray.scheduler.job_graph import JobFile, JobGraph
-from flinkray.streaming.execution_target import execution_target
-from flinkray.streaming.graph import StreamGraph
+from flinkray.scheduler.graph.job_graph import JobFile, JobGraph
+from flinkray.streaming.program.execution_target import execution_target
+from flinkray.streaming.program.graph import StreamGraph
 
 
 def job_of(

@@ -8,7 +8,7 @@ from flinkray.datastream.data_stream import DataStream
 from flinkray.datastream.keyed_stream import KeyedStream
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import (
+from flinkray.streaming.functions.functions import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
@@ -16,20 +16,20 @@ from flinkray.streaming.functions import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
 )
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import StreamOperator
 from flinkray.streaming.operators.broadcast import (
     BroadcastProcessOperator,
     KeyedBroadcastProcessOperator,
 )
+from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
     KeyedCoProcessOperator,
 )
-from flinkray.streaming.transformations import OperatorTransformation
-from flinkray.streaming.typeinfo import TypeInformation
+from flinkray.streaming.program.transformations import OperatorTransformation
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 def two_input_stream(

@@ -9,19 +9,26 @@ from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.operator_settings import StreamSettings
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
-from flinkray.streaming.functions import Function, NullByteKeySelector, ProcessFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.functions.functions import Function, NullByteKeySelector, ProcessFunction
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.basic import (
     FilterOperator,
     FlatMapOperator,
     MapOperator,
     ProjectOperator,
 )
+from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.process import ProcessOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.partitioners import (
+from flinkray.streaming.program.transformations import (
+    OperatorTransformation,
+    PartitionTransformation,
+    SideOutputTransformation,
+    Transformation,
+    UnionTransformation,
+)
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
@@ -31,18 +38,11 @@ from flinkray.streaming.partitioners import (
     ShufflePartitioner,
     StreamPartitioner,
 )
+from flinkray.streaming.records.type_inference import type_of_result
+from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
 from flinkray.streaming.sinks.sink import Sink, SinkOperator
-from flinkray.streaming.transformations import (
-    OperatorTransformation,
-    PartitionTransformation,
-    SideOutputTransformation,
-    Transformation,
-    UnionTransformation,
-)
-from flinkray.streaming.type_inference import type_of_result
-from flinkray.streaming.typeinfo import RowTypeInfo, TypeInformation, Types
-from flinkray.streaming.watermarks import WatermarkStrategy
+from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     from flinkray.datastream.connected_streams import (

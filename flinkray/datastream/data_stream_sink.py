@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flinkray.datastream.operator_settings import OperatorSettings
-from flinkray.streaming.transformations import OperatorTransformation
+from flinkray.streaming.program.transformations import OperatorTransformation
 
 
 class DataStreamSink(OperatorSettings):

@@ -23,10 +23,18 @@ from flinkray.datastream.settings import (
     RuntimeExecutionMode,
 )
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.execution_target import execution_target
-from flinkray.streaming.graph import StreamGraph
-from flinkray.streaming.local_job import LocalJob, WaitingClock
+from flinkray.streaming.local.local_job import LocalJob, WaitingClock
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.program.execution_target import execution_target
+from flinkray.streaming.program.graph import StreamGraph
+from flinkray.streaming.program.transformations import (
+    GraphSettings,
+    OperatorTransformation,
+    Transformation,
+    build_graph,
+)
+from flinkray.streaming.records.type_inference import type_of_schema
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sources.collection import (
@@ -37,19 +45,11 @@ from flinkray.streaming.sources.collection import (
 from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import SocketSource
 from flinkray.streaming.sources.source import Boundedness, Source
-from flinkray.streaming.transformations import (
-    GraphSettings,
-    OperatorTransformation,
-    Transformation,
-    build_graph,
-)
-from flinkray.streaming.type_inference import type_of_schema
-from flinkray.streaming.typeinfo import TypeInformation
-from flinkray.streaming.watermarks import WatermarkStrategy
+from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     from flinkray.client import ClusterClient
-    from flinkray.scheduler.job_graph import JobGraph
+    from flinkray.scheduler.graph.job_graph import JobGraph
 
 
 class StreamExecutionEnvironment(EnvironmentSettings):

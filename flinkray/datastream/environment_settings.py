@@ -16,7 +16,7 @@ from flinkray.datastream.settings import (
     TimeCharacteristic,
 )
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
-from flinkray.scheduler.job_graph import JobFile, JobFileUse
+from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 from flinkray.streaming.errors import StreamError
 
 _Self = TypeVar("_Self", bound="EnvironmentSettings")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import ReduceFunction
-from flinkray.streaming.row import Row
+from flinkray.streaming.functions.functions import ReduceFunction
+from flinkray.streaming.records.row import Row
 
 Position = int | str
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.functions import (
+from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -26,9 +26,9 @@ from flinkray.streaming.functions import (
     SinkFunction,
     TimerService,
 )
-from flinkray.streaming.functions import TimeDomain as TimeDomain
-from flinkray.streaming.runtime_context import RuntimeContext
-from flinkray.streaming.window_functions import (
+from flinkray.streaming.functions.functions import TimeDomain as TimeDomain
+from flinkray.streaming.functions.runtime_context import RuntimeContext
+from flinkray.streaming.functions.window_functions import (
     AllWindowFunction,
     KeyedStateStore,
     ProcessAllWindowFunction,

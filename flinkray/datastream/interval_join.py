@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.datastream.connected_streams import two_input_stream
-from flinkray.streaming.functions import ProcessJoinFunction
+from flinkray.streaming.functions.functions import ProcessJoinFunction
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.interval_join import IntervalJoinOperator
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.typeinfo import TypeInformation
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 if TYPE_CHECKING:
     from flinkray.datastream.data_stream import DataStream

@@ -10,7 +10,7 @@ from typing import Any
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
-from flinkray.streaming.local_job import LocalJob
+from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.sinks.simple import CollectSink
 
 

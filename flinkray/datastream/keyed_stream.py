@@ -13,9 +13,7 @@ from flinkray.streaming.columnar.keyed_aggregate import (
 )
 from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import Function, KeyedProcessFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.functions.functions import Function, KeyedProcessFunction
 from flinkray.streaming.operators.basic import FilterOperator, FlatMapOperator, MapOperator
 from flinkray.streaming.operators.keyed import (
     BatchReduceOperator,
@@ -24,9 +22,11 @@ from flinkray.streaming.operators.keyed import (
     KeyedMapOperator,
     ReduceOperator,
 )
+from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator
-from flinkray.streaming.type_inference import type_of_result
-from flinkray.streaming.typeinfo import TypeInformation, Types
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.type_inference import type_of_result
+from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
 if TYPE_CHECKING:
     from flinkray.datastream.interval_join import IntervalJoin

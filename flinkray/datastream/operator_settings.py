@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
-from flinkray.streaming.operator import ChainingStrategy
-from flinkray.streaming.transformations import OperatorTransformation, Transformation
+from flinkray.streaming.operators.operator import ChainingStrategy
+from flinkray.streaming.program.transformations import OperatorTransformation, Transformation
 
 _Self = TypeVar("_Self", bound="OperatorSettings")
 _Stream = TypeVar("_Stream", bound="StreamSettings")

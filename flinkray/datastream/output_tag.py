@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.functions.output_tag import OutputTag
 
 __all__ = ["OutputTag"]

@@ -11,10 +11,10 @@ from flinkray.datastream.data_stream import DataStream, expect_function
 from flinkray.datastream.windowed_stream import WindowedStream
 from flinkray.streaming.columnar.window_operators import WindowJoinOperator
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import MapFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.typeinfo import TypeInformation
-from flinkray.streaming.window_functions import WindowFunction
+from flinkray.streaming.functions.functions import MapFunction
+from flinkray.streaming.functions.window_functions import WindowFunction
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.windowing.assigners import TumblingEventTimeWindows, WindowAssigner
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from flinkray.streaming.columnar.window_aggregate import (
 )
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import AggregateFunction
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.typeinfo import TypeInformation
-from flinkray.streaming.window_functions import (
+from flinkray.streaming.functions.functions import AggregateFunction
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.window_functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.windowing.aligned import make_window_operator
 from flinkray.streaming.windowing.assigners import (
     CountSlidingWindowAssigner,

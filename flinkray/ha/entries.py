@@ -9,7 +9,7 @@ from flinkray.core.errors import RpcSerializationError
 from flinkray.core.ids import JobID
 from flinkray.ha.directory import Directory
 from flinkray.ha.stores import CorruptEntryError, JobRecord, StoreError
-from flinkray.rpc import codec
+from flinkray.rpc.wire import codec
 
 RecordT = TypeVar("RecordT", bound=JobRecord)
 

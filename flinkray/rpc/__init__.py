@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from flinkray.rpc.call_context import deadline
+from flinkray.rpc.calls.call_context import deadline
+from flinkray.rpc.calls.metrics import LatencyHistogram, MethodMetrics, MetricSample, RpcMetrics
+from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.clock import LoopClock, SystemClock
 from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from flinkray.rpc.gateway import (
@@ -15,12 +17,8 @@ from flinkray.rpc.gateway import (
     oneway,
     runs_to_completion,
 )
-from flinkray.rpc.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
-from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
-from flinkray.rpc.mailbox import TimerHandle
-from flinkray.rpc.metrics import LatencyHistogram, MethodMetrics, MetricSample, RpcMetrics
-from flinkray.rpc.periodic import PeriodicTask
-from flinkray.rpc.registration import (
+from flinkray.rpc.liveness.heartbeat import HeartbeatManager, HeartbeatSender, HeartbeatSettings
+from flinkray.rpc.liveness.registration import (
     RegisteredRpcConnection,
     RegistrationFailure,
     RegistrationRejection,
@@ -28,12 +26,14 @@ from flinkray.rpc.registration import (
     RegistrationSuccess,
     RetryingRegistration,
 )
+from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
+from flinkray.rpc.mailbox import TimerHandle
+from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec, Placement
-from flinkray.rpc.watch import TerminationWatch
 
 if TYPE_CHECKING:
-    from flinkray.rpc.ray_service import RayRpcService
+    from flinkray.rpc.ray.service import RayRpcService
 
 __all__ = [
     "EndpointSpec",
@@ -75,6 +75,6 @@ def __getattr__(name: str) -> object:
     """Ray is imported by who uses it: not for the local service, nor for tests (PEP 562)."""
     if name != "RayRpcService":
         raise AttributeError(f"module 'flinkray.rpc' has no attribute {name!r}")
-    value: object = importlib.import_module("flinkray.rpc.ray_service").RayRpcService
+    value: object = importlib.import_module("flinkray.rpc.ray.service").RayRpcService
     globals()[name] = value
     return value

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from flinkray.core.clock import Clock
 from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
 from flinkray.core.ids import FencingToken
+from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway
 from flinkray.rpc.mailbox import Mailbox, TimerHandle
-from flinkray.rpc.watch import TerminationWatch
 
 if TYPE_CHECKING:
     from flinkray.rpc.service import RpcService

@@ -11,15 +11,15 @@ from typing import Any
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import ConfigurationError, ProcessExistsError, RpcConnectionError
-from flinkray.rpc import codec
-from flinkray.rpc.base_service import BaseRpcService
+from flinkray.rpc.calls.connection_pool import Opened
 from flinkray.rpc.clock import LoopClock
-from flinkray.rpc.connection_pool import Opened
 from flinkray.rpc.endpoint import RpcEndpoint
-from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.service import RpcService
-from flinkray.rpc.socket_access import SocketAccess
+from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.spec import EndpointSpec, load_factory
+from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
+from flinkray.rpc.wire.socket_access import SocketAccess
 
 logger = logging.getLogger(__name__)
 

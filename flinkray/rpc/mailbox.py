@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flinkray.core.errors import RpcTimeoutError
-from flinkray.rpc.call_context import outside_of_handler
-from flinkray.rpc.envelope import ended_with
+from flinkray.rpc.calls.call_context import outside_of_handler
+from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.handler_queue import HandlerQueue
-from flinkray.rpc.watch import TerminationWatch
+from flinkray.rpc.wire.envelope import ended_with
 
 if TYPE_CHECKING:
     from flinkray.rpc.endpoint import RpcEndpoint

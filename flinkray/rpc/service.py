@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
+from flinkray.rpc.calls.metrics import MetricSample, RpcMetrics
+from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import RpcGateway
-from flinkray.rpc.metrics import MetricSample, RpcMetrics
 from flinkray.rpc.periodic import PeriodicTask
-from flinkray.rpc.socket_access import SocketAccess
 from flinkray.rpc.spec import EndpointSpec
-from flinkray.rpc.watch import TerminationWatch
+from flinkray.rpc.wire.socket_access import SocketAccess
 
 if TYPE_CHECKING:
     from flinkray.rpc.endpoint import RpcEndpoint

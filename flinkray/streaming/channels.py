@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Protocol
 
-from flinkray.streaming.elements import (
+from flinkray.streaming.records.elements import (
     ACTIVE,
     END_OF_INPUT,
     IDLE,
@@ -18,8 +18,8 @@ from flinkray.streaming.elements import (
     EndOfInput,
     Watermark,
 )
-from flinkray.streaming.partitioners import StreamPartitioner
-from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.records.partitioners import StreamPartitioner
+from flinkray.streaming.time.time_service import ProcessingTimeService
 
 COALESCE_BELOW = 512
 """Blocks smaller than this wait for others to the same channel before they are sent."""

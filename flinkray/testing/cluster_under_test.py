@@ -7,9 +7,15 @@ from abc import ABC, abstractmethod
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, RestartStrategy
-from flinkray.scheduler.job_info import JobDetails, JobResult
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.graph.job_graph import (
+    SPARK,
+    Invokable,
+    JobGraph,
+    JobVertex,
+    RestartStrategy,
+)
+from flinkray.scheduler.reports.job_info import JobDetails, JobResult
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.scripted_spark_driver import script
 
 _SLOT = ResourceProfile(1, 2**30)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from flinkray.actors.messages import ClusterArguments
-from flinkray.actors.resource_manager import ResourceManager, lead_resource_manager
-from flinkray.actors.resource_manager_driver import WorkerGroup
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.resource_manager.driver import WorkerGroup
+from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.testing.worker_nodes import GroupRecord, WorkerNodes
 from flinkray.testing.worker_nodes_driver import WorkerNodesDriver
 
-LOCAL_TASK_EXECUTOR = "flinkray.actors.task_executor:create_task_executor"
+LOCAL_TASK_EXECUTOR = "flinkray.actors.task_executor.endpoint:create_task_executor"
 
 
 class LocalWorkers(WorkerNodes):

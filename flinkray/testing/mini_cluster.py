@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import ClassVar
 
-from flinkray.actors.cluster_services import ClusterServices, Leadership
-from flinkray.actors.dispatcher import Dispatcher
+from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.actors.job_master import JobMaster
-from flinkray.actors.messages import ClusterArguments, JobMasterArguments
+from flinkray.actors.gateways.messages import ClusterArguments, JobMasterArguments
+from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
 from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flinkray.streaming.elements import Block, Columns, Watermark, WatermarkStatus
-from flinkray.streaming.operator import OperatorContext, OperatorState, Output, StreamOperator
-from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.operators.operator import (
+    OperatorContext,
+    OperatorState,
+    Output,
+    StreamOperator,
+)
+from flinkray.streaming.records.elements import Block, Columns, Watermark, WatermarkStatus
+from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 
 

@@ -11,20 +11,20 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.actors.messages import ClusterArguments
-from flinkray.actors.resource_manager import ResourceManager, lead_resource_manager
-from flinkray.actors.task_executor import TaskExecutor
-from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
-from flinkray.actors.task_executor_host import TaskExecutorHost
-from flinkray.actors.task_runners import TaskRunner
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.task_executor.endpoint import TaskExecutor
+from flinkray.actors.task_executor.host import TaskExecutorHost
+from flinkray.actors.task_executor.task_runners import TaskRunner
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID, JobMasterId, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec
-from flinkray.scheduler.job_graph import SPARK
-from flinkray.scheduler.tasks import TaskDeploymentDescriptor
+from flinkray.scheduler.graph.job_graph import SPARK
+from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.testing.cluster_under_test import ClusterUnderTest
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulation import SimulatedProcess, SimulatedRpcService, Simulation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from flinkray.streaming.functions import SinkFunction
-from flinkray.streaming.typeinfo import java_string
+from flinkray.streaming.functions.functions import SinkFunction
+from flinkray.streaming.records.typeinfo import java_string
 
 
 class DataStreamTestSinkFunction(SinkFunction[Any]):

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flinkray.actors.resource_manager_driver import (
+from flinkray.actors.resource_manager.driver import (
     WorkerGroup,
     WorkerGroupRequest,
     WorkerGroupStartError,
 )
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shortages import ClusterResources
+from flinkray.scheduler.resources.shortages import ClusterResources
 
 
 @dataclass(eq=False)

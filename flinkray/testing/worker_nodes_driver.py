@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from flinkray.actors.messages import ClusterArguments
-from flinkray.actors.resource_manager_driver import (
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
     WorkerGroup,
     WorkerGroupLostError,
     WorkerGroupRequest,
 )
-from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.rpc import EndpointSpec, Placement, RpcService
-from flinkray.scheduler.shortages import ClusterResources
+from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.testing.worker_nodes import WorkerNodes
 
 

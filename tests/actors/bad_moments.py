@@ -10,8 +10,8 @@ from typing import Any
 
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.envelope import Envelope
-from flinkray.scheduler.states import ExecutionState
+from flinkray.rpc.wire.envelope import Envelope
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.simulation import Simulation, simulate
 from flinkray.testing.simulation.link import End
 from flinkray.testing.waiting import eventually

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterRegistrationSuccess,
     TaskExecutorRegistration,
@@ -26,7 +26,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
-from flinkray.scheduler.slots import (
+from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     SlotOffer,

@@ -7,22 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
     TaskExecutorGateway,
 )
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     ClusterArguments,
     TaskExecutorRegistrationSuccess,
     TaskExecutorToJobMasterRegistrationSuccess,
     WantedSlot,
 )
-from flinkray.actors.task_executor import TaskExecutor
-from flinkray.actors.task_executor_arguments import NodeAddress, TaskExecutorArguments
-from flinkray.actors.task_executor_host import TaskExecutorHost
-from flinkray.actors.task_runners import TaskRunner
+from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.task_executor.endpoint import TaskExecutor
+from flinkray.actors.task_executor.host import TaskExecutorHost
+from flinkray.actors.task_executor.task_runners import TaskRunner
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
@@ -40,8 +40,8 @@ from flinkray.ha import (
     HighAvailabilityServices,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.slots import SlotOffer, SlotOfferAnswer, SlotReport
-from flinkray.scheduler.tasks import TaskDeploymentDescriptor
+from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer, SlotReport
+from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.testing import TestingGateway
 from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, number
 

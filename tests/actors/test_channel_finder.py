@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.task_process.channel_finder import ChannelFinder
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     ChannelPlaces,
     PartitionNotFoundError,
     TaskProcessListenerGateway,
 )
+from flinkray.actors.task_process.channel_finder import ChannelFinder
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID, WorkerGroupId
 from flinkray.rpc import LocalRpcService
-from flinkray.scheduler.slots import WorkerLocation
-from flinkray.scheduler.tasks import PartitionLocations, pack_numbers
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.streaming.network import DataAddress
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time

@@ -15,9 +15,9 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.rpc import RegistrationFailure
-from flinkray.scheduler.job_graph import FixedDelayRestart, NoRestart
-from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
+from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.simulation import SimulatedProcess
 from flinkray.testing.virtual_time import on_virtual_time

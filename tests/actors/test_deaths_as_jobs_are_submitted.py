@@ -10,7 +10,7 @@ from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import (
     JobID,
 )
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.waiting import eventually
 from tests.actors.bad_moments import (

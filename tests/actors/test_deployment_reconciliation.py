@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flinkray.actors.deployment_reconciliation import DeploymentReconciliation, Differences
+from flinkray.actors.job_master.deployment_reconciliation import (
+    DeploymentReconciliation,
+    Differences,
+)
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 
 HERE, THERE = ResourceID("here"), ResourceID("there")

@@ -11,13 +11,13 @@ from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import JobStateError, RpcError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     JobGraph,
     ParallelismBounds,
     SchedulerMode,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually

@@ -10,8 +10,8 @@ import pytest
 
 from flinkray.core.errors import JobNotFoundError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID
-from flinkray.rpc.proxy import asks_within
-from flinkray.scheduler.states import JobStatus
+from flinkray.rpc.calls.proxy import asks_within
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Simulation, simulate

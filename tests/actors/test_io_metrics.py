@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from flinkray.actors.gateways import TaskExecutorGateway
-from flinkray.actors.messages import ClusterArguments
-from flinkray.actors.python_tasks import PythonTasks
-from flinkray.actors.running_io_metrics import RunningIOMetrics
-from flinkray.actors.task_errors import TaskError
-from flinkray.actors.task_executor_arguments import TaskExecutorArguments
-from flinkray.actors.task_executor_connections import TaskExecutorConnections
-from flinkray.actors.task_process.gateway import TaskProcessArguments, TaskProcessGateway
-from flinkray.actors.task_processes import TaskProcesses
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.gateways.task_process import TaskProcessArguments, TaskProcessGateway
+from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
+from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.task_executor.python_tasks import PythonTasks
+from flinkray.actors.task_executor.task_processes import TaskProcesses
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -29,10 +29,10 @@ from flinkray.rpc import (
     RpcEndpoint,
     RpcService,
 )
-from flinkray.scheduler.io_metrics import IOMetrics, TaskIOMetrics
-from flinkray.scheduler.job_graph import STREAM, Invokable
-from flinkray.scheduler.slots import WorkerLocation
-from flinkray.scheduler.tasks import (
+from flinkray.scheduler.graph.job_graph import STREAM, Invokable
+from flinkray.scheduler.shared.io_metrics import IOMetrics, TaskIOMetrics
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.tasks import (
     JobInformation,
     SharedPart,
     TaskDeployment,

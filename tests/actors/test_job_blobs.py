@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.messages import ClusterArguments
+from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.blob import (
     BlobClient,
     BlobNotFoundError,
@@ -29,8 +29,8 @@ from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.rpc import EndpointSpec
-from flinkray.scheduler.job_graph import JobGraph
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time

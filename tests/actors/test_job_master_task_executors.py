@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
@@ -15,7 +15,7 @@ from flinkray.actors.messages import (
 from flinkray.core.ids import AllocationID, FencingToken, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService, RegistrationRejection
-from flinkray.scheduler.slots import SlotOffer, WorkerLocation
+from flinkray.scheduler.shared.slots import SlotOffer, WorkerLocation
 from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster

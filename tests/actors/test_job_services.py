@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.actors.task_process.gateway import TaskProcessListenerGateway
+from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.client.python_job import PythonJobBuilder, PythonVertex, python_job
 from flinkray.core.errors import FlinkRayError, PartitionProducerDisposedError, RpcTimeoutError
@@ -25,8 +25,7 @@ from flinkray.core.ids import (
     JobVertexID,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.input_splits import InputSplit
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     JobGraph,
     JobType,
@@ -34,10 +33,11 @@ from flinkray.scheduler.job_graph import (
     NoRestart,
     ResultPartitionType,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 from flinkray.spark.user_code import cloudpickle, dump_function
-from flinkray.streaming.functions import AggregateFunction
+from flinkray.streaming.functions.functions import AggregateFunction
 from flinkray.testing import TestingGateway
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.gateways import (
     ResourceManagerGateway,
 )
-from flinkray.actors.job_master import JobMaster
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     ArchivedJob,
     ClusterArguments,
     JobMasterArguments,
     JobMasterRegistrationSuccess,
     StoredJob,
 )
+from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.client.python_job import python_job
 from flinkray.core.errors import DuplicateJobSubmissionError, JobStateError
 from flinkray.core.ids import JobMasterId, ResourceID, ResourceManagerId
 from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection, RpcEndpoint
-from flinkray.scheduler.job_info import JobDetails, JobResult
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.reports.job_info import JobDetails, JobResult
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import pytest
 
-from flinkray.actors.cluster_services import ClusterServices, Leadership
-from flinkray.actors.dispatcher import Dispatcher
+from flinkray.actors.dispatcher.endpoint import Dispatcher
+from flinkray.actors.dispatcher.job_master_supervision import job_master_process
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
-from flinkray.actors.job_master import JobMaster
-from flinkray.actors.job_master_supervision import job_master_process
-from flinkray.actors.messages import ClusterArguments, JobMasterArguments
+from flinkray.actors.gateways.messages import ClusterArguments, JobMasterArguments
+from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FencingTokenError,
@@ -28,9 +28,9 @@ from flinkray.core.ids import DispatcherId, JobID, JobMasterId, LeaderSessionID,
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import RpcService
-from flinkray.scheduler.job_graph import NoRestart
-from flinkray.scheduler.job_info import JobResult
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
     PartitionNotFoundError,
@@ -18,9 +18,9 @@ from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.core.errors import PartitionProducerDisposedError
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID, WorkerGroupId
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.slots import WorkerLocation
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID, pack_numbers
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID, pack_numbers
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import number

@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from flinkray.actors.job_master import JobMaster
+from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobID, ResourceID
-from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
     FixedDelayRestart,
     JobGraph,
@@ -21,7 +20,8 @@ from flinkray.scheduler.job_graph import (
     NoRestart,
     ResultPartitionType,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually

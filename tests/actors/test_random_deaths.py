@@ -17,7 +17,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     SPARK,
     FixedDelayRestart,
     Invokable,
@@ -28,8 +28,8 @@ from flinkray.scheduler.job_graph import (
     RestartStrategy,
     ResultPartitionType,
 )
-from flinkray.scheduler.job_info import JobResult
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulation import SimulatedProcess, Simulation, simulate
 from tests.actors.chaos_cluster import LONGEST_STEP, ORPHANS_LIVE, ChaosCluster

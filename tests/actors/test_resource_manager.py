@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.cluster_services import ClusterServices, Leadership
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
-from flinkray.actors.messages import TaskExecutorRegistrationSuccess
-from flinkray.actors.resource_manager import ResourceManager, ResourceManagerError
+from flinkray.actors.gateways.messages import TaskExecutorRegistrationSuccess
+from flinkray.actors.resource_manager.endpoint import ResourceManager, ResourceManagerError
+from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
 from flinkray.core.errors import (
     FencingTokenError,
     JobNotFoundError,
@@ -34,7 +34,7 @@ from flinkray.ha import (
     StandaloneHaServices,
 )
 from flinkray.rpc import LocalRpcService, RegistrationFailure
-from flinkray.scheduler.slots import SlotReport, SlotStatus
+from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
 from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import (

@@ -18,13 +18,13 @@ from ray._private.state import available_resources_per_node
 from ray.util import list_named_actors, placement_group_table
 
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
-from flinkray.actors.messages import ClusterArguments
+from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, Placement, RayRpcService
-from flinkray.rpc.ray_directory import RayDirectory
-from flinkray.scheduler.slots import WorkerLocation
+from flinkray.rpc.ray.directory import RayDirectory
+from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.testing.waiting import eventually
 from tests.actors.resource_cluster import RM_ADDRESS, RM_TOKEN, Job
 
@@ -52,7 +52,7 @@ class RayResources:
             EndpointSpec(
                 kind="ResourceManager",
                 name="ResourceManager",
-                factory="flinkray.actors.resource_manager:create_resource_manager",
+                factory="flinkray.actors.resource_manager.endpoint:create_resource_manager",
                 arguments=ClusterArguments(self.cluster_id, settings, str(self.storage)),
                 placement=Placement(node_id=ray.get_runtime_context().get_node_id()),
                 detached=True,

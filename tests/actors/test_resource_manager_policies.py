@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flinkray.actors.cluster_services import ClusterServices
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
-from flinkray.actors.messages import SlotAnswer, WantedSlot
-from flinkray.actors.task_executor import TaskExecutor
-from flinkray.actors.task_executor_arguments import TaskExecutorArguments
-from flinkray.actors.task_executor_host import TaskExecutorHost
+from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
+from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.task_executor.endpoint import TaskExecutor
+from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import AllocationID, IntermediateDataSetID, SlotID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RpcService
-from flinkray.scheduler.blocklist import BlockedNode
-from flinkray.scheduler.cluster_partitions import ClusterPartitionReport
-from flinkray.scheduler.slots import ResourceShortage
+from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
+from flinkray.scheduler.shared.slots import ResourceShortage
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, Job, ResourceCluster, Worker, number
 

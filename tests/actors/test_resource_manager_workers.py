@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.actors.resource_manager import ResourceManager
+from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.slot_manager_actions import StartTaskExecutor
+from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, Job, ResourceCluster
 

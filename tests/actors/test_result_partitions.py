@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from flinkray.actors.gateways import ResourceManagerGateway
-from flinkray.actors.job_master import JobMaster
-from flinkray.actors.task_process.gateway import (
+from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
+from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.cluster_partitions import ClusterDataSet
-from flinkray.scheduler.job_graph import JobGraph, JobType, NoRestart, ResultPartitionType
-from flinkray.scheduler.job_scheduler_actions import PromotePartitions
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.graph.job_graph import JobGraph, JobType, NoRestart, ResultPartitionType
+from flinkray.scheduler.job.job_scheduler_actions import PromotePartitions
+from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK

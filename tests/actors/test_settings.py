@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.actors.settings import apply_rpc_settings
+from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
 from flinkray.rpc import LocalRpcService, RayRpcService
 

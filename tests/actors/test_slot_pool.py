@@ -10,8 +10,8 @@ from flinkray.actors.gateways import (
     SlotPoolGateway,
     TaskExecutorGateway,
 )
-from flinkray.actors.messages import ClusterArguments, SlotPoolArguments
-from flinkray.actors.slot_pool import SlotPool
+from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
+from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.core.errors import JobNotFoundError, RpcTimeoutError
 from flinkray.core.ids import (
     AllocationID,
@@ -23,7 +23,8 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.slot_requests import (
+from flinkray.scheduler.shared.slots import SlotOffer, WorkerLocation
+from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotAllocated,
@@ -32,7 +33,6 @@ from flinkray.scheduler.slot_requests import (
     SlotRequestFailed,
     SlotRequests,
 )
-from flinkray.scheduler.slots import SlotOffer, WorkerLocation
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, number

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from flinkray.actors.standby_task_processes import RESTART_PAUSE, StandbyTaskProcesses
-from flinkray.actors.task_process.gateway import TaskProcessGateway
+from flinkray.actors.gateways.task_process import TaskProcessGateway
+from flinkray.actors.task_executor.standby_task_processes import RESTART_PAUSE, StandbyTaskProcesses
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
 from flinkray.testing import TestingGateway

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
-from flinkray.actors.task_errors import TaskError
+from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, IntermediateDataSetID, JobVertexID
 from flinkray.core.options import TASK_CANCELLATION_TIMEOUT
-from flinkray.scheduler.job_graph import PYTHON, Invokable, ResultPartitionType
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import (
+from flinkray.scheduler.graph.job_graph import PYTHON, Invokable, ResultPartitionType
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import (
     JobInformation,
     ResultInformation,
     ResultPartitionID,

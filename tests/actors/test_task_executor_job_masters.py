@@ -11,17 +11,17 @@ from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
 )
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
 )
-from flinkray.actors.task_errors import TaskError
+from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ResourceID,
 )
 from flinkray.rpc import RegistrationRejection
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import number
 from tests.actors.task_executor_under_test import (

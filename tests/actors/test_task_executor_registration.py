@@ -11,10 +11,10 @@ from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
 )
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     TaskExecutorRegistrationSuccess,
 )
-from flinkray.actors.registration_timeout import RegistrationTimeoutError
+from flinkray.actors.task_executor.registration_timeout import RegistrationTimeoutError
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.core.ids import (
     ResourceManagerId,

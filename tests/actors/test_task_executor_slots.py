@@ -11,12 +11,12 @@ from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
 )
-from flinkray.actors.messages import (
+from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
     SlotAnswer,
     WantedSlot,
 )
-from flinkray.actors.task_errors import TaskError
+from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.core.errors import RecipientUnreachableError, SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
@@ -24,8 +24,8 @@ from flinkray.core.ids import (
     ResourceManagerId,
     SlotID,
 )
-from flinkray.scheduler.slots import SlotOffer, SlotOfferAnswer
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, number
 from tests.actors.task_executor_under_test import (

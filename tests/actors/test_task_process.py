@@ -11,8 +11,8 @@ import pytest
 
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.ids import JobID
-from flinkray.scheduler.job_graph import MasterFormat, NoRestart
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.graph.job_graph import MasterFormat, NoRestart
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.spark.user_code import dump_function
 from flinkray.testing.mini_cluster import MiniCluster
 from tests.actors.conftest import QUICK

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.actors.task_process.gateway import JobPartition
-from flinkray.actors.task_process.produced import ProducedPartition
-from flinkray.actors.task_processes import TaskProcessPlace
-from flinkray.actors.task_results import TaskResults
+from flinkray.actors.gateways.task_process import JobPartition
+from flinkray.actors.shared.produced import ProducedPartition
+from flinkray.actors.task_executor.task_processes import TaskProcessPlace
+from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.core.ids import IntermediateDataSetID, JobID
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 
 JOB = JobID(bytes(16))
 PARTITION = JobPartition(JOB, ResultPartitionID(IntermediateDataSetID(bytes(16)), 0, 0))

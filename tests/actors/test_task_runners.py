@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.task_runners import SparkExecutorGuard
+from flinkray.actors.task_executor.task_runners import SparkExecutorGuard
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -23,7 +23,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService
-from flinkray.scheduler.tasks import TaskDeploymentDescriptor
+from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.processes import attempt_name, marker_environment, stage_name
 from flinkray.testing.waiting import eventually

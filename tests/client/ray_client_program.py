@@ -12,7 +12,7 @@ from flinkray.client.connect import open_rpc_service
 from flinkray.client.python_job import python_job
 from flinkray.client.ray_runtime import ClusterNotFoundError
 from flinkray.core.errors import ConfigurationError
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.shared.states import JobStatus
 
 
 def work(context: object) -> None:

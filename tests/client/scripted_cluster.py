@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.actors.messages import JobMasterToDispatcherRegistrationSuccess
+from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
@@ -39,9 +39,14 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
-from flinkray.scheduler.cluster_partitions import ClusterDataSet
-from flinkray.scheduler.job_graph import SPARK, Invokable, JobGraph, JobVertex, ParallelismBounds
-from flinkray.scheduler.job_info import (
+from flinkray.scheduler.graph.job_graph import (
+    SPARK,
+    Invokable,
+    JobGraph,
+    JobVertex,
+    ParallelismBounds,
+)
+from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     ExceptionEntry,
     JobDetails,
@@ -49,7 +54,8 @@ from flinkray.scheduler.job_info import (
     JobProgress,
     JobResult,
 )
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
+from flinkray.scheduler.shared.states import JobStatus
 
 ADDRESS = "Dispatcher/dispatcher"
 ZERO = LeaderSessionID.standalone()

@@ -21,8 +21,8 @@ from flinkray.core.ids import JobID
 from flinkray.datastream import Configuration as ProgramConfiguration
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.scheduler.job_graph import AttachedClient
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.graph.job_graph import AttachedClient
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.client.scripted_cluster import World, job_graph, scripted_cluster
 

@@ -20,8 +20,8 @@ from flinkray.client.cli_output import progress_text
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import JobID
-from flinkray.scheduler.job_info import JobProgress, StageProgressInfo, VertexProgress
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.reports.job_info import JobProgress, StageProgressInfo, VertexProgress
+from flinkray.scheduler.shared.states import JobStatus
 from tests.client.scripted_cluster import World, job_graph
 
 JOB = JobID(b"a job of a test.")

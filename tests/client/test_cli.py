@@ -22,16 +22,16 @@ from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
 from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
-from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.scheduler.job_info import (
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
     JobProgress,
     VertexInfo,
     VertexProgress,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.client.scripted_cluster import World, job_graph
 
 UNKNOWN = "0123456789abcdef" * 2

@@ -23,9 +23,9 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import JobID, JobVertexID, LeaderSessionID
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
-from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_info import JobProgress, VertexInfo
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.reports.job_info import JobProgress, VertexInfo
+from flinkray.scheduler.shared.states import JobStatus
 from tests.client.scripted_cluster import ADDRESS, World, job_graph, scripted_cluster
 
 

@@ -10,7 +10,7 @@ import flinkray
 from flinkray.core.errors import ConfigurationError, FlinkRayError, JobSubmissionError
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import SPARK, FixedDelayRestart
+from flinkray.scheduler.graph.job_graph import SPARK, FixedDelayRestart
 from flinkray.spark.user_code import UserCodeError, load_function
 
 

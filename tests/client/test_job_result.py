@@ -11,8 +11,8 @@ import pytest
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.errors import JobStateError
 from flinkray.core.ids import JobID
-from flinkray.scheduler.job_info import JobResult
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 
 JOB = JobID(b"a job of a test.")
 TABLE = pa.table({"carrier": ["AA", "UA", "B6"], "delay": [1.5, None, -3.0]})

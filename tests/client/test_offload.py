@@ -15,7 +15,14 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.ha import MemoryDirectory
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.job_graph import SPARK, Invokable, JobFile, JobFileUse, JobGraph, JobVertex
+from flinkray.scheduler.graph.job_graph import (
+    SPARK,
+    Invokable,
+    JobFile,
+    JobFileUse,
+    JobGraph,
+    JobVertex,
+)
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 

@@ -11,7 +11,7 @@ import pytest
 from flinkray.client.cli import BAD_INPUT, FAILED, execute
 from flinkray.client.cli_options import Connect
 from flinkray.datastream import StreamExecutionEnvironment
-from flinkray.streaming.execution_target import execution_target
+from flinkray.streaming.program.execution_target import execution_target
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 
 PROGRAM = """

@@ -8,7 +8,7 @@ import pytest
 
 from flinkray.core import errors
 from flinkray.core.ids import JobID, JobMasterId
-from flinkray.rpc import codec
+from flinkray.rpc.wire import codec
 
 JOB = JobID(b"j" * 16)
 SAMPLES: list[errors.FlinkRayError] = [

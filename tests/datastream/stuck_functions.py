@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flinkray.datastream import MapFunction
-from flinkray.streaming.elements import Block
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,

@@ -14,8 +14,8 @@ import pytest
 
 import flinkray.datastream as api
 from flinkray.datastream import common, connectors, functions, metrics, state, window
-from flinkray.streaming import runtime_context
 from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.functions import runtime_context
 
 SURFACE: list[tuple[Any, str]] = [
     (

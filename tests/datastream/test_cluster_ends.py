@@ -18,7 +18,7 @@ from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import MapFunction, StreamExecutionEnvironment
 from flinkray.datastream.common import Duration
 from flinkray.datastream.connectors import DiscardingSink, FileSink, FileSource
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.threads import none_left

@@ -9,7 +9,7 @@ import pytest
 from flinkray.client.cli_output import job_details
 from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.scheduler.job_info import JobDetails, VertexInfo
+from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import FailingAt, OneAtATime

@@ -47,7 +47,7 @@ from flinkray.datastream.window import (
     TumblingEventTimeWindows,
 )
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.watermarks import PerElementWatermarks
+from flinkray.streaming.time.watermarks import PerElementWatermarks
 
 PAIR = Types.TUPLE([Types.STRING(), Types.INT()])
 

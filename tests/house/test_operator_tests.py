@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import flinkray.streaming
-from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sources.source import Source
 

@@ -81,7 +81,10 @@ def test_wheel_holds_every_module_and_only_the_package(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     packaged = {name for name in names if name.endswith(".py")}
     assert packaged == modules_of(built.source)
-    assert {"flinkray/actors/dispatcher.py", "flinkray/scheduler/slots.py"} <= packaged
+    assert {
+        "flinkray/actors/dispatcher/endpoint.py",
+        "flinkray/scheduler/shared/slots.py",
+    } <= packaged
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.startswith("flinkray-")} == {"flinkray"}
 
@@ -110,7 +113,7 @@ def test_installed_wheel_imports_and_its_command_exists(built: Built, tmp_path: 
         *("--target", tmp_path, built.wheel),
         cwd=tmp_path,
     )
-    modules = ("flinkray", "flinkray.actors.gateways", "flinkray.scheduler.slots")
+    modules = ("flinkray", "flinkray.actors.gateways", "flinkray.scheduler.shared.slots")
     files, bare = look_from_outside(tmp_path, *modules, "flinkray.client.cli")
     assert all(file.is_relative_to(tmp_path / "flinkray") for file in files)
     assert bare == []
@@ -125,7 +128,7 @@ def test_editable_install_maps_the_one_name_flinkray(built: Built, tmp_path: Pat
     wheel = run(sys.executable, "-c", hook, tmp_path, cwd=built.source).splitlines()[-1]
     place = tmp_path / "site"
     zipfile.ZipFile(tmp_path / wheel).extractall(place)
-    modules = ("flinkray", "flinkray.actors.gateways", "flinkray.scheduler.slots")
+    modules = ("flinkray", "flinkray.actors.gateways", "flinkray.scheduler.shared.slots")
     files, bare = look_from_outside(place, *modules)
     assert all(file.is_relative_to(built.source / "flinkray") for file in files)
     assert bare == []

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from flinkray.rpc.tls import AUTHORITY, CERTIFICATE, KEY, SWITCH
+from flinkray.rpc.wire.tls import AUTHORITY, CERTIFICATE, KEY, SWITCH
 
 
 def ray_tls_environment(folder: Path, *addresses: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import ray
 
 from flinkray.core.errors import ProcessExistsError, RecipientUnreachableError
 from flinkray.rpc import RayRpcService
-from flinkray.rpc.ray_dialler import Whereabouts
+from flinkray.rpc.ray.dialler import Whereabouts
 from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
 
 

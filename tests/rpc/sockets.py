@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.rpc.connection import ClientConnection
-from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.wire.frames import FrameStream
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.errors import UnhandledError
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway

@@ -19,8 +19,8 @@ from flinkray.rpc import (
     oneway,
     runs_to_completion,
 )
-from flinkray.rpc.deadlines import Deadlines
-from flinkray.rpc.proxy import asks_within
+from flinkray.rpc.calls.deadlines import Deadlines
+from flinkray.rpc.calls.proxy import asks_within
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Point
 

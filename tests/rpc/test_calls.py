@@ -21,7 +21,7 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import JobID, JobMasterId
-from flinkray.rpc.codec import remote_traceback
+from flinkray.rpc.wire.codec import remote_traceback
 from tests.rpc.endpoints import (
     EchoEndpoint,
     EchoGateway,

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.errors import RpcConnectionError
-from flinkray.rpc import handshake
-from flinkray.rpc.carried import CallingStream
-from flinkray.rpc.carrier import MAX_AHEAD, ROUND, SILENCE, AnsweringStream, Carrier
+from flinkray.rpc.wire import handshake
+from flinkray.rpc.wire.carried import CallingStream
+from flinkray.rpc.wire.carrier import MAX_AHEAD, ROUND, SILENCE, AnsweringStream, Carrier
 from flinkray.testing.virtual_time import run_on_virtual_time
 
 SECRET = b"s" * 32

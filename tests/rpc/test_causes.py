@@ -17,9 +17,9 @@ from flinkray.core.errors import (
     RpcError,
 )
 from flinkray.rpc import RpcEndpoint, RpcGateway, RpcService, ask_timeout, oneway
-from flinkray.rpc.base_service import BaseRpcService
-from flinkray.rpc.codec import remote_traceback
-from flinkray.rpc.envelope import MAX_CAUSE_BYTES
+from flinkray.rpc.serving.base_service import BaseRpcService
+from flinkray.rpc.wire.codec import remote_traceback
+from flinkray.rpc.wire.envelope import MAX_CAUSE_BYTES
 from tests.rpc.endpoints import EchoGateway, echo_spec
 from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 

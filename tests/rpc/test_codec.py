@@ -20,9 +20,9 @@ from flinkray.core.errors import (
 from flinkray.core.ids import AllocationID, JobID, JobMasterId, ResourceID
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import codec
-from flinkray.rpc.envelope import PROTOCOL_VERSION, Envelope, Kind, frame_of, unpack
-from flinkray.rpc.packing import LARGE
+from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Envelope, Kind, frame_of, unpack
+from flinkray.rpc.wire.packing import LARGE
 
 
 @register

@@ -9,9 +9,9 @@ import pytest
 
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.rpc.base_service import BaseRpcService
-from flinkray.rpc.connection import ClientConnection
-from flinkray.rpc.envelope import PROTOCOL_VERSION, Kind
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.serving.base_service import BaseRpcService
+from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.on_services import Services, on_virtual_services
 

@@ -11,8 +11,8 @@ import pytest
 
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout, oneway
-from flinkray.rpc.frames import FrameStream
-from flinkray.rpc.transport import WRITE_HIGH_WATER
+from flinkray.rpc.wire.frames import FrameStream
+from flinkray.rpc.wire.transport import WRITE_HIGH_WATER
 from tests.rpc.sockets import joined
 
 KIBIBYTE = 1024

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.errors import RpcConnectionError
-from flinkray.rpc.fragments import (
+from flinkray.rpc.wire.fragments import (
     FRAGMENT_BIT,
     FRAGMENT_HEAD,
     FRAGMENT_SIZE,
@@ -21,7 +21,7 @@ from flinkray.rpc.fragments import (
     FragmentJoiner,
     FrameSplitter,
 )
-from flinkray.rpc.frames import FrameStream
+from flinkray.rpc.wire.frames import FrameStream
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.sockets import Relay, joined

@@ -21,16 +21,11 @@ from hypothesis import strategies as st
 
 from flinkray.core.errors import RpcConnectionError, RpcSerializationError
 from flinkray.core.ids import JobMasterId
-from flinkray.rpc import (
-    FencedRpcEndpoint,
-    FencedRpcGateway,
-    LocalNetwork,
-    LocalRpcService,
-    codec,
-    handshake,
-)
-from flinkray.rpc.connection import ClientConnection
-from flinkray.rpc.envelope import (
+from flinkray.rpc import FencedRpcEndpoint, FencedRpcGateway, LocalNetwork, LocalRpcService
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.metrics import MethodRecorder
+from flinkray.rpc.wire import codec, handshake
+from flinkray.rpc.wire.envelope import (
     MAX_FRAME_SIZE,
     PROTOCOL_VERSION,
     Kind,
@@ -38,10 +33,9 @@ from flinkray.rpc.envelope import (
     unpack_answer,
     unpack_request,
 )
-from flinkray.rpc.fragments import FRAGMENT_BIT, FRAGMENT_SIZE, LENGTH, FrameSplitter
-from flinkray.rpc.frames import FrameStream
-from flinkray.rpc.metrics import MethodRecorder
-from flinkray.rpc.transport import FrameReceiver, Transport
+from flinkray.rpc.wire.fragments import FRAGMENT_BIT, FRAGMENT_SIZE, LENGTH, FrameSplitter
+from flinkray.rpc.wire.frames import FrameStream
+from flinkray.rpc.wire.transport import FrameReceiver, Transport
 from flinkray.testing.virtual_time import run_on_virtual_time
 
 TOKEN = JobMasterId(b"right token here")

@@ -14,9 +14,9 @@ import msgpack
 import pytest
 
 from flinkray.core.errors import HandshakeError, RpcConnectionError
-from flinkray.rpc import handshake
-from flinkray.rpc.envelope import PROTOCOL_VERSION
-from flinkray.rpc.frames import MAX_HANDSHAKE_FRAME, FrameStream
+from flinkray.rpc.wire import handshake
+from flinkray.rpc.wire.envelope import PROTOCOL_VERSION
+from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME, FrameStream
 
 SECRET = b"s" * 32
 

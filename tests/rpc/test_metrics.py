@@ -15,9 +15,10 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import JobMasterId
-from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, codec, oneway
-from flinkray.rpc.metrics import BUCKETS, LatencyHistogram, MethodMetrics
-from flinkray.rpc.proxy import asks_within
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, oneway
+from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodMetrics
+from flinkray.rpc.calls.proxy import asks_within
+from flinkray.rpc.wire import codec
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import Leader, LeaderGateway
 

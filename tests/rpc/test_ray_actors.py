@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import ray
 
-from flinkray.rpc.ray_actors import RayActors
+from flinkray.rpc.ray.actors import RayActors
 from flinkray.testing.virtual_time import on_virtual_time
 
 
@@ -94,6 +94,6 @@ async def test_an_error_that_nobody_expects_is_logged_with_the_childs_name(
         (tending,) = actors._tasks
         await asyncio.wait({tending})
         await asyncio.sleep(0)
-    (record,) = (r for r in caplog.records if r.name == "flinkray.rpc.ray_actors")
+    (record,) = (r for r in caplog.records if r.name == "flinkray.rpc.ray.actors")
     assert "tend worker" in record.getMessage()
     assert record.exc_info is not None

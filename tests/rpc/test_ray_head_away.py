@@ -10,7 +10,8 @@ import pytest
 import ray
 
 from flinkray.core.errors import RpcConnectionError
-from flinkray.rpc import RayRpcService, ray_futures
+from flinkray.rpc import RayRpcService
+from flinkray.rpc.ray import futures as ray_futures
 from tests.rpc.endpoints import EchoGateway, echo_spec
 
 

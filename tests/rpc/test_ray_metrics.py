@@ -14,8 +14,8 @@ import pytest
 import ray
 
 from flinkray.rpc import MetricSample, RayRpcService
-from flinkray.rpc.metrics import BUCKETS, LatencyHistogram
-from flinkray.rpc.ray_metrics import MetricsExporter, since
+from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram
+from flinkray.rpc.ray.metrics import MetricsExporter, since
 from flinkray.testing.waiting import wait_until
 from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
 

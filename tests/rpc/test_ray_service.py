@@ -18,15 +18,11 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from flinkray.core.errors import HandshakeError, RecipientUnreachableError, RpcConnectionError
 from flinkray.core.ids import WorkerGroupId
-from flinkray.rpc import (
-    EndpointSpec,
-    Placement,
-    RayRpcService,
-    handshake,
-    ray_service,
-)
-from flinkray.rpc.frames import FrameStream
-from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from flinkray.rpc import EndpointSpec, Placement, RayRpcService
+from flinkray.rpc.ray import service as ray_service
+from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
+from flinkray.rpc.wire import handshake
+from flinkray.rpc.wire.frames import FrameStream
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, WhereGateway, echo_spec
 
 pytestmark = pytest.mark.ray

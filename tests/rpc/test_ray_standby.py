@@ -11,7 +11,7 @@ import ray
 
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.rpc import EndpointSpec, RayRpcService
-from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.testing.waiting import eventually
 from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
 

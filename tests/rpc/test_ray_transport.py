@@ -21,8 +21,8 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.rpc import RayRpcService
-from flinkray.rpc.ray_dialler import Whereabouts
-from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
+from flinkray.rpc.ray.dialler import Whereabouts
+from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, OrderError, Point, echo_spec
 
 pytestmark = pytest.mark.ray

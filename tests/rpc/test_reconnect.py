@@ -9,9 +9,9 @@ import pytest
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcService
-from flinkray.rpc.base_service import BaseRpcService
-from flinkray.rpc.connection import ClientConnection
-from flinkray.rpc.connection_pool import FIRST_PAUSE, Opened
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.connection_pool import FIRST_PAUSE, Opened
+from flinkray.rpc.serving.base_service import BaseRpcService
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, echo_spec
 from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.rpc import LocalRpcService, codec
-from flinkray.rpc.envelope import PROTOCOL_VERSION, Kind, frame_of, unpack
-from flinkray.rpc.transport import MemoryTransport
+from flinkray.rpc import LocalRpcService
+from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind, frame_of, unpack
+from flinkray.rpc.wire.transport import MemoryTransport
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint
 

@@ -10,8 +10,8 @@ import pytest
 import ray
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.rpc.ray_directory import RayDirectory
-from flinkray.rpc.ray_standby import Standby, StandbyKeeper, StandbyTaker
+from flinkray.rpc.ray.directory import RayDirectory
+from flinkray.rpc.ray.standby import Standby, StandbyKeeper, StandbyTaker
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import echo_spec
 

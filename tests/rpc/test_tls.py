@@ -17,11 +17,11 @@ import ray
 
 from flinkray.core.errors import ConfigurationError, HandshakeError, RpcConnectionError
 from flinkray.rpc import RayRpcService
-from flinkray.rpc.background_tasks import BackgroundTasks
-from flinkray.rpc.frames import FrameStream
-from flinkray.rpc.listener import Listener
-from flinkray.rpc.ray_directory import ProcessRecord, RayDirectory
-from flinkray.rpc.tls import AUTHORITY, CERTIFICATE, KEY, Tls, tls_of
+from flinkray.rpc.calls.background_tasks import BackgroundTasks
+from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
+from flinkray.rpc.wire.frames import FrameStream
+from flinkray.rpc.wire.listener import Listener
+from flinkray.rpc.wire.tls import AUTHORITY, CERTIFICATE, KEY, Tls, tls_of
 from tests.rpc.certificates import ray_tls_environment
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, oneway
-from flinkray.rpc.tracing import outgoing_trace, trace_context
+from flinkray.rpc.calls.tracing import outgoing_trace, trace_context
 
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed")
 
@@ -145,7 +145,7 @@ sys.meta_path.insert(0, Refuse())
 import importlib.util
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if "opentelemetry" in name else find_spec(name)
-from flinkray.rpc.tracing import enter_trace, outgoing_trace
+from flinkray.rpc.calls.tracing import enter_trace, outgoing_trace
 assert outgoing_trace() is None
 enter_trace({"traceparent": "x"})
 assert outgoing_trace() == {"traceparent": "x"}

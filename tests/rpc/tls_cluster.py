@@ -8,7 +8,7 @@ import dataclasses
 import ray
 
 from flinkray.rpc import RayRpcService
-from flinkray.rpc.ray_directory import RayDirectory
+from flinkray.rpc.ray.directory import RayDirectory
 from tests.rpc.endpoints import EchoGateway, echo_spec
 
 

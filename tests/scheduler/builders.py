@@ -16,7 +16,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     SPARK,
     Invokable,
     JobGraph,
@@ -24,7 +24,7 @@ from flinkray.scheduler.job_graph import (
     NoRestart,
     RestartStrategy,
 )
-from flinkray.scheduler.slots import (
+from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
     ResourceRequirement,
     ResourceRequirements,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
-from flinkray.scheduler.execution_graph import ExecutionGraph
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.graph.job_graph import (
     PYTHON,
     DistributionPattern,
     IntermediateDataSet,

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
-from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, NoRestart, RestartStrategy
-from flinkray.scheduler.job_scheduler import JobScheduler
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.graph.job_graph import (
+    FixedDelayRestart,
+    JobGraph,
+    NoRestart,
+    RestartStrategy,
+)
+from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTask,
     JobEnded,
     JobSchedulerAction,
     JobStatusChanged,
 )
-from flinkray.scheduler.slots import AllocatedSlot
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import TaskExecutionState
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkResult
 from tests.scheduler.builders import JOB, VERTEX, allocated_slot, only, spark_job
 

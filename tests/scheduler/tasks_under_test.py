@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, ResourceID, SlotRequestId
-from flinkray.scheduler.execution import Execution
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_execution import StateRestorer
-from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph
-from flinkray.scheduler.job_scheduler import JobScheduler
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
+from flinkray.scheduler.job.job_execution import StateRestorer
+from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobEnded,
@@ -20,21 +19,22 @@ from flinkray.scheduler.job_scheduler_actions import (
     ReleasePartitions,
     ScheduleRestart,
 )
-from flinkray.scheduler.slot_requests import (
-    CancelSlotRequests,
-    ReturnSlots,
-    SlotAllocated,
-    SlotEvent,
-    SlotRequests,
-)
-from flinkray.scheduler.slots import AllocatedSlot, WorkerLocation
-from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import (
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import (
     SharedPart,
     TaskDeployment,
     TaskExecutionState,
     VertexInformation,
     attempt_of,
+)
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotAllocated,
+    SlotEvent,
+    SlotRequests,
 )
 from tests.scheduler.builders import JOB, SMALL, allocation, location, only
 from tests.scheduler.graphs import job

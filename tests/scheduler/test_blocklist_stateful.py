@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flinkray.scheduler.blocklist import BlockedNode, Blocklist
+from flinkray.scheduler.resources.blocklist import BlockedNode, Blocklist
 
 NODES = ("n0", "n1", "n2")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from flinkray.core.ids import IntermediateDataSetID, ResourceID
-from flinkray.scheduler.cluster_partitions import (
+from flinkray.scheduler.resources.cluster_partitions import (
     ClusterDataSet,
     ClusterPartitionReport,
     ClusterPartitionTracker,
     ReleaseDataSets,
     TaskExecutorPartitions,
 )
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 from tests.scheduler.builders import JOB, OTHER_JOB, id_of
 
 DATA = id_of(IntermediateDataSetID, 1)

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
-from flinkray.scheduler.cluster_partitions import (
+from flinkray.scheduler.resources.cluster_partitions import (
     ClusterPartitionTracker,
     ReleaseDataSets,
     TaskExecutorPartitions,
 )
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 from tests.scheduler.builders import JOB, OTHER_JOB, id_of
 
 HOSTS = [ResourceID(name) for name in "ab"]

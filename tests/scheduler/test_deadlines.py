@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.scheduler.deadlines import Deadlines
+from flinkray.scheduler.resources.deadlines import Deadlines
 
 
 def test_later_deadline_of_a_key_replaces_the_earlier() -> None:

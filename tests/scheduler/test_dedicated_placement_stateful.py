@@ -10,17 +10,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flinkray.core.ids import AllocationID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.dedicated_placement import DedicatedPlacement
-from flinkray.scheduler.execution_graph import ExecutionGraph, ExecutionJobVertex
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
+from flinkray.scheduler.job.dedicated_placement import DedicatedPlacement
+from flinkray.scheduler.job.job_scheduler_actions import (
     DeclareRequirements,
     ReleaseSlots,
     ScheduleSlotRequestTimeout,
 )
-from flinkray.scheduler.outbox import Outbox
-from flinkray.scheduler.slots import AllocatedSlot, ResourceShortage
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.builders import SMALL, allocated_slot, requirements, spark_job, spark_vertex
 
 PARALLELISM = 2

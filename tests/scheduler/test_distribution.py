@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.scheduler import distribution
-from flinkray.scheduler.job_graph import DistributionPattern
+from flinkray.scheduler.graph import distribution
+from flinkray.scheduler.graph.job_graph import DistributionPattern
 from tests.scheduler.graphs import ALL_TO_ALL, POINTWISE
 
 SIZES = st.integers(1, 60)

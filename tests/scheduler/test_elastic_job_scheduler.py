@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
-from flinkray.scheduler.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import FixedDelayRestart, ParallelismBounds, SchedulerMode
-from flinkray.scheduler.job_scheduler import JobScheduler
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, ParallelismBounds, SchedulerMode
+from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import (
     DeclareRequirements,
     DeployTasks,
     JobEnded,
@@ -17,9 +16,10 @@ from flinkray.scheduler.job_scheduler_actions import (
     ScheduleRestart,
     ScheduleScalingTimer,
 )
-from flinkray.scheduler.slot_requests import SlotAllocated, SlotsLost
-from flinkray.scheduler.slots import AllocatedSlot
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotsLost
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import ScriptedState, TasksUnderTest

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
-from flinkray.scheduler.job_graph import ParallelismBounds
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     JobSchedulerAction,
     ScheduleRestart,
     ScheduleScalingTimer,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import only
 from tests.scheduler.test_elastic_job_scheduler import ElasticUnderTest
 

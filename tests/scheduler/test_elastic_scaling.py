@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.elastic_parallelism import desired_slots, parallelism_for
-from flinkray.scheduler.elastic_scaling import (
+from flinkray.scheduler.elastic.parallelism import desired_slots, parallelism_for
+from flinkray.scheduler.elastic.scaling import (
     ElasticScaling,
     Execute,
     GiveUp,
@@ -19,8 +19,8 @@ from flinkray.scheduler.elastic_scaling import (
     ScalingSettings,
     StartTimer,
 )
-from flinkray.scheduler.job_graph import JobGraph, JobVertex
-from flinkray.scheduler.slots import ResourceRequirement
+from flinkray.scheduler.graph.job_graph import JobGraph, JobVertex
+from flinkray.scheduler.shared.slots import ResourceRequirement
 from tests.scheduler.builders import LARGE, SMALL, one
 from tests.scheduler.graphs import job, python_vertex, vertex_id
 

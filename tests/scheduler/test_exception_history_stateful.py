@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flinkray.scheduler.exception_history import ExceptionHistory
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_info import ExceptionEntry
+from flinkray.scheduler.reports.exception_history import ExceptionHistory
+from flinkray.scheduler.reports.job_info import ExceptionEntry
+from flinkray.scheduler.shared.failure import Failure
 
 CONCURRENT_KEPT = 16
 TASKS = st.sampled_from([None, "map (1/2)", "map (2/2)"])

@@ -6,11 +6,11 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
-from flinkray.scheduler.execution import Execution
-from flinkray.scheduler.execution_graph import ExecutionGraph
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_status_machine import JobStatusMachine
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.job.job_status_machine import JobStatusMachine
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import VERTEX, allocated_slot, spark_job
 
 ATTEMPT = ExecutionAttemptID(ExecutionVertexID(VERTEX, 0), 0)

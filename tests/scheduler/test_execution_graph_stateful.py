@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
-from flinkray.scheduler.execution import Execution
-from flinkray.scheduler.execution_graph import PRIOR_ATTEMPTS_KEPT, ExecutionGraph
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import IntermediateDataSet, JobEdge, ResultPartitionType
-from flinkray.scheduler.slots import AllocatedSlot
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.execution_graph import PRIOR_ATTEMPTS_KEPT, ExecutionGraph
+from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobEdge, ResultPartitionType
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.builders import allocated_slot
 from tests.scheduler.graphs import (
     ALL_TO_ALL,

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flinkray.scheduler.input_splits import InputSplit, InputSplitAssigner
+from flinkray.scheduler.job.input_splits import InputSplit, InputSplitAssigner
 
 HOSTS = ("", "x", "y")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
-from flinkray.scheduler.io_metrics import IOMetrics, total
-from flinkray.scheduler.job_graph import STREAM, FixedDelayRestart, Invokable, JobGraph
-from flinkray.scheduler.job_info import VertexInfo
-from flinkray.scheduler.states import ExecutionState
+from flinkray.scheduler.graph.job_graph import STREAM, FixedDelayRestart, Invokable, JobGraph
+from flinkray.scheduler.reports.job_info import VertexInfo
+from flinkray.scheduler.shared.io_metrics import IOMetrics, total
+from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 

@@ -9,8 +9,8 @@ import pytest
 
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import codec
-from flinkray.scheduler.job_graph import (
+from flinkray.rpc.wire import codec
+from flinkray.scheduler.graph.job_graph import (
     IntermediateDataSet,
     Invokable,
     JobEdge,
@@ -19,8 +19,8 @@ from flinkray.scheduler.job_graph import (
     JobVertex,
     SchedulerMode,
 )
-from flinkray.scheduler.job_graph_validation import validate
-from flinkray.scheduler.json_plan import json_plan
+from flinkray.scheduler.graph.validation import validate
+from flinkray.scheduler.reports.json_plan import json_plan
 from tests.scheduler.builders import JOB, LARGE, SMALL, VERTEX, spark_job, spark_vertex
 from tests.scheduler.graphs import ALL_TO_ALL, data_set_id, job, python_vertex, vertex_id
 

@@ -8,8 +8,8 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import FixedDelayRestart
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTask,
     DeclareRequirements,
     DeployTask,
@@ -20,8 +20,8 @@ from flinkray.scheduler.job_scheduler_actions import (
     StartCoordinator,
     StopCoordinator,
 )
-from flinkray.scheduler.slots import ResourceShortage
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.slots import ResourceShortage
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.spark.gateway import SparkProgress, SparkStageProgress
 from tests.scheduler.builders import (
     LARGE,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import FixedDelayRestart
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTask,
     JobEnded,
     ScheduleRestart,
     StopCoordinator,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import VERTEX, one, only
 from tests.scheduler.job_under_test import NO_RESTART, JobUnderTest
 

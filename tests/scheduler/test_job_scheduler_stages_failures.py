@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
-from flinkray.scheduler.job_graph import FixedDelayRestart
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTask,
     DeclareRequirements,
     DeployTask,
@@ -15,7 +15,7 @@ from flinkray.scheduler.job_scheduler_actions import (
     StartCoordinator,
     StopCoordinator,
 )
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import (
     SMALL,
     VERTEX,

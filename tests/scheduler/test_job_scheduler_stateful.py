@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import FixedDelayRestart
-from flinkray.scheduler.job_scheduler import JobScheduler
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTask,
     DeployTask,
     JobEnded,
@@ -23,9 +22,10 @@ from flinkray.scheduler.job_scheduler_actions import (
     StartCoordinator,
     StopCoordinator,
 )
-from flinkray.scheduler.slots import AllocatedSlot
-from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import TaskExecutionState
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.spark.gateway import SparkExecutorInfo
 from tests.scheduler.builders import JOB, allocated_slot, spark_job, spark_vertex
 from tests.scheduler.job_under_test import FAILURE, RESULT

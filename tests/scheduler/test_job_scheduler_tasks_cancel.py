@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_scheduler_actions import CancelTasks, JobEnded, ScheduleRestart
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.job.job_scheduler_actions import CancelTasks, JobEnded, ScheduleRestart
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest, stream

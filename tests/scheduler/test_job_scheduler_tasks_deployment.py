@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from flinkray.core.ids import ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import codec
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.rpc.wire import codec
+from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     JobEnded,
     JobStatusChanged,
     ScheduleRestart,
 )
-from flinkray.scheduler.slot_requests import (
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import ResourceShortage
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID, VertexInformation
+from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotRequestFailed,
@@ -20,9 +23,6 @@ from flinkray.scheduler.slot_requests import (
     SlotRequests,
     SlotsLost,
 )
-from flinkray.scheduler.slots import ResourceShortage
-from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import PartitionLocations, ResultPartitionID, VertexInformation
 from tests.scheduler.builders import allocation, one, only
 from tests.scheduler.graphs import data_set_id, job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import RESTARTS, TasksUnderTest, stream

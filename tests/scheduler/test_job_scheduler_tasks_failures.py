@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
-from flinkray.rpc import codec
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import ExponentialDelayRestart, FixedDelayRestart
-from flinkray.scheduler.job_scheduler_actions import JobEnded, ScheduleRestart
-from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.rpc.wire import codec
+from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded, ScheduleRestart
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import data_set_id, job
 from tests.scheduler.tasks_under_test import RESTARTS, ScriptedState, TasksUnderTest, stream

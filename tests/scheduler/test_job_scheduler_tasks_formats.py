@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from flinkray.core.ids import ExecutionAttemptID
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.input_splits import InputSplit
-from flinkray.scheduler.job_graph import FixedDelayRestart, JobGraph, MasterFormat
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, MasterFormat
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.job.job_scheduler_actions import (
     FinalizeOnMaster,
     InitializeOnMaster,
     JobEnded,
     ScheduleRestart,
 )
-from flinkray.scheduler.slot_requests import SlotRequests
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.slots.slot_requests import SlotRequests
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import TasksUnderTest

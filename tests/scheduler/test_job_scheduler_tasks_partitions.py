@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import PartitionProducerDisposedError
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_scheduler_actions import JobEnded
-from flinkray.scheduler.states import ExecutionState
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 from tests.scheduler.graphs import data_set_id
 from tests.scheduler.tasks_under_test import stream
 

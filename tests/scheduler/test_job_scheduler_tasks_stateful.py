@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flinkray.core.ids import ExecutionAttemptID
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
     FixedDelayRestart,
     RestartStrategy,
 )
-from flinkray.scheduler.job_scheduler_actions import (
+from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobEnded,
@@ -23,10 +23,10 @@ from flinkray.scheduler.job_scheduler_actions import (
     ReleasePartitions,
     ScheduleRestart,
 )
-from flinkray.scheduler.regions import PipelinedRegions
-from flinkray.scheduler.slot_requests import SlotRequestFailed, SlotRequestFailure, SlotsLost
-from flinkray.scheduler.states import ExecutionState, JobStatus
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import ResultPartitionID
+from flinkray.scheduler.slots.slot_requests import SlotRequestFailed, SlotRequestFailure, SlotsLost
 from tests.scheduler.graphs import execution_graph, job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from flinkray.core.errors import FrameTooLargeError
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout, codec
-from flinkray.scheduler import job_archive
-from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.io_metrics import IOMetrics
-from flinkray.scheduler.job_graph import FixedDelayRestart
-from flinkray.scheduler.job_info import JobDetails, VertexInfo
-from flinkray.scheduler.many_executions import FEW, ManyExecutions, packed
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout
+from flinkray.rpc.wire import codec
+from flinkray.scheduler.execution import job_archive
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
+from flinkray.scheduler.reports.many_executions import FEW, ManyExecutions, packed
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flinkray.scheduler.execution_graph import ExecutionVertex
-from flinkray.scheduler.input_splits import InputSplit
-from flinkray.scheduler.job_graph import MasterFormat
-from flinkray.scheduler.job_scheduler_actions import FinalizeOnMaster, InitializeOnMaster
-from flinkray.scheduler.master_formats import MasterFormats
-from flinkray.scheduler.outbox import Outbox
+from flinkray.scheduler.execution.execution_graph import ExecutionVertex
+from flinkray.scheduler.graph.job_graph import MasterFormat
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.job.job_scheduler_actions import FinalizeOnMaster, InitializeOnMaster
+from flinkray.scheduler.job.master_formats import MasterFormats
+from flinkray.scheduler.job.outbox import Outbox
 from tests.scheduler.builders import only
 from tests.scheduler.graphs import execution_graph, python_vertex, vertex_id
 

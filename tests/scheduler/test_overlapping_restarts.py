@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flinkray.scheduler.job_graph import FixedDelayRestart
-from flinkray.scheduler.job_scheduler_actions import ScheduleRestart
-from flinkray.scheduler.states import JobStatus
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job.job_scheduler_actions import ScheduleRestart
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 from tests.scheduler.builders import one
 from tests.scheduler.graphs import data_set_id, job
 from tests.scheduler.tasks_under_test import TasksUnderTest

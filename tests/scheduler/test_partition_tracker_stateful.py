@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flinkray.core.ids import ResourceID
-from flinkray.scheduler.execution_graph import ExecutionGraph, ExecutionVertex
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
+from flinkray.scheduler.execution.partition_tracker import PartitionTracker
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.graph.job_graph import (
     IntermediateDataSet,
     JobEdge,
     JobGraph,
@@ -21,10 +22,9 @@ from flinkray.scheduler.job_graph import (
     JobVertex,
     ResultPartitionType,
 )
-from flinkray.scheduler.partition_tracker import PartitionTracker
-from flinkray.scheduler.regions import PipelinedRegions
-from flinkray.scheduler.slots import WorkerLocation
-from flinkray.scheduler.tasks import ResultPartitionID
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.tasks import ResultPartitionID
 from tests.scheduler.builders import JOB, allocated_slot
 from tests.scheduler.graphs import ALL_TO_ALL, POINTWISE, data_set_id, python_vertex
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.scheduler.slot_requests import SlotAllocated, SlotEvent, SlotsLost
+from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotEvent, SlotsLost
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 

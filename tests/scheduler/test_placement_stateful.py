@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
-from flinkray.scheduler.execution import Execution
-from flinkray.scheduler.failure import Failure
-from flinkray.scheduler.outbox import Outbox
-from flinkray.scheduler.placement import SharedPlacement
-from flinkray.scheduler.regions import PipelinedRegions
-from flinkray.scheduler.slot_requests import (
+from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.placement import SharedPlacement
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotAllocated,
@@ -26,8 +28,6 @@ from flinkray.scheduler.slot_requests import (
     SlotRequests,
     SlotsLost,
 )
-from flinkray.scheduler.slots import AllocatedSlot
-from flinkray.scheduler.states import ExecutionState
 from tests.scheduler.builders import allocated_slot
 from tests.scheduler.graphs import execution_graph, python_vertex
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.scheduler.execution_graph import ExecutionGraph
-from flinkray.scheduler.failover_strategy import (
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.failover_strategy import (
     FailoverStrategy,
     RestartAllFailoverStrategy,
     RestartPipelinedRegionFailoverStrategy,
 )
-from flinkray.scheduler.regions import PipelinedRegions
+from flinkray.scheduler.execution.regions import PipelinedRegions
 from tests.scheduler.builders import spark_job, spark_vertex
 from tests.scheduler.graphs import execution_graph, job
 

@@ -8,13 +8,16 @@ from functools import partial
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.execution.restart_strategy import (
+    RestartBackoffTimeStrategy,
+    new_restart_strategy,
+)
+from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
     NoRestart,
 )
-from flinkray.scheduler.restart_strategy import RestartBackoffTimeStrategy, new_restart_strategy
 
 
 class Clock:

@@ -6,14 +6,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
+from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
     NoRestart,
     RestartStrategy,
 )
-from flinkray.scheduler.restart_strategy import new_restart_strategy
 
 delays = st.sampled_from([0.0, 0.5, 2.0])
 strategies = st.one_of(

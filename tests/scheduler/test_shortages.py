@@ -6,10 +6,10 @@ import pytest
 
 from flinkray.core.ids import AllocationID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shortages import ClusterResources, slots_that_fit
-from flinkray.scheduler.slot_books import SlotManagerSettings
-from flinkray.scheduler.slot_manager import SlotManager
-from flinkray.scheduler.slots import ResourceShortage
+from flinkray.scheduler.resources.shortages import ClusterResources, slots_that_fit
+from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.shared.slots import ResourceShortage
 from tests.scheduler.builders import (
     GIB,
     JOB,

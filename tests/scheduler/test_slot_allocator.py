@@ -11,14 +11,14 @@ from flinkray.core.ids import (
     JobVertexID,
     ResourceID,
 )
-from flinkray.scheduler.logical_slot import FailPayload
-from flinkray.scheduler.slot_allocator import (
+from flinkray.scheduler.slots.logical_slot import FailPayload
+from flinkray.scheduler.slots.slot_allocator import (
     ExecutionSlotAllocator,
     LogicalSlotAllocated,
     LogicalSlotFailed,
     SlotAllocatorAction,
 )
-from flinkray.scheduler.slot_requests import (
+from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotAllocated,
@@ -27,7 +27,7 @@ from flinkray.scheduler.slot_requests import (
     SlotRequests,
     SlotsLost,
 )
-from flinkray.scheduler.slot_sharing import SharingVertex, slot_sharing_groups
+from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_groups
 from tests.scheduler.builders import SMALL, allocated_slot, allocation, id_of, one, only
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.blocklist import BlockedNode
-from flinkray.scheduler.shortages import ClusterResources
-from flinkray.scheduler.slot_books import SlotManagerSettings
-from flinkray.scheduler.slot_manager import SlotManager
-from flinkray.scheduler.slot_manager_actions import (
+from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     FreeInactiveSlots,
     ReleaseWorkerGroup,
@@ -19,7 +19,7 @@ from flinkray.scheduler.slot_manager_actions import (
     StartTaskExecutor,
     StartWorkerGroup,
 )
-from flinkray.scheduler.slots import SlotReport, SlotStatus
+from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
 from tests.scheduler.builders import (
     GIB,
     JOB,

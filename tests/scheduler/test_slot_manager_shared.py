@@ -6,9 +6,9 @@ import pytest
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.slot_books import SlotManagerSettings
-from flinkray.scheduler.slot_manager import SlotManager
-from flinkray.scheduler.slot_manager_actions import (
+from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     CancelWorkerGroupRequest,
     FreeSlot,

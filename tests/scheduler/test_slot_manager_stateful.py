@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.blocklist import BlockedNode
-from flinkray.scheduler.slot_books import SlotManagerSettings
-from flinkray.scheduler.slot_manager import SlotManager
-from flinkray.scheduler.slot_manager_actions import (
+from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     CancelWorkerGroupRequest,
     FreeInactiveSlots,
@@ -28,7 +28,7 @@ from flinkray.scheduler.slot_manager_actions import (
     StartWorkerGroup,
     StopTaskExecutor,
 )
-from flinkray.scheduler.slots import SlotReport, SlotStatus, WorkerLocation
+from flinkray.scheduler.shared.slots import SlotReport, SlotStatus, WorkerLocation
 from tests.scheduler.builders import GIB, SMALL, id_of, location, requirements, sequence
 
 SLOTS_PER_WORKER = 2

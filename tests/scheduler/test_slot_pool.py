@@ -6,10 +6,10 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID
-from flinkray.scheduler.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slot_pool_actions import DeclareRequirements, FreeSlot, SlotsChanged
-from flinkray.scheduler.slot_requests import TaskExecutorWithoutSlots
-from flinkray.scheduler.slots import SlotOffer
+from flinkray.scheduler.shared.slots import SlotOffer
+from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
+from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements, FreeSlot, SlotsChanged
+from flinkray.scheduler.slots.slot_requests import TaskExecutorWithoutSlots
 from tests.scheduler.builders import (
     JOB,
     LARGE,

@@ -6,9 +6,10 @@ import pytest
 
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slot_pool_actions import DeclareRequirements, FreeSlot, SlotPoolAction
-from flinkray.scheduler.slot_requests import (
+from flinkray.scheduler.shared.slots import ResourceShortage, SlotOffer
+from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
+from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements, FreeSlot, SlotPoolAction
+from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotAllocated,
@@ -18,7 +19,6 @@ from flinkray.scheduler.slot_requests import (
     SlotRequests,
     SlotsLost,
 )
-from flinkray.scheduler.slots import ResourceShortage, SlotOffer
 from tests.scheduler.builders import (
     GIB,
     JOB,

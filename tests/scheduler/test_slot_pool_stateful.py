@@ -11,15 +11,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.matching import missing_slots
-from flinkray.scheduler.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slot_pool_actions import (
+from flinkray.scheduler.shared.matching import missing_slots
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
+from flinkray.scheduler.slots.slot_pool_actions import (
     DeclareRequirements,
     FreeSlot,
     SlotPoolAction,
     SlotsChanged,
 )
-from flinkray.scheduler.slot_requests import (
+from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotAllocated,
@@ -29,7 +30,6 @@ from flinkray.scheduler.slot_requests import (
     SlotsLost,
     TaskExecutorWithoutSlots,
 )
-from flinkray.scheduler.slots import AllocatedSlot, ResourceShortage
 from tests.scheduler.builders import (
     JOB,
     LARGE,

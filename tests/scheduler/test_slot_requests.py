@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flinkray.core.ids import ExecutionVertexID, JobVertexID, SlotRequestId
-from flinkray.rpc.codec import encode
-from flinkray.scheduler.slot_requests import SlotRequest, SlotRequests, in_messages
+from flinkray.rpc.wire.codec import encode
+from flinkray.scheduler.slots.slot_requests import SlotRequest, SlotRequests, in_messages
 from tests.scheduler.builders import SMALL, allocation, id_of
 
 FRAME_SIZE = 10 * 2**20

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.core.ids import ExecutionVertexID, JobVertexID
-from flinkray.scheduler.slot_sharing import Producers, SharingVertex, slot_sharing_groups
+from flinkray.scheduler.slots.slot_sharing import Producers, SharingVertex, slot_sharing_groups
 from tests.scheduler.builders import LARGE, SMALL, id_of
 
 

@@ -13,8 +13,13 @@ from flinkray.core.ids import (
     ResourceID,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.slots import SlotStatus
-from flinkray.scheduler.task_slot_table import CleanSlot, EndTask, SlotDifference, TaskSlotTable
+from flinkray.scheduler.shared.slots import SlotStatus
+from flinkray.scheduler.task_slots.task_slot_table import (
+    CleanSlot,
+    EndTask,
+    SlotDifference,
+    TaskSlotTable,
+)
 from tests.scheduler.builders import (
     GIB,
     JOB,

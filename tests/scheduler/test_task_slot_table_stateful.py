@@ -18,7 +18,7 @@ from flinkray.core.ids import (
     SlotID,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.task_slot_table import (
+from flinkray.scheduler.task_slots.task_slot_table import (
     EndTask,
     Offering,
     SlotTableAction,

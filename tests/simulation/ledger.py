@@ -10,7 +10,8 @@ from dataclasses import replace
 from flinkray.core.errors import RpcError
 from flinkray.core.message import message
 from flinkray.ha import open_directory
-from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, ask_timeout, codec
+from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, ask_timeout
+from flinkray.rpc.wire import codec
 from flinkray.testing.simulation import Faults, Simulation
 
 FAULTS = Faults(

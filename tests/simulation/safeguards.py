@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from unittest.mock import patch
 
-from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, dispatch
+from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection
+from flinkray.rpc.serving import dispatch
 from flinkray.testing.simulation import Simulation
 from tests.simulation.registration_and_fencing import FAULTS, registration_and_fencing
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from flinkray.core.errors import RecipientUnreachableError, RpcError, RpcTimeoutError
 from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, ask_timeout, oneway
-from flinkray.rpc.connection import ClientConnection
-from flinkray.rpc.proxy import binding_of
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.proxy import binding_of
 from flinkray.testing.simulation import Faults, SimulatedRpcService, Simulation, simulate
 
 FAULTS = Faults(

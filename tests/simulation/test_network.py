@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
-from flinkray.rpc.proxy import asks_within
+from flinkray.rpc.calls.proxy import asks_within
 from flinkray.testing.simulation import Conditions, Simulation, simulate
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, echo_spec
 

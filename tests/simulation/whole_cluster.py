@@ -35,7 +35,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.job_graph import (
+from flinkray.scheduler.graph.job_graph import (
     SPARK,
     FixedDelayRestart,
     Invokable,
@@ -44,8 +44,8 @@ from flinkray.scheduler.job_graph import (
     JobVertex,
     ResultPartitionType,
 )
-from flinkray.scheduler.job_info import JobResult
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Faults, Simulation

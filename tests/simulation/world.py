@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from flinkray.actors.job_master import JobMaster
-from flinkray.actors.task_executor import TaskExecutor
+from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.core.ids import AllocationID, JobID, JobMasterId, SlotID
-from flinkray.scheduler.task_slot_table import TaskSlotTable
+from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import SimulatedProcess, Simulation
 from flinkray.testing.simulation.disk import SimulatedDisk

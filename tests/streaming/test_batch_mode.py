@@ -29,8 +29,8 @@ from flinkray.datastream.window import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.testing.manual_clock import ManualClock
 
 BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from flinkray.datastream import RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
-from flinkray.streaming.chain_builder import pointwise_producers
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.program.chain_builder import pointwise_producers
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flinkray.streaming.elements import Block
-from flinkray.streaming.key_sorter import KeySorter
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.key_sorter import KeySorter
 
 
 @pytest.mark.parametrize("memory", [1, 3_000, 1 << 30])

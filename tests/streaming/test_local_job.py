@@ -9,26 +9,26 @@ import pytest
 
 from flinkray.state import ValueStateDescriptor
 from flinkray.streaming.channels import COALESCE_BELOW, InputGate, MemoryChannel, RecordWriter
-from flinkray.streaming.elements import Barrier, Block, Watermark
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.functions import KeyedProcessFunction, MapFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.local_job import Checkpoint, LocalJob
+from flinkray.streaming.functions.functions import KeyedProcessFunction, MapFunction
+from flinkray.streaming.local.local_job import Checkpoint, LocalJob
 from flinkray.streaming.operators.basic import MapOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.operators.source import SourceOperator
-from flinkray.streaming.partitioners import ForwardPartitioner, KeyGroupPartitioner
-from flinkray.streaming.sinks.simple import CollectSink
-from flinkray.streaming.sinks.sink import SinkOperator
-from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
-from flinkray.streaming.sources.generated import DataGeneratorSource
-from flinkray.streaming.time_service import ProcessingTimeService
-from flinkray.streaming.transformations import (
+from flinkray.streaming.program.transformations import (
     GraphSettings,
     OperatorTransformation,
     PartitionTransformation,
     build_graph,
 )
+from flinkray.streaming.records.elements import Barrier, Block, Watermark
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.partitioners import ForwardPartitioner, KeyGroupPartitioner
+from flinkray.streaming.sinks.simple import CollectSink
+from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
+from flinkray.streaming.sources.generated import DataGeneratorSource
+from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 
 MOD7 = Keys(lambda value: value % 7)
@@ -177,7 +177,7 @@ def test_newer_barrier_gives_the_older_alignment_up() -> None:
 
 def test_channel_that_ended_is_not_waited_for() -> None:
     """ST-01, ST-04"""
-    from flinkray.streaming.elements import END_OF_INPUT
+    from flinkray.streaming.records.elements import END_OF_INPUT
 
     gate = gate_of([Barrier(1, 0), Block(["after"])], [Block(["last"]), END_OF_INPUT])
     assert drained(gate) == ["last", "checkpoint 1", "after"]

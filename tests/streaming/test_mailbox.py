@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from flinkray.streaming.mailbox import Mailbox, MailboxClosedError
+from flinkray.streaming.task.mailbox import Mailbox, MailboxClosedError
 
 
 def test_mail_that_keeps_coming_does_not_starve_the_task() -> None:

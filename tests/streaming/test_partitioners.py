@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from flinkray.state.keys import key_group_of, owner_of
-from flinkray.streaming.elements import Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.partitioners import (
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,

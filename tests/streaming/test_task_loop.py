@@ -5,9 +5,9 @@ from __future__ import annotations
 from flinkray.streaming.channels import InputGate
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.basic import MapOperator
-from flinkray.streaming.task import StreamTask
-from flinkray.streaming.task_loop import TaskLoop
-from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.task.task import StreamTask
+from flinkray.streaming.task.task_loop import TaskLoop
+from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from flinkray.state import KeyContext
 from flinkray.state.keys import KeyGroupRange
-from flinkray.streaming.time_service import ProcessingTimeService
-from flinkray.streaming.timers import InternalTimerService
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.testing.manual_clock import ManualClock
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flinkray.streaming.row import Row, RowKind
-from flinkray.streaming.type_inference import type_of_hint, type_of_result, type_of_schema
-from flinkray.streaming.typeinfo import Types
+from flinkray.streaming.records.row import Row, RowKind
+from flinkray.streaming.records.type_inference import type_of_hint, type_of_result, type_of_schema
+from flinkray.streaming.records.typeinfo import Types
 
 
 def test_rows_nest_and_keep_their_kind() -> None:

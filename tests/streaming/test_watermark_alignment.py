@@ -20,10 +20,10 @@ from flinkray.datastream.connectors import (
     Sink,
     Source,
 )
-from flinkray.streaming.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.local_job import LocalJob
-from flinkray.streaming.watermark_alignment import (
+from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
+from flinkray.streaming.time.watermark_alignment import (
     AlignedMember,
     Alignment,
     AlignmentGroups,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from flinkray.streaming.elements import MAX_TIMESTAMP
-from flinkray.streaming.watermark_valve import ValveOutput, WatermarkValve
+from flinkray.streaming.records.elements import MAX_TIMESTAMP
+from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
 
 
 def fed(valve: WatermarkValve, *watermarks: int) -> list[int | None]:

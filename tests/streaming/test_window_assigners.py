@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.durations import Time
-from flinkray.streaming.elements import MIN_TIMESTAMP
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import MIN_TIMESTAMP
 from flinkray.streaming.windowing.assigners import (
     EventTimeSessionWindows,
     SlidingEventTimeWindows,

@@ -12,9 +12,9 @@ import pytest
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import PythonJobBuilder, python_job
-from flinkray.scheduler.execution_info import ExecutionInfo
-from flinkray.scheduler.job_graph import FixedDelayRestart, SchedulerMode
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, SchedulerMode
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import kill
 from tests.system.test_python_kills import pid_of

@@ -19,8 +19,8 @@ from flinkray.client.ray_runtime import present_ray
 from flinkray.core.errors import JobCancelledError, JobExecutionError
 from flinkray.datastream import MapFunction, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.scheduler.job_graph import FixedDelayRestart
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import run_on_without_end
 

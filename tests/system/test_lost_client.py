@@ -14,7 +14,7 @@ import ray
 import flinkray
 from flinkray.client import ClusterClient
 from flinkray.core.errors import JobCancelledError
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.kill]

@@ -9,7 +9,7 @@ import pytest
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.core.errors import JobCancelledError, JobExecutionError
-from flinkray.scheduler.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import (
     assert_leaves_nothing,

@@ -27,7 +27,7 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.scheduler.states import JobStatus
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import StuckAt
 from tests.system.observer import kill

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.streaming.elements import Columns
+from flinkray.streaming.records.elements import Columns
 
 from ..sources import Batches
 

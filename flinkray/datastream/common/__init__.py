@@ -7,9 +7,9 @@ from flinkray.core.ids import JobID
 from flinkray.datastream.connectors.file_system import Encoder
 from flinkray.datastream.job_client import JobClient, JobExecutionResult
 from flinkray.datastream.settings import Configuration, ExecutionConfig
-from flinkray.streaming.row import Row, RowKind
-from flinkray.streaming.typeinfo import TypeInformation, Types
-from flinkray.streaming.watermarks import (
+from flinkray.streaming.records.row import Row, RowKind
+from flinkray.streaming.records.typeinfo import TypeInformation, Types
+from flinkray.streaming.time.watermarks import (
     TimestampAssigner,
     WatermarkGenerator,
     WatermarkOutput,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.typeinfo import TypeInformation, Types
+from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
 __all__ = ["TypeInformation", "Types"]

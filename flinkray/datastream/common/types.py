@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.row import Row, RowKind
+from flinkray.streaming.records.row import Row, RowKind
 
 __all__ = ["Row", "RowKind"]

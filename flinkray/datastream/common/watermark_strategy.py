@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.watermarks import TimestampAssigner, WatermarkGenerator, WatermarkStrategy
+from flinkray.streaming.time.watermarks import (
+    TimestampAssigner,
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
 
 __all__ = ["TimestampAssigner", "WatermarkGenerator", "WatermarkStrategy"]

@@ -20,7 +20,7 @@ from flinkray.streaming.columnar.grouping import (
 )
 from flinkray.streaming.columnar.slots import Slots, SlotTable
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.row import Row
 
 
 class AggregateState:

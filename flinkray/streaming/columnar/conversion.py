@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.elements import Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.row import Row
-from flinkray.streaming.typeinfo import TypeInformation
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 SCALAR_COLUMN = "value"
 """The column's name where values are bare."""

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from flinkray.streaming.columnar.aggregate_state import AggregateState
-from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Columns
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import OperatorState
 from flinkray.streaming.operators.keyed import ReduceOperator
+from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns
+from flinkray.streaming.records.keying import Keys
 
 
 class KeyedAggregateOperator(ReduceOperator):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from flinkray.streaming.columnar.aggregate_state import AggregateState
-from flinkray.streaming.elements import Block, Columns
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.keying import Keys
 
 SAMPLE = 500_000
 """Records; Flink's default of

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from flinkray.streaming.columnar.conversion import block_to_columns
-from flinkray.streaming.elements import Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operator import FunctionOperator
-from flinkray.streaming.typeinfo import TypeInformation
+from flinkray.streaming.operators.operator import FunctionOperator
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 class MapBatchesOperator(FunctionOperator):

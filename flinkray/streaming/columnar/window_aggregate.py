@@ -27,10 +27,10 @@ from flinkray.streaming.columnar.grouping import (
     ufunc_of,
 )
 from flinkray.streaming.columnar.slots import SlotTable
-from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import OperatorState, StreamOperator
+from flinkray.streaming.operators.operator import OperatorState, StreamOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.records.keying import Keys
 
 KINDS = ("count", "sum", "min", "max", "mean")
 

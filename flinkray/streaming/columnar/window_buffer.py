@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Columns
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Columns
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"

@@ -23,11 +23,16 @@ from flinkray.streaming.columnar.window_buffer import (
     Times,
     WindowBuffer,
 )
-from flinkray.streaming.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import FunctionOperator, OperatorState, Receiver, StreamOperator
+from flinkray.streaming.operators.operator import (
+    FunctionOperator,
+    OperatorState,
+    Receiver,
+    StreamOperator,
+)
 from flinkray.streaming.operators.two_inputs import InputPort, TwoInputs
+from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.records.keying import Keys
 
 _ROWS: ValueStateDescriptor[Any] = ValueStateDescriptor("rows-of-windows")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.elements import Block, Columns, Element
+from flinkray.streaming.records.elements import Block, Columns, Element
 
 _SPLIT_ABOVE: Final = 16 * 2**20
 """Bytes; larger batches are sent in pieces, so that other channels need not wait for long."""

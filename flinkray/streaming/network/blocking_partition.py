@@ -13,13 +13,13 @@ from typing import Any
 
 import msgpack
 
-from flinkray.streaming.elements import Element, EndOfInput
 from flinkray.streaming.network.buffers import OVERHEAD, Buffer
 from flinkray.streaming.network.frames import padding
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.subpartition import Subpartition, SubpartitionView
 from flinkray.streaming.network.timers import Timers
+from flinkray.streaming.records.elements import Element, EndOfInput
 
 _HEAD = Struct("<II")
 """Bytes of the description and of the data that follow."""

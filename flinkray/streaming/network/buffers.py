@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flinkray.streaming.elements import Barrier, Element, EndOfInput
 from flinkray.streaming.network.element_codec import Description
 from flinkray.streaming.network.frames import Part
+from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
 
 OVERHEAD = 256
 """Bytes that are counted for a buffer besides its data, so that many tiny ones are not free."""

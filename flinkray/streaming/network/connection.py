@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.rpc import codec
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network.errors import WireFormatError
 from flinkray.streaming.network.frames import (
     ACCEPTED,

@@ -17,7 +17,10 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.elements import (
+from flinkray.streaming.errors import unpicklable
+from flinkray.streaming.network.errors import BatchTooLargeError, WireFormatError
+from flinkray.streaming.network.frames import MAX_BODY, Part, padding
+from flinkray.streaming.records.elements import (
     ACTIVE,
     END_OF_INPUT,
     IDLE,
@@ -30,10 +33,7 @@ from flinkray.streaming.elements import (
     Watermark,
     WatermarkStatus,
 )
-from flinkray.streaming.errors import unpicklable
-from flinkray.streaming.network.errors import BatchTooLargeError, WireFormatError
-from flinkray.streaming.network.frames import MAX_BODY, Part, padding
-from flinkray.streaming.row import Row, pack_rows, unpack_rows
+from flinkray.streaming.records.row import Row, pack_rows, unpack_rows
 
 # Descriptions begin with one of these.
 _SCHEMA: Final = 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import FlinkRayError, RpcConnectionError
-from flinkray.rpc.tls import Tls
+from flinkray.rpc.wire.tls import Tls
 from flinkray.streaming.network.blocking_partition import BlockingPartition
 from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.credit import FloatingCredit
@@ -26,7 +26,7 @@ from flinkray.streaming.network.sockets import DataAddress, DataListener, dial
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
-from flinkray.streaming.system_clock import SystemClock
+from flinkray.streaming.time.system_clock import SystemClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.rpc import codec
-from flinkray.streaming.elements import Block, Columns, Element
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network.buffers import OVERHEAD
 from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
@@ -28,6 +27,7 @@ from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import LocalView
+from flinkray.streaming.records.elements import Block, Columns, Element
 
 
 class _Requests:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from flinkray.streaming.channels import InputGate
-from flinkray.streaming.elements import Element
 from flinkray.streaming.network.metrics import ChannelMetrics
+from flinkray.streaming.records.elements import Element
 
 
 class InputChannel(Protocol):

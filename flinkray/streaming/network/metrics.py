@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flinkray.streaming.metrics import MetricGroup
+from flinkray.streaming.functions.metrics import MetricGroup
 
 
 @dataclass(slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flinkray.streaming.channels import RecordWriter
-from flinkray.streaming.elements import Block, Columns
 from flinkray.streaming.network.result_partition import ResultPartition
-from flinkray.streaming.partitioners import StreamPartitioner
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.partitioners import StreamPartitioner
 
 
 class PartitionWriter(RecordWriter):

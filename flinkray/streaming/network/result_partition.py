@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from flinkray.streaming.elements import Element
 from flinkray.streaming.errors import UnpicklableRecordsError
 from flinkray.streaming.network.buffers import Buffer
 from flinkray.streaming.network.element_codec import ElementEncoder
@@ -17,6 +16,7 @@ from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.subpartition import Subpartition, SubpartitionView
 from flinkray.streaming.network.timers import Timers
+from flinkray.streaming.records.elements import Element
 
 
 class ResultPartition:

@@ -1,5 +1,5 @@
 """Opening and accepting connections between task processes, and proving that both belong to the
-cluster: the handshake of :mod:`flinkray.rpc.handshake`, TLS between nodes where Ray has it."""
+cluster: the handshake of :mod:`flinkray.rpc.wire.handshake`, TLS between nodes where Ray has it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.core.message import message
-from flinkray.rpc import handshake
-from flinkray.rpc.listener import HANDSHAKE_TIMEOUT
-from flinkray.rpc.tls import SWITCH, Tls
+from flinkray.rpc.wire import handshake
+from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT
+from flinkray.rpc.wire.tls import SWITCH, Tls
 from flinkray.streaming.network.wire import (
     PlainWire,
     TlsWire,

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from flinkray.streaming.elements import (
+from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
+from flinkray.streaming.network.buffers import OVERHEAD, Buffer
+from flinkray.streaming.network.errors import BatchTooLargeError
+from flinkray.streaming.network.metrics import ChannelMetrics
+from flinkray.streaming.network.views import LocalView
+from flinkray.streaming.records.elements import (
     Barrier,
     Block,
     Columns,
@@ -16,11 +21,6 @@ from flinkray.streaming.elements import (
     EndOfInput,
     Watermark,
 )
-from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
-from flinkray.streaming.network.buffers import OVERHEAD, Buffer
-from flinkray.streaming.network.errors import BatchTooLargeError
-from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.network.views import LocalView
 
 if TYPE_CHECKING:
     from flinkray.streaming.network.result_partition import ResultPartition

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from flinkray.streaming.elements import Element, EndOfInput
 from flinkray.streaming.network.errors import ConsumerLostError
 from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
 from flinkray.streaming.network.shared_memory import SHARED_FROM
+from flinkray.streaming.records.elements import Element, EndOfInput
 
 if TYPE_CHECKING:
     from flinkray.streaming.network.subpartition import Subpartition

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, Protocol
 
 from flinkray.core.errors import RpcConnectionError
-from flinkray.rpc.fragments import LENGTH
-from flinkray.rpc.frames import MAX_HANDSHAKE_FRAME
+from flinkray.rpc.wire.fragments import LENGTH
+from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME
 from flinkray.streaming.network.frames import Part
 
 _MOST_PARTS = 512
@@ -177,7 +177,7 @@ class TlsWire:
 
 
 class WireHandshake:
-    """The frames of :mod:`flinkray.rpc.handshake` on a wire; its calls block instead of
+    """The frames of :mod:`flinkray.rpc.wire.handshake` on a wire; its calls block instead of
     suspending, see :func:`shake_hands`."""
 
     def __init__(self, wire: Wire) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from itertools import compress, repeat
 from typing import Any
 
-from flinkray.streaming.elements import Block, Columns
-from flinkray.streaming.operator import FunctionOperator, StreamOperator
-from flinkray.streaming.row import Row
+from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.row import Row
 
 
 class MapOperator(FunctionOperator):

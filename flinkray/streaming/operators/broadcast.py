@@ -7,10 +7,8 @@ from typing import Any
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.operator_state import HeapBroadcastState, OperatorStateBackend
-from flinkray.streaming.elements import Block
-from flinkray.streaming.functions import TimerService
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import FunctionOperator
+from flinkray.streaming.functions.functions import TimerService
+from flinkray.streaming.operators.operator import FunctionOperator
 from flinkray.streaming.operators.process import (
     KeyedRecordContext,
     KeyedTimersOperator,
@@ -20,6 +18,8 @@ from flinkray.streaming.operators.process import (
     process_records,
 )
 from flinkray.streaming.operators.two_inputs import TwoInputs
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.keying import Keys
 
 
 class BroadcastStates:

@@ -6,12 +6,12 @@ from itertools import repeat
 from typing import Any
 
 from flinkray.state.descriptors import MapStateDescriptor
-from flinkray.streaming.elements import Block
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import KeyedTimersOperator
 from flinkray.streaming.operators.two_inputs import TwoInputs
-from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.keying import Keys
 
 _LEFT: MapStateDescriptor[int, Any] = MapStateDescriptor("left-buffer")
 _RIGHT: MapStateDescriptor[int, Any] = MapStateDescriptor("right-buffer")

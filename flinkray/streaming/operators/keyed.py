@@ -6,9 +6,9 @@ from itertools import compress, repeat
 from typing import Any
 
 from flinkray.state.descriptors import ReducingStateDescriptor
-from flinkray.streaming.elements import MAX_TIMESTAMP, Block
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import FunctionOperator
+from flinkray.streaming.operators.operator import FunctionOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
+from flinkray.streaming.records.keying import Keys
 
 
 class KeyedFunctionOperator(FunctionOperator):

@@ -7,14 +7,19 @@ from itertools import repeat
 from typing import Any
 
 from flinkray.state.heap_handles import KeyContext
-from flinkray.streaming.elements import MIN_TIMESTAMP, Block
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import ProcessContext, TimeDomain, TimerContext, TimerService
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import FunctionOperator, OperatorState
+from flinkray.streaming.functions.functions import (
+    ProcessContext,
+    TimeDomain,
+    TimerContext,
+    TimerService,
+)
 from flinkray.streaming.operators.keyed import KeyedFunctionOperator
-from flinkray.streaming.time_service import ProcessingTimeService
-from flinkray.streaming.timers import InternalTimerService
+from flinkray.streaming.operators.operator import FunctionOperator, OperatorState
+from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.timers import InternalTimerService
 
 
 class KeyedTimerService(TimerService):

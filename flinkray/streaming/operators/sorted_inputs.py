@@ -10,12 +10,12 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.key_sorter import DEFAULT_MEMORY, Entry, KeySorter
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import OperatorState, Output, Receiver, StreamOperator
+from flinkray.streaming.operators.operator import OperatorState, Output, Receiver, StreamOperator
 from flinkray.streaming.operators.source import BLOCK_RECORDS
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.records.key_sorter import DEFAULT_MEMORY, Entry, KeySorter
+from flinkray.streaming.records.keying import Keys
 
 
 class _TimelessOutput(Output):

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Origin
-from flinkray.streaming.operator import OperatorContext, OperatorState, Output, StreamOperator
+from flinkray.streaming.operators.operator import (
+    OperatorContext,
+    OperatorState,
+    Output,
+    StreamOperator,
+)
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Origin
 from flinkray.streaming.sources.source import (
     NOTHING_NOW,
     NoRecords,
@@ -17,7 +22,7 @@ from flinkray.streaming.sources.source import (
     Source,
     SourceReader,
 )
-from flinkray.streaming.watermarks import WatermarkStrategy
+from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 BLOCK_RECORDS = 4096
 """Records in a block: enough to make the work per block small against that per record, few enough

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operator import StreamOperator
-from flinkray.streaming.watermark_alignment import AlignedMember
-from flinkray.streaming.watermarks import WatermarkOutput, WatermarkStrategy
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.time.watermark_alignment import AlignedMember
+from flinkray.streaming.time.watermarks import WatermarkOutput, WatermarkStrategy
 
 
 class _Emitter(WatermarkOutput):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flinkray.streaming.elements import Block, Columns
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import FunctionOperator, Receiver, StreamOperator
 from flinkray.streaming.operators.basic import flatten
+from flinkray.streaming.operators.operator import FunctionOperator, Receiver, StreamOperator
 from flinkray.streaming.operators.process import (
     KeyedTimersOperator,
     RecordContext,
@@ -16,7 +14,9 @@ from flinkray.streaming.operators.process import (
     process_keyed_records,
     process_records,
 )
-from flinkray.streaming.watermark_valve import ValveOutput, WatermarkValve
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
 
 
 class InputPort:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from flinkray.streaming.elements import Block
-from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.elements import Block
 
 
 class ResultsReceiver(Protocol):

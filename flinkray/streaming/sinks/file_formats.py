@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flinkray.streaming.columnar.conversion import block_to_batch
-from flinkray.streaming.elements import Block, Columns
-from flinkray.streaming.row import Row
-from flinkray.streaming.typeinfo import TypeInformation
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 class FileFormat(ABC):

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from flinkray.streaming.elements import Block, Columns
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.sinks.file_formats import FileFormat, PartFile
 from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
 from flinkray.streaming.sinks.sink import Committer, SinkWriter, WriterContext
-from flinkray.streaming.time_service import ScheduledCallback
+from flinkray.streaming.time.time_service import ScheduledCallback
 
 
 class Rename(NamedTuple):

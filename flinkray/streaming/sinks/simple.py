@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from flinkray.streaming.elements import Block, Columns
-from flinkray.streaming.operator import FunctionOperator, StreamOperator
+from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.typeinfo import TypeInformation, java_string
 from flinkray.streaming.sinks.sink import Sink, SinkWriter, WriterContext
-from flinkray.streaming.typeinfo import TypeInformation, java_string
 
 
 class PrintOperator(StreamOperator):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.elements import MIN_TIMESTAMP, Block, Columns
-from flinkray.streaming.operator import OperatorState, StreamOperator
-from flinkray.streaming.time_service import ProcessingTimeService
+from flinkray.streaming.operators.operator import OperatorState, StreamOperator
+from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.time.time_service import ProcessingTimeService
 
 CommitT = TypeVar("CommitT")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from flinkray.core.clock import Clock
-from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from flinkray.core.clock import Clock
 from flinkray.core.durations import Duration, Time, milliseconds
-from flinkray.streaming.elements import Block, Columns, Origin
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Block, Columns, Origin
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flinkray.core.clock import Clock
-from flinkray.streaming.elements import Block
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sources.collection import Slice, slices
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (

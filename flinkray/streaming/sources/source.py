@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from flinkray.core.clock import Clock
-from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.records.elements import Block, Columns
 
 SplitT = TypeVar("SplitT")
 

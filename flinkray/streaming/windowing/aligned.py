@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
+from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import _TimeWindows
 from flinkray.streaming.windowing.operator import NOTHING, WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.state.descriptors import ValueStateDescriptor
-from flinkray.streaming.elements import MIN_TIMESTAMP
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import MIN_TIMESTAMP
 from flinkray.streaming.windowing.triggers import (
     CountTrigger,
     EventTimeTrigger,

@@ -12,13 +12,13 @@ from itertools import repeat
 from typing import Any
 
 from flinkray.state.descriptors import MapStateDescriptor
-from flinkray.streaming.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import OperatorState, StreamOperator
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.operators.operator import OperatorState, StreamOperator
 from flinkray.streaming.operators.process import TimerResults
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.timers import InternalTimerService
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.streaming.windowing.assigners import MergingWindowAssigner, WindowAssigner
 from flinkray.streaming.windowing.contents import PassOn, WindowContents, WindowEvaluation
 from flinkray.streaming.windowing.contexts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from flinkray.streaming.elements import MAX_TIMESTAMP
+from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 
 class Window(Protocol):

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from flinkray.rpc.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
+from flinkray.rpc.wire.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
 from flinkray.testing.simulation.process import SimulatedProcess
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from flinkray.core.errors import RpcConnectionError, RpcSerializationError
-from flinkray.rpc.envelope import Envelope, Kind, unpack
+from flinkray.rpc.wire.envelope import Envelope, Kind, unpack
 from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.link import End, SimulatedConnection
 from flinkray.testing.simulation.process import SimulatedProcess

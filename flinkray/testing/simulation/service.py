@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import ProcessExistsError
-from flinkray.rpc.base_service import BaseRpcService
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.connection_pool import Opened
 from flinkray.rpc.clock import LoopClock
-from flinkray.rpc.connection import ClientConnection
-from flinkray.rpc.connection_pool import Opened
-from flinkray.rpc.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.service import RpcService
+from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.process import SimulatedProcess
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.core.ids import WorkerGroupId
-from flinkray.rpc import codec
-from flinkray.rpc.connection import ClientConnection
+from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.local_service import create_endpoint
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.wire import codec
 from flinkray.testing.simulation.process import SimulatedProcess
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.elements import Block, Columns, Element, EndOfInput
 from flinkray.streaming.network import (
     ChannelSource,
     NetworkEnvironment,
     NetworkInputGate,
     ResultPartition,
 )
+from flinkray.streaming.records.elements import Block, Columns, Element, EndOfInput
 
 SECRET = b"s" * 32
 PATIENCE = 30.0

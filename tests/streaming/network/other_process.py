@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 
-from flinkray.rpc import codec
-from flinkray.streaming.elements import Block
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network import ChannelSource, NetworkEnvironment
+from flinkray.streaming.records.elements import Block
 from tests.streaming.network.networks import SECRET, Reading
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.streaming.elements import END_OF_INPUT, Barrier, Block, Columns, Watermark
 from flinkray.streaming.network import ChannelSource, NetworkSettings
 from flinkray.streaming.network.buffers import OVERHEAD
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
+from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Block, Columns, Watermark
 from flinkray.testing import ManualClock
 from tests.streaming.network.networks import Reading, Writing, in_background, network, numbers, read
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.streaming.elements import END_OF_INPUT, Block, Columns
 from flinkray.streaming.network import NetworkSettings, PartitionReleasedError, ProducerLostError
+from flinkray.streaming.records.elements import END_OF_INPUT, Block, Columns
 from tests.streaming.network.networks import PATIENCE, network, numbers, read
 
 

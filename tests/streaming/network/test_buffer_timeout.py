@@ -7,7 +7,6 @@ import threading
 import pyarrow as pa
 import pytest
 
-from flinkray.streaming.elements import Barrier, Block, Columns, Element, Watermark
 from flinkray.streaming.errors import UnpicklableRecordsError
 from flinkray.streaming.network import (
     ChannelSource,
@@ -16,6 +15,7 @@ from flinkray.streaming.network import (
     NetworkSettings,
     ProducerLostError,
 )
+from flinkray.streaming.records.elements import Barrier, Block, Columns, Element, Watermark
 from flinkray.testing import ManualClock
 from tests.streaming.network.networks import Reading, network, numbers
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from flinkray.core.errors import HandshakeError, RpcConnectionError
-from flinkray.rpc.tls import tls_of
-from flinkray.streaming.elements import (
+from flinkray.rpc.wire.tls import tls_of
+from flinkray.streaming.network import ChannelSource, NetworkEnvironment
+from flinkray.streaming.records.elements import (
     ACTIVE,
     END_OF_INPUT,
     IDLE,
@@ -24,7 +25,6 @@ from flinkray.streaming.elements import (
     Origin,
     Watermark,
 )
-from flinkray.streaming.network import ChannelSource, NetworkEnvironment
 from flinkray.testing import ManualClock
 from tests.rpc.certificates import ray_tls_environment
 from tests.streaming.network.networks import (

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from flinkray.rpc import codec
-from flinkray.streaming.elements import END_OF_INPUT, Barrier
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network import NetworkEnvironment, ResultPartition, WireFormatError
 from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.frames import ACCEPTED, DATA, REQUEST, Part, head
 from flinkray.streaming.network.receiving import FrameReader
+from flinkray.streaming.records.elements import END_OF_INPUT, Barrier
 from tests.streaming.network.networks import PATIENCE, network, numbers
 
 SEGMENT = numbers(20_000)

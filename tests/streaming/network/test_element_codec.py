@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.streaming.elements import Block, Columns, Element, Origin, Watermark
 from flinkray.streaming.errors import UnpicklableRecordsError, operator_error
 from flinkray.streaming.network import (
     BatchTooLargeError,
@@ -24,7 +23,8 @@ from flinkray.streaming.network.element_codec import (
     ElementDecoder,
     ElementEncoder,
 )
-from flinkray.streaming.row import Row, RowKind
+from flinkray.streaming.records.elements import Block, Columns, Element, Origin, Watermark
+from flinkray.streaming.records.row import Row, RowKind
 
 
 def there_and_back(*elements: Element) -> list[Any]:

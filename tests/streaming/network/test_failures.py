@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.rpc import codec
-from flinkray.streaming.elements import END_OF_INPUT, Block
+from flinkray.rpc.wire import codec
 from flinkray.streaming.network import (
     ChannelSource,
     ConsumerLostError,
@@ -22,6 +21,7 @@ from flinkray.streaming.network import (
     PartitionReleasedError,
     ProducerLostError,
 )
+from flinkray.streaming.records.elements import END_OF_INPUT, Block
 from flinkray.testing import ManualClock
 from tests.streaming.network.networks import (
     PATIENCE,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.elements import END_OF_INPUT, MAX_TIMESTAMP, Block, Columns, Watermark
-from flinkray.streaming.metrics import MetricGroup
+from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.network import (
     ChannelSource,
     NetworkSettings,
@@ -11,7 +10,14 @@ from flinkray.streaming.network import (
     register_input,
     register_output,
 )
-from flinkray.streaming.partitioners import RebalancePartitioner
+from flinkray.streaming.records.elements import (
+    END_OF_INPUT,
+    MAX_TIMESTAMP,
+    Block,
+    Columns,
+    Watermark,
+)
+from flinkray.streaming.records.partitioners import RebalancePartitioner
 from tests.streaming.network.networks import Reading, network, numbers
 
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from flinkray.streaming.elements import END_OF_INPUT, Columns
 from flinkray.streaming.network import NetworkSettings
 from flinkray.streaming.network.shared_memory import (
     SHARED_FROM,
@@ -19,6 +18,7 @@ from flinkray.streaming.network.shared_memory import (
     Offer,
     OwnedRegions,
 )
+from flinkray.streaming.records.elements import END_OF_INPUT, Columns
 from tests.streaming.network.networks import Writing, in_background, network, numbers, read
 
 MIB = 2**20

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.elements import Columns, Watermark, WatermarkStatus
 from flinkray.streaming.errors import OperatorError, operator_error
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.operator import StreamOperator
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.elements import Columns, Watermark, WatermarkStatus
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 
 BY_FIRST = Keys(lambda value: value[0])

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.durations import Time
-from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import ReduceFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.row import Row
-from flinkray.streaming.window_functions import ProcessWindowFunction
+from flinkray.streaming.functions.functions import ReduceFunction
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.window_functions import ProcessWindowFunction
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.windowing.aligned import AlignedWindowOperator, make_window_operator
 from flinkray.streaming.windowing.assigners import (
     EventTimeSessionWindows,

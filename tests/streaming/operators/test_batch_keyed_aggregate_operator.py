@@ -7,9 +7,9 @@ import pytest
 
 from flinkray.datastream.field_aggregates import FieldReduce
 from flinkray.streaming.columnar.keyed_aggregate import BatchKeyedAggregateOperator
-from flinkray.streaming.elements import MAX_TIMESTAMP, Columns
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Columns
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_time_passes_and_the_end_adds_nothing,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.elements import MAX_TIMESTAMP
-from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.keyed import BatchReduceOperator
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import MAX_TIMESTAMP
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flinkray.state import MapStateDescriptor, StateError
-from flinkray.streaming.elements import MIN_TIMESTAMP
-from flinkray.streaming.functions import BroadcastProcessFunction
+from flinkray.streaming.functions.functions import BroadcastProcessFunction
 from flinkray.streaming.operators.broadcast import BroadcastProcessOperator
+from flinkray.streaming.records.elements import MIN_TIMESTAMP
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_failure_is_told,

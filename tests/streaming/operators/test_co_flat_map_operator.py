@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.functions import CoFlatMapFunction
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.functions import CoFlatMapFunction
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.two_inputs import CoFlatMapOperator
-from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.functions import CoMapFunction
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.functions import CoMapFunction
 from flinkray.streaming.operators.two_inputs import CoMapOperator
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import CoProcessFunction
+from flinkray.streaming.functions.functions import CoProcessFunction
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.two_inputs import CoProcessOperator
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_failure_is_told,

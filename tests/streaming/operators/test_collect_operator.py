@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.elements import Block
 from flinkray.streaming.operators.basic import FilterOperator
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_failure_is_told,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.basic import FlatMapOperator
-from flinkray.streaming.output_tag import OutputTag
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_failure_is_told,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import (
+from flinkray.streaming.functions.functions import (
     ProcessJoinFunction,
 )
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.interval_join import IntervalJoinOperator
-from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

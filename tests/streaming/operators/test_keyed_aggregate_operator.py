@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from flinkray.datastream.field_aggregates import FieldReduce
 from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
-from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.keyed import ReduceOperator
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_time_passes_and_the_end_adds_nothing,

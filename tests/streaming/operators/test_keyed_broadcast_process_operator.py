@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flinkray.state import MapStateDescriptor, StateError, ValueStateDescriptor
-from flinkray.streaming.functions import KeyedBroadcastProcessFunction
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.functions import KeyedBroadcastProcessFunction
 from flinkray.streaming.operators.broadcast import KeyedBroadcastProcessOperator
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

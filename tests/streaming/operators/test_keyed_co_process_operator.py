@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.elements import Watermark
-from flinkray.streaming.functions import KeyedCoProcessFunction
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.functions import KeyedCoProcessFunction
 from flinkray.streaming.operators.two_inputs import KeyedCoProcessOperator
+from flinkray.streaming.records.elements import Watermark
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import (
     BY_FIRST,

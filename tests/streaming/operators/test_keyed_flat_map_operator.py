@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.functions import FlatMapFunction
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.functions import FlatMapFunction
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.keyed import KeyedFlatMapOperator
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.elements import Block
-from flinkray.streaming.functions import MapFunction
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.functions import MapFunction
 from flinkray.streaming.operators.keyed import KeyedMapOperator
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

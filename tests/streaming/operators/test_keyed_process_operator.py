@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.elements import Watermark
-from flinkray.streaming.functions import (
+from flinkray.streaming.functions.functions import (
     KeyedProcessFunction,
 )
-from flinkray.streaming.keying import Keys
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import KeyedProcessOperator
-from flinkray.streaming.output_tag import OutputTag
+from flinkray.streaming.records.elements import Watermark
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import (
     BY_FIRST,

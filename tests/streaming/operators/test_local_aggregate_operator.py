@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from flinkray.datastream.field_aggregates import FieldReduce
 from flinkray.streaming.columnar.keyed_aggregate import BatchKeyedAggregateOperator
 from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
-from flinkray.streaming.elements import IDLE, Columns, Watermark
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import IDLE, Columns, Watermark
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 
 KEYS = {

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
-from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.row import Row
-from flinkray.streaming.typeinfo import Types
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.typeinfo import Types
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_time_passes_and_the_end_adds_nothing,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flinkray.streaming.elements import Block
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import MapFunction
+from flinkray.streaming.functions.functions import MapFunction
 from flinkray.streaming.operators.basic import MapOperator
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     Counting,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from flinkray.streaming.elements import MIN_TIMESTAMP, Watermark
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import (
+from flinkray.streaming.functions.functions import (
     ProcessFunction,
 )
+from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import ProcessOperator
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import MIN_TIMESTAMP, Watermark
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import (
     assert_failure_is_told,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import operator_error
 from flinkray.streaming.operators.basic import ProjectOperator
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import assert_time_passes_and_the_end_adds_nothing, columns
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.keyed import ReduceOperator
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.functions import SinkFunction
-from flinkray.streaming.row import Row
+from flinkray.streaming.functions.functions import SinkFunction
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.simple import SinkFunctionOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import assert_failure_is_told, columns, unlike_five

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flinkray.datastream.connectors import CallbackSink, Committer, Sink, SinkWriter, WriterContext
-from flinkray.streaming.elements import Block, Columns
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import assert_failure_is_told, columns, unlike_five

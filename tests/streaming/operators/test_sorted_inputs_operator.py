@@ -9,19 +9,19 @@ import pytest
 from flinkray.datastream import MapFunction
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.state import MapStateDescriptor
-from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import (
+from flinkray.streaming.functions.functions import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
 )
-from flinkray.streaming.keying import Keys
 from flinkray.streaming.operators.broadcast import KeyedBroadcastProcessOperator
 from flinkray.streaming.operators.keyed import BatchReduceOperator, KeyedMapOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
 from flinkray.streaming.operators.two_inputs import KeyedCoProcessOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
+from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import BY_FIRST, columns, failure, unlike_five
 

@@ -18,8 +18,14 @@ from flinkray.datastream.connectors import (
     Source,
 )
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.streaming.elements import MAX_TIMESTAMP, Block, Columns, Watermark, WatermarkStatus
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.records.elements import (
+    MAX_TIMESTAMP,
+    Block,
+    Columns,
+    Watermark,
+    WatermarkStatus,
+)
 from flinkray.streaming.sources.collection import Slice
 from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness
 from flinkray.testing.operator_harness import OperatorHarness, Record

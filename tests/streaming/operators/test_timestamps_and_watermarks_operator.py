@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from flinkray.core.durations import Duration
-from flinkray.streaming.elements import (
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
+from flinkray.streaming.records.elements import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     Columns,
     Watermark,
     WatermarkStatus,
 )
-from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
-from flinkray.streaming.watermarks import (
+from flinkray.streaming.time.watermarks import (
     PerElementWatermarks,
     WatermarkGenerator,
     WatermarkOutput,

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
-from flinkray.streaming.elements import MAX_TIMESTAMP, Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Columns
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import assert_time_passes_and_the_end_adds_nothing, columns
 

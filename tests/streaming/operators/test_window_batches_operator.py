@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator
-from flinkray.streaming.elements import Columns, Watermark
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Columns, Watermark
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import (
     assert_time_passes_and_the_end_adds_nothing,

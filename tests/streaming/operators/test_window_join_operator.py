@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from flinkray.streaming.columnar.window_operators import WindowJoinOperator
-from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import assert_time_is_the_lesser_of_two, columns
 

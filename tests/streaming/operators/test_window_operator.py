@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from flinkray.core.durations import Time
-from flinkray.streaming.elements import MAX_TIMESTAMP, Watermark
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions import ReduceFunction
-from flinkray.streaming.keying import Keys
-from flinkray.streaming.output_tag import OutputTag
-from flinkray.streaming.window_functions import ProcessWindowFunction
+from flinkray.streaming.functions.functions import ReduceFunction
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.window_functions import ProcessWindowFunction
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
+from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,

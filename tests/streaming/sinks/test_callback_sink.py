@@ -9,7 +9,7 @@ import pytest
 
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.connectors import CallbackSink, Sink
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns

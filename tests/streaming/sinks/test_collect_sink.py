@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.streaming.row import Row
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.testing.operator_harness import OperatorHarness

@@ -19,8 +19,8 @@ from flinkray.datastream.connectors import (
     RollingPolicy,
     Sink,
 )
-from flinkray.streaming.elements import Block
 from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.file_writer import RenamingCommitter
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.testing.operator_harness import OperatorHarness

@@ -9,7 +9,7 @@ import pytest
 
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.connectors import ArrowSource, CallbackSink
-from flinkray.streaming.elements import Columns
+from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources.collection import Slice
 from flinkray.streaming.sources.source import END_OF_INPUT
 from tests.streaming.sources.reading import read, reader_of

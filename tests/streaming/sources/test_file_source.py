@@ -13,9 +13,9 @@ import pytest
 from flinkray.core.durations import Duration
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.connectors import FileSink, FileSource
-from flinkray.streaming.elements import Columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.local_job import LocalJob
+from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources.files import FileSplit
 from flinkray.streaming.sources.source import Boundedness, ReaderContext
 from flinkray.testing.manual_clock import ManualClock

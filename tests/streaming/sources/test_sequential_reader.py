@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.datastream.connectors import SequentialReader
-from flinkray.streaming.elements import Block, Columns
+from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
 

@@ -1,0 +1,1 @@
+"""Operator coordinators: user-side code of vertices, kept by the JobMaster."""

@@ -1,0 +1,156 @@
+"""The process in which a job's user code works on the JobMaster's behalf: formats, aggregates."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.message import message
+from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, ask_timeout
+from flinkray.scheduler.graph.job_graph import MasterFormat
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.spark.user_code import cloudpickle, load_function
+
+USER_CODE_PROCESS_FACTORY = (
+    "flinkray.actors.coordinators.user_code_process:create_user_code_process"
+)
+
+
+@message
+class AggregateStep:
+    """Both are pickled."""
+
+    accumulator: bytes
+    result: bytes
+
+
+class UserCodeProcessGateway(RpcGateway):
+    """Runs what is the master's part but the user's code.
+
+    A format is a pickled function without arguments that makes an object of the user's.  Those of
+    its methods ``initialize_global(parallelism)``, ``create_input_splits(minimum)`` and
+    ``finalize_global(parallelism)`` are called that it has.
+    """
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def initialize(
+        self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
+    ) -> tuple[InputSplit, ...]:
+        """Prepare, and divide the input.  Raises whatever the format raises."""
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def finalize(
+        self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
+    ) -> None:
+        """Commit.  Raises whatever the format raises."""
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def aggregate(
+        self, function: bytes, accumulator: bytes | None, value: bytes
+    ) -> AggregateStep:
+        """Add a pickled value to an accumulator; None: to a new one.
+
+        *function*, called with None, makes an
+        :class:`~flinkray.streaming.functions.functions.AggregateFunction`.  Raises
+        whatever that raises.
+        """
+
+
+def create_user_code_process(rpc_service: RpcService, arguments: None) -> UserCodeProcess:
+    """Factory of the process."""
+    return UserCodeProcess(rpc_service, "usercode")
+
+
+class UserCodeProcess(RpcEndpoint, UserCodeProcessGateway):
+    """User code runs in threads: it may take its time.  Each format and each aggregate function is
+    unpickled once."""
+
+    def __init__(self, rpc_service: RpcService, endpoint_id: str) -> None:
+        super().__init__(rpc_service, endpoint_id)
+        self._formats: dict[JobVertexID, Any] = {}
+        self._aggregates: dict[bytes, Any] = {}
+
+    async def initialize(
+        self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
+    ) -> tuple[InputSplit, ...]:
+        def work() -> Sequence[InputSplit]:
+            user_format = self._load(vertex_id, master_format)
+            prepare = getattr(user_format, "initialize_global", None)
+            if prepare is not None:
+                prepare(parallelism)
+            if not master_format.makes_splits:
+                return ()
+            splits: Sequence[InputSplit] = user_format.create_input_splits(parallelism)
+            return splits
+
+        return tuple(await self.rpc_service.run_blocking(work))
+
+    async def finalize(
+        self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
+    ) -> None:
+        def work() -> None:
+            self._load(vertex_id, master_format).finalize_global(parallelism)
+
+        await self.rpc_service.run_blocking(work)
+
+    async def aggregate(
+        self, function: bytes, accumulator: bytes | None, value: bytes
+    ) -> AggregateStep:
+        def work() -> AggregateStep:
+            if function not in self._aggregates:
+                self._aggregates[function] = load_function(function)(None)
+            aggregate = self._aggregates[function]
+            if accumulator is None:
+                before = aggregate.create_accumulator()
+            else:
+                before = cloudpickle.loads(accumulator)
+            after = aggregate.add(cloudpickle.loads(value), before)
+            return AggregateStep(
+                cloudpickle.dumps(after), cloudpickle.dumps(aggregate.get_result(after))
+            )
+
+        return await self.rpc_service.run_blocking(work)
+
+    def _load(self, vertex_id: JobVertexID, master_format: MasterFormat) -> Any:
+        if vertex_id not in self._formats:
+            new_format: Callable[[], Any] = load_function(master_format.code)  # type: ignore[assignment]
+            self._formats[vertex_id] = new_format()
+        return self._formats[vertex_id]
+
+
+def user_code_process(job_id: JobID) -> str:
+    """Name of the process of a job."""
+    return f"UserCodeProcess-{job_id}"
+
+
+class UserCodeProcessConnection:
+    """A JobMaster's.  The process is started when it is needed first, and dies with the JobMaster;
+    one that fails is replaced when it is needed next."""
+
+    def __init__(self, job_master: RpcEndpoint, job_id: JobID) -> None:
+        self._job_master = job_master
+        self._job_id = job_id
+        self._process: asyncio.Future[UserCodeProcessGateway] | None = None
+
+    async def get(self) -> UserCodeProcessGateway:
+        """Raises RpcError when it cannot be started."""
+        if self._process is None:
+            self._process = asyncio.ensure_future(self._start())
+        return await asyncio.shield(self._process)
+
+    def failed(self) -> None:
+        """Do not use it any more."""
+        self._process = None
+
+    async def _start(self) -> UserCodeProcessGateway:
+        service = self._job_master.rpc_service
+        name = user_code_process(self._job_id)
+        await service.kill(name)
+        spec = EndpointSpec("UserCodeProcess", name, USER_CODE_PROCESS_FACTORY)
+        return await service.connect(await service.spawn(spec), UserCodeProcessGateway)

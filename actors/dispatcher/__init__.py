@@ -1,0 +1,1 @@
+"""The process that takes jobs: the Dispatcher."""

@@ -1,0 +1,388 @@
+"""The Dispatcher: takes jobs, keeps one JobMaster alive for each, remembers how they ended.
+
+A job's graph is stored before its submission is answered, its result before it is cleaned up, so a
+Dispatcher that is started anew goes on where its predecessor was killed: JobMasters that live
+register at it, those that died are replaced, ended jobs are only cleaned up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import flinkray
+from flinkray.actors.dispatcher.insist import insist
+from flinkray.actors.dispatcher.job_blobs import JobBlobs
+from flinkray.actors.dispatcher.job_cancelling import JobCancelling
+from flinkray.actors.dispatcher.job_cleanup import JobCleanup
+from flinkray.actors.dispatcher.job_history import JobHistory
+from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
+from flinkray.actors.dispatcher.job_queries import JobQueries
+from flinkray.actors.dispatcher.job_resizing import JobResizing
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.actors.gateways.messages import (
+    ArchivedJob,
+    ClusterArguments,
+    JobMasterToDispatcherRegistrationSuccess,
+    StoredJob,
+)
+from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
+from flinkray.actors.shared.settings import heartbeat_settings
+from flinkray.blob import BlobNotFoundError
+from flinkray.core.errors import (
+    DuplicateJobSubmissionError,
+    FlinkRayError,
+    JobExecutionError,
+    JobStateError,
+    JobSubmissionError,
+)
+from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId, ResourceID
+from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS, SHUTDOWN_GRACE, STANDBY_PROCESSES
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    RegistrationFailure,
+    RegistrationRejection,
+    RpcService,
+)
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
+from flinkray.scheduler.graph.validation import validate
+from flinkray.scheduler.reports.job_info import (
+    ClusterOverview,
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobProgress,
+    JobResult,
+)
+from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
+from flinkray.scheduler.shared.states import JobStatus
+
+log = logging.getLogger(__name__)
+
+JOB_MASTER_FACTORY = "flinkray.actors.job_master.endpoint:create_job_master"
+
+STANDBY_IMPORTS = ("flinkray.actors.job_master.endpoint", "flinkray.actors.slot_pool.endpoint")
+"""What processes that wait for a role have loaded; a StreamCoordinator needs little more."""
+
+_REFUSAL_PATIENCE = 5.0
+"""Seconds for which it is tried to remove the graph of a job that is refused, before its submitter
+is told that it may be there."""
+
+
+async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> Dispatcher:
+    """Factory of the Dispatcher's process: recovers what a predecessor left."""
+    services = ClusterServices.create(rpc_service, arguments)
+    leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
+    dispatcher = Dispatcher(rpc_service, services, leadership)
+    await dispatcher.recover()
+    return dispatcher
+
+
+class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        services: ClusterServices,
+        leadership: Leadership,
+        *,
+        job_master_factory: str = JOB_MASTER_FACTORY,
+    ) -> None:
+        super().__init__(rpc_service, "dispatcher", DispatcherId.of(leadership.session_id))
+        self._leadership = leadership
+        self._services = services
+        self._graphs = services.high_availability.get_job_graph_store(StoredJob)
+        self._results = services.high_availability.get_job_result_store(ArchivedJob)
+        self._jobs: dict[JobID, ManagedJob] = {}
+        self._ended = JobHistory(self, self._results, services.configuration)
+        self._job_masters = JobMasterSupervision(
+            self,
+            services.arguments,
+            job_master_factory,
+            job=self._jobs.get,
+            on_terminated=self._job_master_terminated,
+        )
+        self._queries = JobQueries(self._jobs, self._ended)
+        self._resizing = JobResizing(self, self._graphs)
+        self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
+        self._shutting_down = False
+        self._gives_up_jobs = False
+        """Whether a job that has no JobMaster is to get no other."""
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Read the stores; called once, before the endpoint is started."""
+        clean = await self._results.get_clean_results()
+        dirty = await self._results.get_dirty_results()
+        graphs = await self._graphs.recover_job_graphs()
+        for corrupt in (*clean.corrupt, *dirty.corrupt, *graphs.corrupt):
+            log.error("%s", corrupt)
+        self._blobs = await JobBlobs.create(self._services)
+        self._cleanup = JobCleanup(
+            self._services, self._graphs, self._results, self._blobs, self._job_masters
+        )
+        await self._blobs.retain_recovered(stored.graph for stored in graphs.records)
+        self._ended.recover(clean.records)
+        for ended in dirty.records:
+            graph = JobGraph(ended.job_id, ended.result.name, ())
+            self._manage_stored(graph, ended.details.start_time).outcome = ended
+        for stored in graphs.records:
+            if stored.job_id not in self._jobs and stored.job_id not in self._ended:
+                job = self._manage_stored(stored.graph, stored.start_time)
+                job.cancel_requested = stored.cancel_requested
+                job.cancel_cause = stored.cancel_cause
+
+    async def on_start(self) -> None:
+        self._blobs.start()
+        standbys = self._services.configuration.get(STANDBY_PROCESSES)
+        self.rpc_service.keep_standbys(standbys, STANDBY_IMPORTS)
+        self._ended.start()
+        self._job_masters.begin(heartbeat_settings(self._services.configuration))
+        for job in self._jobs.values():
+            if job.outcome is not None:
+                self.create_task(self._clean_up(job))
+            else:
+                log.info("job %s: looking for the JobMaster of a previous Dispatcher", job.job_id)
+                self._job_masters.watch(job, None)
+                self._cancelling.await_client(job)
+        await self._leadership.confirm(self)
+
+    async def on_stop(self) -> None:
+        self._cancelling.stop()
+        self._job_masters.stop()
+        self._ended.stop()
+        await self._leadership.give_up()
+        await self._blobs.close()
+        await self._services.high_availability.close()
+
+    def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:
+        loop = asyncio.get_running_loop()
+        job = ManagedJob(graph, start_time, loop.create_future(), loop.create_future())
+        self._jobs[graph.job_id] = job
+        return job
+
+    def _manage_stored(self, graph: JobGraph, start_time: float) -> ManagedJob:
+        job = self._manage(graph, start_time)
+        job.accepted.set_result(None)
+        return job
+
+    # --- for clients ------------------------------------------------------------------------------
+
+    async def submit_job(self, job_graph: JobGraph) -> None:
+        validate(job_graph)
+        job_id = job_graph.job_id
+        if self._shutting_down:
+            raise JobSubmissionError(job_id, "the cluster is shutting down")
+        if (known := self._jobs.get(job_id)) is not None:
+            await asyncio.shield(known.accepted)  # or refused, and so is this submission
+        if known is not None or job_id in self._ended:
+            raise DuplicateJobSubmissionError(
+                job_id, "a job of this id was submitted before; submit the graph under a new id"
+            )
+        job = self._manage(job_graph, self.clock.time())
+        try:
+            await self._blobs.retain(job_graph)
+            await self._graphs.put_job_graph(StoredJob(job_graph, job.start_time))
+        except BlobNotFoundError as error:  # which the client can mend
+            await self._forget_refused(job, error)
+            raise
+        except FlinkRayError as error:
+            refusal = JobSubmissionError(job_id, f"its graph could not be stored: {error}")
+            await self._refuse(job, refusal)
+            raise refusal from error
+        job.accepted.set_result(None)
+        self._cancelling.await_client(job)
+        log.info("job %s (%s) accepted", job_id, job_graph.name)
+        self.create_task(self._job_masters.start(job))
+
+    async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
+        """What failed to be stored may be there all the same, and a later Dispatcher would run it.
+
+        Raises:
+            JobSubmissionError: it may be there yet.
+        """
+
+        async def withdraw() -> None:
+            await insist(
+                f"job {job.job_id} is refused: cannot remove its graph yet",
+                lambda: self._graphs.remove_job_graph(job.job_id),
+            )
+            await self._forget_refused(job, refusal)
+
+        withdrawing = self.create_task(withdraw(), f"withdraw job {job.job_id}")
+        await asyncio.wait([withdrawing], timeout=_REFUSAL_PATIENCE)
+        if not withdrawing.done():
+            raise JobSubmissionError(
+                job.job_id,
+                f"{refusal.text}; whether it is stored is not known as long as the storage fails: "
+                "submit it again under this id, and you will be told",
+            )
+
+    async def _forget_refused(self, job: ManagedJob, refusal: FlinkRayError) -> None:
+        await self._blobs.release(job.job_id)
+        del self._jobs[job.job_id]
+        for waiting in (job.accepted, job.ended):  # who has asked for it meanwhile
+            waiting.set_exception(refusal)
+            waiting.exception()
+
+    async def list_jobs(self) -> tuple[JobOverview, ...]:
+        return await self._queries.overviews()
+
+    async def request_job_status(self, job_id: JobID) -> JobStatus:
+        return await self._queries.status(job_id)
+
+    async def request_job_progress(self, job_id: JobID) -> JobProgress:
+        return await self._queries.progress(job_id)
+
+    async def request_job_exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
+        return await self._queries.exceptions(job_id)
+
+    async def request_job_details(self, job_id: JobID) -> JobDetails:
+        return await self._queries.details(job_id)
+
+    async def request_job_result(self, job_id: JobID) -> JobResult:
+        if (ended := self._ended.get(job_id)) is not None:
+            return ended.result
+        return (await asyncio.shield(self._queries.managed(job_id).ended)).result
+
+    async def cancel_job(self, job_id: JobID) -> None:
+        if (ended := self._ended.get(job_id)) is not None:
+            outcome: ArchivedJob | None = ended
+        else:
+            outcome = self._queries.managed(job_id).outcome
+        if outcome is not None:
+            if outcome.result.status is JobStatus.CANCELED:
+                return
+            status = outcome.result.status.name
+            raise JobStateError(job_id, f"it is {status}: it has ended without being cancelled")
+        await self._cancelling.cancel(self._queries.managed(job_id))
+
+    async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
+        self._cancelling.heard_of_client(job_ids)
+
+    async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
+        if job_id in self._ended or self._queries.managed(job_id).outcome is not None:
+            raise JobStateError(job_id, "it has ended")
+        job = self._queries.managed(job_id)
+        await asyncio.shield(job.accepted)
+        await self._resizing.resize(job, bounds)
+
+    async def request_cluster_overview(self) -> ClusterOverview:
+        manager = await self._services.connect_to_resource_manager()
+        overview = await manager.request_resource_overview()
+        return ClusterOverview(
+            version=flinkray.__version__,
+            task_executors=overview.task_executors,
+            slots_total=overview.slots_total,
+            slots_available=overview.slots_available,
+            jobs=await self.list_jobs(),
+            cluster_total=overview.cluster_total,
+            cluster_available=overview.cluster_available,
+            dashboard_url=overview.dashboard_url,
+        )
+
+    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        manager = await self._services.connect_to_resource_manager()
+        return await manager.list_cluster_data_sets()
+
+    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+        manager = await self._services.connect_to_resource_manager()
+        await manager.release_cluster_data_set(data_set_id)
+
+    async def shut_down_cluster(self) -> None:
+        self._shutting_down = True
+        grace = self._services.configuration.get(SHUTDOWN_GRACE)
+        running = list(self._jobs.values())
+        for job in running:
+            if job.outcome is None:
+                try:
+                    await self.cancel_job(job.job_id)
+                except FlinkRayError as error:
+                    log.warning("job %s cannot be cancelled: %s", job.job_id, error)
+        if running:
+            await asyncio.wait([job.ended for job in running], timeout=grace)
+        for job in tuple(self._jobs.values()):
+            log.error("job %s did not end within %g s; it is killed", job.job_id, grace)
+            await self._job_masters.kill(job.job_id)
+        await self.rpc_service.end_standbys()
+        manager = await self._services.connect_to_resource_manager()
+        await manager.shut_down()
+        self._gives_up_jobs = True
+        for job_id in tuple(self._jobs):  # the successors of those that were killed, told to cancel
+            await self._job_masters.kill(job_id)
+        self.close()
+
+    # --- JobMasters -------------------------------------------------------------------------------
+
+    async def register_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
+    ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        return await self._job_masters.register(job_id, job_master_id, job_master_address)
+
+    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
+        self._job_masters.heartbeat(resource_id)
+
+    async def _job_master_terminated(
+        self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str
+    ) -> None:
+        if job.job_master_id != job_master_id:
+            return  # a newer one leads
+        self._job_masters.forget(job)
+        if job.ending is not None:
+            await asyncio.shield(job.ending)
+        if job.outcome is not None:
+            await self._clean_up(job)
+            return
+        if self._gives_up_jobs:
+            return
+        if job_master_id is None:
+            log.info("job %s: it has no JobMaster: %s", job.job_id, reason)
+        else:
+            job.failovers += 1
+            now = self.clock.time()
+            job.failures.append(ExceptionEntry(now, f"the JobMaster died: {reason}"))
+            log.warning("job %s: its JobMaster died: %s", job.job_id, reason)
+            limit = self._services.configuration.get(MAX_JOB_MASTER_FAILOVERS)
+            if job.failovers > limit:
+                text = f"its JobMaster died {job.failovers} times, the last time: {reason}"
+                await self._job_ended(job, job.failed(JobExecutionError(job.job_id, text), now))
+                await self._clean_up(job)
+                return
+        await self._job_masters.start(job)
+
+    async def job_reached_terminal_state(
+        self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
+    ) -> None:
+        job = self._queries.managed(job_id)
+        if job.outcome is not None:
+            return  # told before, by a call whose answer was lost
+        if job.job_master_id not in (None, job_master_id):  # None: it has not registered here yet
+            raise JobStateError(job_id, f"it is led by {job.job_master_id}, not {job_master_id}")
+        outcome = ArchivedJob(job.with_cancel_cause(result), job.with_failovers(details))
+        await self._job_ended(job, outcome)
+
+    async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:
+        """Returns when it is stored how the job ended; what was told first counts."""
+        if job.ending is None:
+            job.ending = self.create_task(self._store(job, outcome), f"store {job.job_id}")
+        await asyncio.shield(job.ending)
+
+    async def _store(self, job: ManagedJob, outcome: ArchivedJob) -> None:
+        await insist(
+            f"job {job.job_id}: cannot store how it ended yet",
+            lambda: self._results.create_dirty_result(outcome),
+        )
+        job.outcome = outcome
+        self._cancelling.has_ended(job)
+        log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
+
+    async def _clean_up(self, job: ManagedJob) -> None:
+        """After the JobMaster of an ended job is gone."""
+        await self._cleanup.clean_up(job)
+        assert job.outcome is not None
+        self._ended.add(job.outcome)
+        del self._jobs[job.job_id]
+        job.ended.set_result(job.outcome)

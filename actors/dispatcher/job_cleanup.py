@@ -1,0 +1,55 @@
+"""What is done after a job's end: all that it had is given back, and then its result is clean."""
+
+from __future__ import annotations
+
+from flinkray.actors.dispatcher.insist import insist
+from flinkray.actors.dispatcher.job_blobs import JobBlobs
+from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.ha import JobGraphStore, JobResultStore
+
+
+class JobCleanup:
+    """Lives on the Dispatcher's main thread.  Each step is tried until it is done (DI-13)."""
+
+    def __init__(
+        self,
+        services: ClusterServices,
+        graphs: JobGraphStore[StoredJob],
+        results: JobResultStore[ArchivedJob],
+        blobs: JobBlobs,
+        job_masters: JobMasterSupervision,
+    ) -> None:
+        self._services = services
+        self._graphs = graphs
+        self._results = results
+        self._blobs = blobs
+        self._job_masters = job_masters
+
+    async def clean_up(self, job: ManagedJob) -> None:
+        """Its end is stored, its JobMaster gone."""
+        outcome = job.outcome
+        assert outcome is not None
+        reason = f"job {outcome.result.status.name}"
+
+        async def release() -> None:
+            # the JobMaster was given up, or a previous Dispatcher took its report: it may live yet
+            await self._job_masters.kill(job.job_id)
+            manager = await self._services.connect_to_resource_manager()
+            await manager.release_job(job.job_id, reason)
+
+        name = f"job {job.job_id}"
+        await insist(f"{name}: cannot give back its workers yet", release)
+        async with job.storing:  # nobody who began before the job's end may store it after this
+            await insist(
+                f"{name}: cannot remove its graph yet",
+                lambda: self._graphs.remove_job_graph(job.job_id),
+            )
+        # after the graph, which would refer to blobs that are gone
+        await insist(f"{name}: cannot delete its blobs yet", lambda: self._blobs.delete(job.job_id))
+        await insist(
+            f"{name}: cannot mark its result as clean yet",
+            lambda: self._results.mark_result_as_clean(job.job_id),
+        )

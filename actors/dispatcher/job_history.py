@@ -1,0 +1,91 @@
+"""The jobs that have ended, as far as they are remembered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from flinkray.actors.gateways.messages import ArchivedJob
+from flinkray.core import options
+from flinkray.core.config import Configuration
+from flinkray.core.ids import JobID
+from flinkray.ha import JobResultStore, StoreError
+from flinkray.rpc import RpcEndpoint, TimerHandle
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 60.0
+"""Seconds between two looks for jobs to be forgotten."""
+
+
+class JobHistory:
+    """Ended jobs that were cleaned up; the oldest are forgotten, here and in the store.
+
+    Lives on the Dispatcher's main thread.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        store: JobResultStore[ArchivedJob],
+        configuration: Configuration,
+    ) -> None:
+        self._endpoint = endpoint
+        self._store = store
+        self._expiration = configuration.get(options.JOB_STORE_EXPIRATION_TIME)
+        self._capacity = configuration.get(options.JOB_STORE_MAX_CAPACITY)
+        self._jobs: dict[JobID, ArchivedJob] = {}
+        """In the order in which they ended."""
+        self._timer: TimerHandle | None = None
+
+    def __contains__(self, job_id: JobID) -> bool:
+        return job_id in self._jobs
+
+    def __iter__(self) -> Iterator[ArchivedJob]:
+        return iter(tuple(self._jobs.values()))
+
+    def get(self, job_id: JobID) -> ArchivedJob | None:
+        return self._jobs.get(job_id)
+
+    def recover(self, jobs: Iterable[ArchivedJob]) -> None:
+        """Those that are stored."""
+        for job in sorted(jobs, key=_end_time):
+            self._jobs[job.job_id] = job
+
+    def add(self, job: ArchivedJob) -> None:
+        """One more has ended, and its result is marked as clean."""
+        self._jobs[job.job_id] = job
+        if len(self._jobs) > self._capacity:
+            self._endpoint.create_task(self._forget_old(), "forget ended jobs")
+
+    def start(self) -> None:
+        """Begin to forget."""
+        self._timer = self._endpoint.schedule_run_async(0.0, self._look)
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _look(self) -> None:
+        pause = min(_LONGEST_PAUSE, max(1.0, self._expiration / 10))
+        self._timer = self._endpoint.schedule_run_async(pause, self._look)
+        await self._forget_old()
+
+    async def _forget_old(self) -> None:
+        latest_end = self._endpoint.clock.time() - self._expiration
+        surplus = len(self._jobs) - self._capacity
+        for number, job in enumerate(tuple(self._jobs.values())):
+            if number >= surplus and _end_time(job) > latest_end:
+                return
+            try:
+                await self._store.remove_result(job.job_id)
+            except StoreError as error:
+                log.warning("job %s cannot be forgotten yet: %s", job.job_id, error)
+                return
+            self._jobs.pop(job.job_id, None)
+
+
+def _end_time(job: ArchivedJob) -> float:
+    return job.details.end_time or 0.0

@@ -1,0 +1,198 @@
+"""How a Dispatcher keeps one JobMaster alive for each of its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.messages import (
+    ClusterArguments,
+    JobMasterArguments,
+    JobMasterToDispatcherRegistrationSuccess,
+)
+from flinkray.core.errors import RpcError
+from flinkray.core.ids import JobID, JobMasterId, ResourceID
+from flinkray.rpc import (
+    EndpointSpec,
+    HeartbeatSender,
+    HeartbeatSettings,
+    RegistrationFailure,
+    RegistrationRejection,
+    RpcEndpoint,
+)
+from flinkray.scheduler.elastic.parallelism import parallelism_bounds
+
+log = logging.getLogger(__name__)
+
+_CANCEL_RETRY_DELAY = 0.5
+"""Seconds until a JobMaster is told again to cancel its job."""
+
+
+def job_master_process(job_id: JobID) -> str:
+    """Name of the process of a job's JobMaster; Ray lets only one process of a name live."""
+    return f"JobMaster-{job_id}"
+
+
+class JobMasterSupervision:
+    """Starts, watches and hears JobMasters; one that does not answer is killed.
+
+    Lives on the Dispatcher's main thread; so do the callbacks.  It takes no decision on a job.
+    """
+
+    def __init__(
+        self,
+        dispatcher: RpcEndpoint,
+        cluster: ClusterArguments,
+        job_master_factory: str,
+        *,
+        job: Callable[[JobID], ManagedJob | None],
+        on_terminated: Callable[[ManagedJob, JobMasterId | None, str], Awaitable[None]],
+    ) -> None:
+        """*job* finds a job that is not cleaned up yet.  *on_terminated*: the JobMaster of that
+        session is gone, with the reason; None: there was none to be found."""
+        self._dispatcher = dispatcher
+        self._cluster = cluster
+        self._factory = job_master_factory
+        self._job = job
+        self._on_terminated = on_terminated
+        self._resource_id = ResourceID(dispatcher.rpc_service.process_name)
+
+    def begin(self, settings: HeartbeatSettings) -> None:
+        """Begin with the heartbeats."""
+        silence = f"no heartbeat from it for {settings.timeout:g} s"
+        self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
+            self._dispatcher,
+            settings,
+            payload=lambda _: None,
+            on_timeout=lambda target: self._deaf(target, silence),
+            on_unreachable=lambda target: self._deaf(target, "it is unreachable"),
+        )
+
+    def stop(self) -> None:
+        """No heartbeats any more; the JobMasters go on."""
+        self._heartbeats.stop()
+
+    async def start(self, job: ManagedJob) -> None:
+        """Start a JobMaster under an id of its own."""
+        service = self._dispatcher.rpc_service
+        job_master_id = job.job_master_id = JobMasterId.generate()
+        spec = EndpointSpec(
+            kind="JobMaster",
+            name=job_master_process(job.job_id),
+            factory=self._factory,
+            arguments=JobMasterArguments(self._cluster, job.graph, job_master_id),
+            detached=True,
+            may_take_over=True,
+        )
+        try:
+            # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet
+            await service.kill(spec.name)
+            await service.spawn(spec)
+        except Exception as error:  # noqa: BLE001 - whatever the JobMaster's own start-up raised
+            if job.job_master_id == job_master_id:
+                reason = f"it did not start: {type(error).__name__}: {error}"
+                await self._on_terminated(job, job_master_id, reason)
+            return
+        if job.job_master_id == job_master_id:
+            self.watch(job, job_master_id)
+
+    async def kill(self, job_id: JobID) -> None:
+        """End the process of a job's JobMaster, if there is one."""
+        await self._dispatcher.rpc_service.kill(job_master_process(job_id))
+
+    def watch(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
+        """None: that of a previous Dispatcher, whose id is not known yet."""
+
+        def terminated(reason: str) -> None:
+            self._dispatcher.create_task(self._terminated(job, job_master_id, reason))
+
+        if job.watch is not None:
+            job.watch.cancel()
+        job.watch = self._dispatcher.watch(
+            f"{job_master_process(job.job_id)}/jobmaster", terminated
+        )
+
+    async def _terminated(
+        self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str
+    ) -> None:
+        await self._on_terminated(job, job_master_id, reason)
+
+    async def register(
+        self, job_id: JobID, job_master_id: JobMasterId, address: str
+    ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        """A JobMaster presents itself; only the one that leads its job is taken."""
+        rejection = self._why_not_led_by(job_id, job_master_id)
+        if rejection is not None:
+            return RegistrationRejection(rejection)
+        try:
+            gateway = await self._dispatcher.connect(address, JobMasterGateway, job_master_id)
+        except RpcError as error:
+            return RegistrationFailure(f"no JobMaster at {address}: {error}")
+        rejection = self._why_not_led_by(job_id, job_master_id)  # it may have been replaced by now
+        if rejection is not None:
+            return RegistrationRejection(rejection)
+        job = self._job(job_id)
+        assert job is not None
+        if job.job_master_id is None:  # it was started by a previous Dispatcher
+            job.job_master_id = job_master_id
+            self.watch(job, job_master_id)
+        job.gateway = gateway
+        self._heartbeats.monitor_target(
+            ResourceID(job_master_process(job_id)),
+            lambda _: gateway.heartbeat_from_dispatcher(self._resource_id),
+        )
+        return JobMasterToDispatcherRegistrationSuccess(
+            self._resource_id, job.cancel_requested, parallelism_bounds(job.graph)
+        )
+
+    def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
+        """None: nothing is against that JobMaster."""
+        job = self._job(job_id)
+        if job is None or job.ending is not None or job.outcome is not None:
+            return f"job {job_id} is not to be run by this cluster (any more)"
+        if job.job_master_id not in (None, job_master_id):
+            return f"job {job_id} is led by {job.job_master_id}"
+        return None
+
+    def heartbeat(self, resource_id: ResourceID) -> None:
+        """A heartbeat is here."""
+        self._heartbeats.receive_heartbeat(resource_id, None)
+
+    def forget(self, job: ManagedJob) -> None:
+        """The job has no JobMaster at present."""
+        job.gateway = None
+        job.job_master_id = None
+        self._heartbeats.unmonitor_target(ResourceID(job_master_process(job.job_id)))
+
+    def _deaf(self, process: ResourceID, reason: str) -> None:
+        """It may be hung for good: it is killed, and its watch does the rest."""
+        log.warning("%s is killed: %s", process, reason)
+        self._dispatcher.create_task(self._dispatcher.rpc_service.kill(process), f"kill {process}")
+
+    # --- cancelling -------------------------------------------------------------------------------
+
+    async def cancel(self, job: ManagedJob) -> None:
+        """Tell the JobMaster, be it later; who is there next hears it when it registers."""
+        if not await self._is_told_to_cancel(job):
+            self._dispatcher.create_task(
+                self._keep_telling_to_cancel(job), f"cancel job {job.job_id}"
+            )
+
+    async def _is_told_to_cancel(self, job: ManagedJob) -> bool:
+        """Whether it is told, or nobody is there."""
+        if job.gateway is not None and job.outcome is None:
+            try:
+                await job.gateway.cancel()
+            except RpcError as error:
+                log.info("job %s: the JobMaster is not told to cancel: %s", job.job_id, error)
+                return False
+        return True
+
+    async def _keep_telling_to_cancel(self, job: ManagedJob) -> None:
+        is_told = False
+        while not is_told:
+            await asyncio.sleep(_CANCEL_RETRY_DELAY)
+            is_told = await self._is_told_to_cancel(job)

@@ -1,0 +1,95 @@
+"""What a Dispatcher is asked about jobs, those that run and those that have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from flinkray.actors.dispatcher.job_history import JobHistory
+from flinkray.actors.dispatcher.managed_job import ManagedJob, overview_of
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.core.errors import JobNotFoundError, RpcError
+from flinkray.core.ids import JobID
+from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
+from flinkray.scheduler.shared.states import JobStatus
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class JobQueries:
+    """Asks the JobMasters of the jobs that run, each for no more than is wanted: the details of a
+    job of 100,000 tasks are megabytes, its status and the numbers of its tasks are not."""
+
+    def __init__(self, jobs: Mapping[JobID, ManagedJob], ended: JobHistory) -> None:
+        """The Dispatcher's own, as they are at any time."""
+        self._jobs = jobs
+        self._ended = ended
+
+    def managed(self, job_id: JobID) -> ManagedJob:
+        """A job that has not ended, or has not been cleaned up yet.  Raises JobNotFoundError."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise JobNotFoundError(job_id)
+        return job
+
+    async def overviews(self) -> tuple[JobOverview, ...]:
+        """Of all jobs, oldest first."""
+        running = await asyncio.gather(*map(self._overview_of, tuple(self._jobs.values())))
+        overviews = {overview.job_id: overview for overview in running}
+        overviews.update((ended.job_id, overview_of(ended.details)) for ended in self._ended)
+        return tuple(sorted(overviews.values(), key=lambda o: (o.start_time, o.job_id)))
+
+    async def status(self, job_id: JobID) -> JobStatus:
+        """Raises JobNotFoundError."""
+        if (ended := self._ended.get(job_id)) is not None:
+            return ended.details.status
+        job = self.managed(job_id)
+        status = await self._ask(job, lambda job_master: job_master.request_job_status())
+        return job.status if status is None else status
+
+    async def progress(self, job_id: JobID) -> JobProgress:
+        """Raises JobNotFoundError."""
+        if (ended := self._ended.get(job_id)) is not None:
+            return JobProgress.of(ended.details)
+        job = self.managed(job_id)
+        progress = await self._ask(job, lambda job_master: job_master.request_job_progress())
+        if progress is None:
+            return JobProgress.of(job.details())
+        return replace(progress, restarts=progress.restarts + job.failovers)
+
+    async def exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
+        """Raises JobNotFoundError."""
+        if (ended := self._ended.get(job_id)) is not None:
+            return ended.details.exceptions
+        job = self.managed(job_id)
+        found = await self._ask(job, lambda job_master: job_master.request_job_exceptions())
+        return job.with_own_exceptions(*(found or ()))
+
+    async def details(self, job_id: JobID) -> JobDetails:
+        """Raises JobNotFoundError."""
+        if (ended := self._ended.get(job_id)) is not None:
+            return ended.details
+        job = self.managed(job_id)
+        details = await self._ask(job, lambda job_master: job_master.request_job_details())
+        return job.details() if details is None else job.with_failovers(details)
+
+    async def _overview_of(self, job: ManagedJob) -> JobOverview:
+        overview = await self._ask(job, lambda job_master: job_master.request_job_overview())
+        return job.overview() if overview is None else job.with_start_time(overview)
+
+    async def _ask(
+        self, job: ManagedJob, question: Callable[[JobMasterGateway], Awaitable[T]]
+    ) -> T | None:
+        """None: there is no JobMaster that answers."""
+        if job.outcome is None and job.gateway is not None:
+            try:
+                return await question(job.gateway)
+            except RpcError as error:
+                # Its death is being reported and answered; until then say what is known here.
+                log.info("job %s: the JobMaster does not answer: %s", job.job_id, error)
+        return None

@@ -1,0 +1,83 @@
+"""Other bounds for the parallelism of elastic jobs that run (DI-20)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from flinkray.actors.dispatcher.insist import insist
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways.messages import StoredJob
+from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
+from flinkray.ha import JobGraphStore
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.elastic.parallelism import parallelism_bounds, with_bounds
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY = 0.5
+"""Seconds until a JobMaster is told again."""
+
+
+class JobResizing:
+    """Lives on the Dispatcher's main thread.
+
+    A change is stored before it counts: from then on every JobMaster of the job hears of it, the
+    present one at once, others when they register.
+    """
+
+    def __init__(self, dispatcher: RpcEndpoint, graphs: JobGraphStore[StoredJob]) -> None:
+        self._dispatcher = dispatcher
+        self._graphs = graphs
+
+    async def resize(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
+        """See :meth:`DispatcherGateway.resize_job`."""
+        if job.is_resizing:
+            raise JobStateError(job.job_id, "another change of its parallelism is under way")
+        changed = with_bounds(job.graph, bounds)
+        job.is_resizing = True
+        try:
+            await self._store(job, changed)
+        except FlinkRayError as error:
+            self._dispatcher.create_task(self._withdraw(job), f"resize {job.job_id}")
+            text = f"its new parallelism could not be stored: {error}"
+            raise JobStateError(job.job_id, text) from error
+        job.is_resizing = False
+        if not await self._is_told(job):
+            self._dispatcher.create_task(self._keep_telling(job), f"resize {job.job_id}")
+
+    async def _store(self, job: ManagedJob, changed: JobGraph) -> None:
+        """If the job has not ended meanwhile: then it is as well."""
+        async with job.storing:
+            if job.outcome is None:
+                await self._graphs.put_job_graph(job.stored(graph=changed))
+                job.graph = changed
+
+    async def _withdraw(self, job: ManagedJob) -> None:
+        """What failed to be stored may be there all the same."""
+        async with job.storing:
+            if job.outcome is None:
+                stored = job.stored()
+                await insist(
+                    f"job {job.job_id}: cannot take back its new parallelism yet",
+                    lambda: self._graphs.put_job_graph(stored),
+                )
+        job.is_resizing = False
+
+    async def _is_told(self, job: ManagedJob) -> bool:
+        """Whether the JobMaster knows, or nobody is there."""
+        if job.gateway is None or job.outcome is not None:
+            return True
+        try:
+            await job.gateway.resize(parallelism_bounds(job.graph))
+        except RpcError as error:
+            log.info("job %s: the JobMaster is not told its bounds: %s", job.job_id, error)
+            return False
+        return True
+
+    async def _keep_telling(self, job: ManagedJob) -> None:
+        is_told = False
+        while not is_told:
+            await asyncio.sleep(_RETRY_DELAY)
+            is_told = await self._is_told(job)

@@ -1,0 +1,142 @@
+"""A Dispatcher's record of one job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
+from flinkray.core.errors import JobExecutionError
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import TerminationWatch
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.shared.states import JobStatus
+
+
+@dataclass
+class ManagedJob:
+    """A job that has not been cleaned up yet, and the JobMaster that runs it."""
+
+    graph: JobGraph
+    start_time: float
+    """Seconds since the epoch."""
+    accepted: asyncio.Future[None]
+    """Completes when its graph is stored, or fails with the reason why it is refused."""
+    ended: asyncio.Future[ArchivedJob]
+    """Completes when the job has ended and its resources are back."""
+    job_master_id: JobMasterId | None = None
+    """The present leader of the job; None until one is started or has registered."""
+    gateway: JobMasterGateway | None = None
+    """None while the JobMaster starts."""
+    watch: TerminationWatch | None = None
+    failovers: int = 0
+    cancel_requested: bool = False
+    cancel_cause: ExceptionEntry | None = None
+    """Why, if no client has asked for it."""
+    is_resizing: bool = False
+    """Whether a change of its parallelism is under way."""
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by who writes its graph: what is written last must be what counts."""
+    ending: asyncio.Task[None] | None = None
+    """Stores how the job ended; from its beginning on no JobMaster is started."""
+    outcome: ArchivedJob | None = None
+    """Set as soon as the job's end is stored."""
+    failures: list[ExceptionEntry] = field(default_factory=list)
+    """Deaths of this job's JobMasters."""
+
+    @property
+    def job_id(self) -> JobID:
+        return self.graph.job_id
+
+    def stored(self, **changes: Any) -> StoredJob:
+        """What is kept of it until it has ended; *changes*: of fields that are to be stored before
+        they are set."""
+        stored = StoredJob(self.graph, self.start_time, self.cancel_requested, self.cancel_cause)
+        return replace(stored, **changes)
+
+    @property
+    def status(self) -> JobStatus:
+        """As far as the Dispatcher knows by itself: while no JobMaster can be asked."""
+        if self.outcome is not None:
+            return self.outcome.result.status
+        if self.cancel_requested:
+            return JobStatus.CANCELLING
+        return JobStatus.RESTARTING if self.failovers else JobStatus.INITIALIZING
+
+    def overview(self) -> JobOverview:
+        return overview_of(self.details())
+
+    def details(self) -> JobDetails:
+        """What can be said without the JobMaster."""
+        if self.outcome is not None:
+            return self.outcome.details
+        return JobDetails(
+            job_id=self.job_id,
+            name=self.graph.name,
+            status=self.status,
+            start_time=self.start_time,
+            end_time=None,
+            status_timestamps={JobStatus.INITIALIZING.name: self.start_time},
+            restarts=self.failovers,
+            exceptions=self.with_own_exceptions(),
+        )
+
+    def with_failovers(self, details: JobDetails) -> JobDetails:
+        """A JobMaster's details, with the deaths of its predecessors added."""
+        return replace(
+            details,
+            start_time=self.start_time,
+            restarts=details.restarts + self.failovers,
+            exceptions=self.with_own_exceptions(*details.exceptions),
+        )
+
+    def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
+        """Those that the Dispatcher knows of, and others of a JobMaster."""
+        cause = () if self.cancel_cause is None else (self.cancel_cause,)
+        return (*self.failures, *others, *cause)
+
+    def with_cancel_cause(self, result: JobResult) -> JobResult:
+        """A JobMaster's result, with why the job was cancelled, if it was."""
+        if self.cancel_cause is None or result.status is not JobStatus.CANCELED:
+            return result
+        return replace(result, cancel_cause=self.cancel_cause.text)
+
+    def with_start_time(self, overview: JobOverview) -> JobOverview:
+        """A JobMaster's overview, of all runs of the job."""
+        return replace(overview, start_time=self.start_time)
+
+    def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
+        """The end of a job whose JobMaster cannot be kept alive."""
+        details = replace(
+            self.details(),
+            status=JobStatus.FAILED,
+            end_time=now,
+            exceptions=self.with_own_exceptions(ExceptionEntry(now, error.text)),
+        )
+        result = JobResult(
+            job_id=self.job_id,
+            name=self.graph.name,
+            status=JobStatus.FAILED,
+            net_runtime=max(0.0, now - self.start_time),
+            failure=error.text,
+        )
+        return ArchivedJob(result, details)
+
+
+def overview_of(details: JobDetails) -> JobOverview:
+    """The line of a job list that belongs to a job's details."""
+    tasks: Counter[str] = Counter()
+    for vertex in details.vertices:
+        tasks.update(vertex.tasks)
+    return JobOverview(
+        details.job_id,
+        details.name,
+        details.status,
+        details.start_time,
+        details.end_time,
+        dict(tasks),
+    )

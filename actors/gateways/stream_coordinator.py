@@ -1,0 +1,129 @@
+"""What the coordinator of a stream job answers: to its tasks, its JobMaster and its client."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from flinkray.actors.gateways.task_process import JobPartition
+from flinkray.core.blobs import BlobKey
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID
+from flinkray.core.message import message
+from flinkray.rpc import RpcGateway, ask_timeout, oneway
+from flinkray.scheduler.graph.job_graph import JobFile
+
+STREAM_COORDINATOR_ENDPOINT = "streams"
+
+STREAM_COORDINATOR_FACTORY = "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator"
+
+
+def stream_coordinator_process(job_id: JobID) -> str:
+    """Name of the process."""
+    return f"StreamCoordinator-{job_id}"
+
+
+def alignment_name(vertex_id: JobVertexID, subtask_index: int) -> str:
+    """Under which a source's subtask takes part in the alignment of watermarks."""
+    return f"{vertex_id}/{subtask_index}"
+
+
+def stream_coordinator_address(job_id: JobID) -> str:
+    """Address of the coordinator."""
+    return f"{stream_coordinator_process(job_id)}/{STREAM_COORDINATOR_ENDPOINT}"
+
+
+class CoordinatorReplacedError(FlinkRayError):
+    """The coordinator belongs to another JobMaster of the job than the task that calls it."""
+
+    retryable = True
+
+
+@message
+class VertexCode:
+    """A vertex of the job and its pickled code."""
+
+    vertex_id: JobVertexID
+    name: str
+    code: bytes | BlobKey
+
+
+@message
+class StreamCoordinatorArguments:
+    """What the process is started with."""
+
+    job_id: JobID
+    job_master_id: JobMasterId
+    vertices: tuple[VertexCode, ...]
+    files: tuple[JobFile, ...] = ()
+    """That the code imports from."""
+
+
+@message
+class ReaderProgress:
+    """Which attempt of a source's subtask speaks, what it has asked for and been told so far."""
+
+    job_master_id: JobMasterId
+    vertex_id: JobVertexID
+    subtask_index: int
+    attempt_number: int
+    parallelism: int
+    requests: int
+    """Splits that it has asked for."""
+    position: int
+    """Events that it has."""
+    blob_server: str | None
+    """From where code comes that did not travel with the job."""
+
+
+@message
+class CollectorPlace:
+    """Where the results of a job can be read, by
+    :meth:`~flinkray.actors.gateways.task_process.TaskProcessGateway.read_partition`."""
+
+    address: str
+    partition: JobPartition
+
+
+class StreamCoordinatorGateway(RpcGateway):
+    """One per JobMaster of a job; dies with it."""
+
+    # for tasks
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
+        """The events that follow those that the reader has: at least one, unless it has meanwhile
+        said more.  May be repeated.
+
+        Raises:
+            CoordinatorReplacedError: the reader is not of this JobMaster's.
+        """
+
+    @abstractmethod
+    @oneway
+    async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
+        """The task that collects the job's results runs there."""
+
+    @abstractmethod
+    async def report_watermark(
+        self, job_master_id: JobMasterId, group: str, member: str, watermark: int
+    ) -> int:
+        """The least watermark of a group of aligned sources, of which this is one member's.
+
+        Raises:
+            CoordinatorReplacedError: the member is not of this JobMaster's.
+        """
+
+    # for the JobMaster
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def until_failed(self) -> None:
+        """Returns never; raises the first failure of a source's enumerator."""
+
+    # for the client
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
+        """Where the results are: waits until they are somewhere else than the client knows."""

@@ -1,0 +1,206 @@
+"""The contracts between a TaskExecutor, its task processes, and tasks that read each other."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    IntermediateDataSetID,
+    JobID,
+    JobMasterId,
+)
+from flinkray.core.message import message
+from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskDeployments, TaskExecutionState
+from flinkray.streaming.network.sockets import DataAddress
+
+TASK_PROCESS_ENDPOINT = "taskprocess"
+
+READ_WAIT = 5.0
+"""Seconds that a read waits for data before it is answered with none."""
+
+IO_METRICS_WAIT = 1.0
+"""Seconds for which who wants to see a job waits for a task process that does not answer."""
+
+
+class PartitionNotFoundError(FlinkRayError):
+    """A result partition is not where it should be: not there yet, lost or released."""
+
+    retryable = True
+
+    def __init__(
+        self, partition: ResultPartitionID, where: str, others: tuple[ResultPartitionID, ...] = ()
+    ) -> None:
+        """*others*: of the same data set, that are not there either."""
+        super().__init__(partition, where, others)
+        self.partition = partition
+        self.where = where
+        self.others = others
+
+    def __str__(self) -> str:
+        more = f" (nor {len(self.others)} more of them)" if self.others else ""
+        return f"partition {self.partition} is not found at {self.where}{more}"
+
+    @property
+    def missing(self) -> tuple[ResultPartitionID, ...]:
+        """All that is known not to be there."""
+        return (self.partition, *self.others)
+
+
+@message
+class TaskProcessArguments:
+    """What a task process is started with."""
+
+    configuration: dict[str, str]
+    """The cluster's."""
+    task_executor_address: str
+
+
+@message
+class JobPartition:
+    """A partition; the ids of data sets are those of the job's graph, which may be run twice."""
+
+    job_id: JobID
+    partition: ResultPartitionID
+
+
+@message
+class PartitionData:
+    """A piece of a subpartition, beginning at the position that was asked for."""
+
+    buffers: tuple[bytes, ...]
+    is_end: bool
+    """Nothing follows these."""
+
+
+@message
+class PartitionPlaces:
+    """Where the partitions of a data set are that a TaskExecutor has."""
+
+    addresses: tuple[str, ...]
+    """Of task processes."""
+    partitions: tuple[tuple[ResultPartitionID, ...], ...]
+    """Of each."""
+
+
+@message
+class ChannelPlaces:
+    """Where the partitions of a data set are that a TaskExecutor has."""
+
+    addresses: tuple[DataAddress, ...]
+    partitions: tuple[tuple[ResultPartitionID, ...], ...]
+    """At each."""
+
+
+class TaskProcessGateway(RpcGateway):
+    """Runs the tasks of some slots of one TaskExecutor, which alone calls it, but for reads."""
+
+    @abstractmethod
+    @ask_timeout(None)
+    @runs_to_completion
+    async def run_tasks(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> None:
+        """Begin these; what becomes of each is told to the TaskExecutor.
+
+        The parts are those that this process was not sent yet.
+        """
+
+    @abstractmethod
+    @oneway
+    async def cancel_tasks(self, attempts: tuple[ExecutionAttemptID, ...]) -> None:
+        """Idempotent, also for tasks that have ended."""
+
+    @abstractmethod
+    @oneway
+    async def fail_task(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
+        """End a task as failed with this cause; one that has ended stays as it is."""
+
+    @abstractmethod
+    @ask_timeout(IO_METRICS_WAIT)
+    async def request_io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
+        """Of the job's stream tasks that run here."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def free_slot(self, allocation_id: AllocationID, job_id: JobID) -> None:
+        """Forget what the slot's tasks have loaded: they have ended."""
+
+    @abstractmethod
+    @oneway
+    async def release_partitions(self, partitions: tuple[JobPartition, ...]) -> None:
+        """Nobody needs these any more."""
+
+    @abstractmethod
+    @oneway
+    async def forget_job(self, job_id: JobID) -> None:
+        """No deployments of this JobMaster follow: forget what earlier ones have sent."""
+
+    @abstractmethod
+    async def data_address(self) -> DataAddress:
+        """Where the channels of this process are reached.
+
+        Raises:
+            TaskError: it has no sockets.
+        """
+
+    # from tasks, and clients, that read
+
+    @abstractmethod
+    @ask_timeout(3 * READ_WAIT)
+    async def read_partition(
+        self, partition: JobPartition, subpartition: int, position: int, max_bytes: int
+    ) -> PartitionData:
+        """The buffers from number *position* on: at least one, about *max_bytes* at most; none when
+        none comes within READ_WAIT.  Asking for a position says that what is before it was read.
+
+        Raises:
+            PartitionNotFoundError: it is not here.
+        """
+
+
+class TaskProcessListenerGateway(RpcGateway):
+    """The side of a TaskExecutor that its task processes, and tasks elsewhere, talk to."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def task_states_changed(
+        self, process_name: str, states: tuple[TaskExecutionState, ...]
+    ) -> None:
+        """Of the tasks of a process, in their order, many in one message."""
+
+    @abstractmethod
+    async def find_partitions(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> PartitionPlaces:
+        """Those of the data set that this TaskExecutor has, for calls of ``read_partition``."""
+
+    @abstractmethod
+    async def find_channels(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> ChannelPlaces:
+        """The same, for channels."""
+
+    # handed on to the JobMaster; see there
+
+    @abstractmethod
+    async def request_partition_state(
+        self, job_id: JobID, partition: ResultPartitionID
+    ) -> ExecutionState: ...
+
+    @abstractmethod
+    async def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, number: int
+    ) -> InputSplit | None: ...
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    async def update_global_aggregate(
+        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
+    ) -> bytes: ...

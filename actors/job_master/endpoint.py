@@ -1,0 +1,392 @@
+"""The JobMaster: runs one job.
+
+A thin shell: everything that happens is told to the JobScheduler, whose answers are carried out.
+One JobMaster object is one leader session of its job; a job whose JobMaster dies gets a new one
+from the Dispatcher and begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from flinkray.actors.coordinators.format_runner import FormatRunner
+from flinkray.actors.coordinators.spark_drivers import SPARK_DRIVER_FACTORY, Coordinators
+from flinkray.actors.coordinators.stream_coordinator import StreamCoordinatorRunner
+from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.messages import (
+    JobMasterArguments,
+    TaskExecutorHeartbeat,
+    TaskExecutorToJobMasterRegistrationSuccess,
+)
+from flinkray.actors.job_master.global_aggregates import GlobalAggregates
+from flinkray.actors.job_master.job_end import report_end
+from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
+from flinkray.actors.job_master.slots import JobMasterSlots
+from flinkray.actors.job_master.task_deployer import TaskDeployer
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.settings import (
+    default_restart_strategy,
+    heartbeat_settings,
+    scaling_settings,
+)
+from flinkray.core import options
+from flinkray.core.errors import JobStateError, RpcError
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    JobID,
+    JobMasterId,
+    JobVertexID,
+    ResourceID,
+    ResourceManagerId,
+    random_bytes,
+)
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    RegistrationFailure,
+    RegistrationRejection,
+    RpcService,
+)
+from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
+from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.job import job_scheduler_actions as act
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobProgress,
+    JobResult,
+)
+from flinkray.scheduler.shared.slots import (
+    AllocatedSlot,
+    ResourceShortage,
+    SlotOffer,
+    SlotOfferAnswer,
+    WorkerLocation,
+)
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskExecutionState
+from flinkray.scheduler.slots.slot_requests import (
+    SlotEvent,
+)
+from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
+
+log = logging.getLogger(__name__)
+
+
+async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
+    """Factory of the JobMaster's process."""
+    return JobMaster(rpc_service, ClusterServices.create(rpc_service, arguments.cluster), arguments)
+
+
+class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        services: ClusterServices,
+        arguments: JobMasterArguments,
+        spark_driver_factory: str = SPARK_DRIVER_FACTORY,
+    ) -> None:
+        super().__init__(rpc_service, "jobmaster", arguments.job_master_id)
+        configuration = services.configuration
+        self._services = services
+        self._graph = arguments.job_graph
+        self._job_id = arguments.job_graph.job_id
+        self._resource_id = ResourceID(rpc_service.process_name)
+        self._scheduler = new_job_scheduler(
+            arguments.job_graph,
+            self.address,
+            default_restart_strategy=default_restart_strategy(configuration),
+            epoch_offset=self.clock.time() - self.clock.monotonic(),
+            now=self.clock.monotonic(),
+            scaling=scaling_settings(configuration),
+            slot_request_timeout=configuration.get(options.SLOT_REQUEST_TIMEOUT),
+            random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
+        )
+        self._slots = JobMasterSlots(
+            self,
+            arguments,
+            self._scheduler,
+            heartbeat_settings(configuration),
+            apply=self._apply,
+            resource_manager=lambda: self._leaders.resource_manager,
+            on_task_executor_lost=lambda lost: self._deployer.task_executor_lost(lost),
+        )
+        self._task_executors = self._slots.task_executors
+        self._deployer = TaskDeployer(
+            self,
+            self._task_executors,
+            self._scheduler,
+            apply=self._apply,
+            slot_lost=self._slots.lost,
+            blob_server=lambda: self._leaders.blob_server,
+        )
+        self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
+        user_code = UserCodeProcessConnection(self, self._job_id)
+        self._aggregates = GlobalAggregates(user_code)
+        self._formats = FormatRunner(
+            self,
+            self._graph,
+            user_code,
+            on_initialized=lambda vertex_id, splits: self._apply(
+                self._scheduler.master_initialized(vertex_id, splits, self._now)
+            ),
+            on_finalized=lambda vertex_id, generation: self._apply(
+                self._scheduler.master_finalized(vertex_id, generation, self._now)
+            ),
+            on_failed=lambda vertex_id, cause, generation: self._apply(
+                self._scheduler.master_failed(vertex_id, cause, self._now, generation)
+            ),
+        )
+        self._streams = StreamCoordinatorRunner(
+            self,
+            self._graph,
+            on_failed=lambda cause: self._apply(self._scheduler.global_failure(cause, self._now)),
+        )
+        self._coordinators = Coordinators(
+            self,
+            self._graph,
+            services,
+            on_started=lambda key: self._apply(
+                self._scheduler.coordinator_started(*key, self._now)
+            ),
+            on_lost=lambda key, cause: self._apply(
+                self._scheduler.coordinator_lost(*key, cause, self._now)
+            ),
+            on_stopped=lambda key: self._apply(
+                self._scheduler.coordinator_stopped(*key, self._now)
+            ),
+            heartbeat=heartbeat_settings(configuration),
+            factory=spark_driver_factory,
+        )
+        self._leaders = JobMasterLeaders(
+            self,
+            self._job_id,
+            services,
+            on_resource_manager=self._slots.pool.connect_to,
+            on_resource_manager_lost=self._slots.resource_manager_lost,
+            on_cancel_requested=self.cancel,
+            on_bounds=self.resize,
+            on_rejection=self._rejected,
+        )
+
+    @property
+    def _now(self) -> float:
+        return self.clock.monotonic()
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        self._task_executors.start()
+        await self._leaders.start()
+        self.create_task(self._start_scheduling(), name="start scheduling")
+
+    async def on_stop(self) -> None:
+        """What runs is cancelled, and the job SUSPENDED here: another JobMaster may run it."""
+        self._apply(self._scheduler.suspend("its JobMaster stops", self._now))
+        manager = await self._leaders.stop()
+        await self._coordinators.kill_all()
+        await self._leaders.say_goodbye(manager)
+        await self._slots.pool.close("the JobMaster stops")
+        self._task_executors.stop()
+        await self._services.high_availability.close()
+
+    async def _start_scheduling(self) -> None:
+        self._streams.start()
+        await self._slots.pool.start()
+        self._apply(self._scheduler.start(self._now))
+
+    async def _rejected(self, rejection: RegistrationRejection) -> None:
+        log.warning("job %s: this JobMaster is not wanted: %s", self._job_id, rejection.reason)
+        self.close()
+
+    # --- carrying out decisions -------------------------------------------------------------------
+
+    def _apply(self, actions: list[act.JobSchedulerAction]) -> None:
+        """Begin all actions, in their order; what their calls answer comes back as events."""
+        for action in actions:
+            match action:
+                case act.DeployTasks():
+                    self._deployer.deploy_all(action)
+                case act.CancelTasks():
+                    self._deployer.cancel_all(action)
+                case act.ReleasePartitions():
+                    self._deployer.release(action)
+                    self._slots.let_go(action.location.resource_id)
+                case act.PromotePartitions():
+                    self._deployer.promote(action)
+                case act.DeployTask():
+                    self._deployer.deploy(action)
+                case act.CancelTask():
+                    self._deployer.cancel(action)
+                case act.StartCoordinator() | act.StopCoordinator():
+                    self._coordinators.carry_out(action, self._leaders.blob_server)
+                case act.ScheduleRestart() | act.ScheduleSlotRequestTimeout():
+                    self._start_timer(action)
+                case act.ScheduleScalingTimer():
+                    self._start_timer(action)
+                case act.InitializeOnMaster() | act.FinalizeOnMaster():
+                    self._formats.carry_out(action)
+                case act.JobStatusChanged(status):
+                    self._slots.status_changed(status)
+                case act.JobEnded(result, details):
+                    self.create_task(self._end(result, details), name="report the job's end")
+                case _:
+                    self._slots.carry_out(action)
+
+    def _start_timer(
+        self,
+        action: act.ScheduleRestart | act.ScheduleSlotRequestTimeout | act.ScheduleScalingTimer,
+    ) -> None:
+        scheduler, generation = self._scheduler, action.generation
+        match action:
+            case act.ScheduleRestart():
+                event = scheduler.restart_delay_over
+            case act.ScheduleSlotRequestTimeout():
+                event = scheduler.slot_request_timed_out
+            case act.ScheduleScalingTimer():
+                assert isinstance(scheduler, ElasticJobScheduler)
+                event = scheduler.scaling_timer
+        self.schedule_run_async(action.delay, lambda: self._apply(event(generation, self._now)))
+
+    async def _end(self, result: JobResult, details: JobDetails) -> None:
+        await self._deployer.promoted()
+        if result.status.is_globally_terminal:
+            await report_end(self._services, self.fencing_token, result, details)
+        self.close()
+
+    # --- the SlotPool -----------------------------------------------------------------------------
+
+    async def slots_changed(
+        self,
+        pool_number: int,
+        news_number: int,
+        gained: tuple[AllocatedSlot, ...],
+        lost: tuple[AllocationID, ...],
+        events: tuple[SlotEvent, ...],
+    ) -> None:
+        self._slots.changed(pool_number, news_number, gained, lost, events)
+
+    # --- the ResourceManager and the Dispatcher ---------------------------------------------------
+
+    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
+        self._leaders.heartbeat_from_resource_manager(resource_id)
+
+    async def disconnect_resource_manager(
+        self, resource_manager_id: ResourceManagerId, reason: str
+    ) -> None:
+        self._leaders.disconnected_by(resource_manager_id, reason)
+
+    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+        self._slots.resources_short(shortages)
+
+    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
+        self._leaders.heartbeat_from_dispatcher(resource_id)
+
+    # --- TaskExecutors ----------------------------------------------------------------------------
+
+    async def register_task_executor(
+        self, job_id: JobID, location: WorkerLocation
+    ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        if job_id != self._job_id:
+            return RegistrationRejection(f"this JobMaster runs job {self._job_id}, not {job_id}")
+        try:
+            await self._slots.register(location)
+        except RpcError as error:
+            return RegistrationFailure(f"no TaskExecutor at {location.address}: {error}")
+        return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
+
+    async def offer_slots(
+        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
+    ) -> SlotOfferAnswer:
+        return await self._slots.offer(resource_id, offers)
+
+    async def fail_slot(
+        self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
+    ) -> None:
+        self._slots.fail(resource_id, allocation_id, reason)
+
+    async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
+        self._deployer.states_changed(states)
+        self._apply(self._scheduler.task_states_changed(states, self._now))
+
+    async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
+        return self._scheduler.partition_state(partition)
+
+    async def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, number: int, host: str
+    ) -> InputSplit | None:
+        return self._scheduler.request_next_input_split(attempt_id, number, host)
+
+    async def update_global_aggregate(
+        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
+    ) -> bytes:
+        return await self._aggregates.update(attempt_id, number, name, value, function)
+
+    async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
+        self._task_executors.lose(resource_id, reason)
+
+    async def heartbeat_from_task_executor(
+        self, resource_id: ResourceID, payload: TaskExecutorHeartbeat
+    ) -> None:
+        self._task_executors.heartbeat(resource_id, payload)
+        if self._task_executors.is_connected(resource_id):
+            self._deployer.running(resource_id, payload.attempts)
+
+    # --- Spark drivers ----------------------------------------------------------------------------
+
+    async def spark_executors_changed(
+        self,
+        vertex_id: JobVertexID,
+        attempt_number: int,
+        registered: tuple[SparkExecutorInfo, ...],
+    ) -> None:
+        self._apply(
+            self._scheduler.executors_changed(vertex_id, attempt_number, registered, self._now)
+        )
+
+    async def spark_progress(
+        self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress
+    ) -> None:
+        self._apply(self._scheduler.stage_progress(vertex_id, attempt_number, progress, self._now))
+
+    async def spark_stage_finished(
+        self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult
+    ) -> None:
+        self._apply(self._scheduler.stage_finished(vertex_id, attempt_number, result, self._now))
+
+    async def spark_stage_failed(
+        self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure
+    ) -> None:
+        self._apply(self._scheduler.stage_failed(vertex_id, attempt_number, failure, self._now))
+
+    # --- for clients, through the Dispatcher ------------------------------------------------------
+
+    async def request_job_status(self) -> JobStatus:
+        return self._scheduler.status
+
+    async def request_job_overview(self) -> JobOverview:
+        return self._scheduler.overview()
+
+    async def request_job_progress(self) -> JobProgress:
+        return self._scheduler.progress()
+
+    async def request_job_exceptions(self) -> tuple[ExceptionEntry, ...]:
+        return self._scheduler.exceptions()
+
+    async def request_job_details(self) -> JobDetails:
+        running = await self._io_metrics.of(self._scheduler.places_of_streams())
+        return self._scheduler.details(running)
+
+    async def cancel(self) -> None:
+        self._apply(self._scheduler.cancel(self._now))
+
+    async def resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
+        if not isinstance(self._scheduler, ElasticJobScheduler):
+            raise JobStateError(self._job_id, "its parallelism is fixed")
+        self._apply(self._scheduler.resize(bounds, self._now))

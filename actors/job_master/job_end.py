@@ -1,0 +1,43 @@
+"""Telling the Dispatcher how a job has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.core.errors import (
+    FlinkRayError,
+    FrameTooLargeError,
+    JobNotFoundError,
+    JobStateError,
+)
+from flinkray.core.ids import JobMasterId
+from flinkray.scheduler.reports.job_info import JobDetails, JobResult
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY = 0.5
+"""Seconds between two attempts."""
+
+
+async def report_end(
+    services: ClusterServices, job_master_id: JobMasterId, result: JobResult, details: JobDetails
+) -> None:
+    """Whichever Dispatcher leads by then, until it has stored the result or does not want it."""
+    job_id = result.job_id
+    while True:
+        try:
+            dispatcher = await services.connect_to_dispatcher()
+            await dispatcher.job_reached_terminal_state(job_id, job_master_id, result, details)
+            return
+        except FrameTooLargeError as error:
+            log.warning("job %s ends without its executions: %s", job_id, error)
+            details = details.without_executions()
+            continue
+        except (JobNotFoundError, JobStateError) as error:
+            log.warning("job %s: its end is not wanted any more: %s", job_id, error)
+            return
+        except FlinkRayError as error:
+            log.warning("job %s: cannot report its end yet: %s", job_id, error)
+        await asyncio.sleep(_RETRY_DELAY)

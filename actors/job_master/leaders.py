@@ -1,0 +1,172 @@
+"""The leaders that a JobMaster is registered with: the Dispatcher and the ResourceManager."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
+from flinkray.actors.gateways.messages import (
+    JobMasterRegistrationSuccess,
+    JobMasterToDispatcherRegistrationSuccess,
+)
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leader_connection import LeaderConnection
+from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
+from flinkray.blob import blob_server_beside
+from flinkray.core.errors import RpcError
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID, ResourceManagerId
+from flinkray.rpc import FencedRpcEndpoint, HeartbeatManager, RegistrationRejection
+from flinkray.scheduler.graph.job_graph import ParallelismBounds
+
+log = logging.getLogger(__name__)
+
+
+class JobMasterLeaders:
+    """Follows both, with heartbeats.  Lives on the JobMaster's main thread; so do the callbacks."""
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        job_id: JobID,
+        services: ClusterServices,
+        *,
+        on_resource_manager: Callable[[ResourceManagerGateway], None],
+        on_resource_manager_lost: Callable[[], None],
+        on_cancel_requested: Callable[[], Awaitable[None]],
+        on_bounds: Callable[[tuple[ParallelismBounds, ...]], Awaitable[None]],
+        on_rejection: Callable[[RegistrationRejection], Awaitable[None]],
+    ) -> None:
+        """*on_cancel_requested*: somebody wanted to cancel the job before the JobMaster was there.
+        *on_bounds*: those of its vertices, if the job is elastic.
+        *on_rejection*: one of them wants another JobMaster."""
+        self._job_master = job_master
+        self._job_id = job_id
+        self._services = services
+        self._resource_id = ResourceID(job_master.rpc_service.process_name)
+        self._on_resource_manager = on_resource_manager
+        self._on_resource_manager_lost = on_resource_manager_lost
+        self._on_cancel_requested = on_cancel_requested
+        self._on_bounds = on_bounds
+        registration = registration_settings(services.configuration)
+        self._resource_manager: LeaderConnection[
+            ResourceManagerGateway, JobMasterRegistrationSuccess
+        ] = LeaderConnection(
+            job_master,
+            target_name="ResourceManager",
+            gateway=ResourceManagerGateway,
+            token_type=ResourceManagerId,
+            register=lambda manager: manager.register_job_master(
+                job_master.fencing_token, self._resource_id, job_master.address, job_id
+            ),
+            on_connected=self._resource_manager_connected,
+            on_lost=self._resource_manager_lost,
+            on_rejection=on_rejection,
+            settings=registration,
+        )
+        self._dispatcher: LeaderConnection[
+            DispatcherGateway, JobMasterToDispatcherRegistrationSuccess
+        ] = LeaderConnection(
+            job_master,
+            target_name="Dispatcher",
+            gateway=DispatcherGateway,
+            token_type=DispatcherId,
+            register=lambda dispatcher: dispatcher.register_job_master(
+                job_id, job_master.fencing_token, job_master.address
+            ),
+            on_connected=self._dispatcher_connected,
+            on_lost=lambda reason: self._dispatcher_heartbeats.stop(),
+            on_rejection=on_rejection,
+            settings=registration,
+        )
+
+    async def start(self) -> None:
+        """Begin to register."""
+        self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
+        self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
+        high_availability = self._services.high_availability
+        await self._dispatcher.start(high_availability.get_dispatcher_leader_retriever())
+        await self._resource_manager.start(
+            high_availability.get_resource_manager_leader_retriever()
+        )
+
+    def _heartbeats_of(self, leader: LeaderConnection[Any, Any]) -> HeartbeatManager[None, None]:
+        return HeartbeatManager(
+            self._job_master,
+            heartbeat_settings(self._services.configuration),
+            payload=lambda target: None,
+            on_timeout=lambda target: leader.reconnect("its heartbeat timed out"),
+            on_unreachable=lambda target: leader.reconnect("it is unreachable"),
+        )
+
+    async def stop(self) -> ResourceManagerGateway | None:
+        """Follow them no more; the ResourceManager that is to be told goodbye."""
+        self._resource_manager_heartbeats.stop()
+        self._dispatcher_heartbeats.stop()
+        manager = self._resource_manager.target_gateway
+        await self._dispatcher.stop()
+        await self._resource_manager.stop()
+        return manager
+
+    async def say_goodbye(self, manager: ResourceManagerGateway | None) -> None:
+        """To be done before the job's slots are free, which would be given to it again."""
+        if manager is not None:
+            try:
+                await manager.disconnect_job_master(
+                    self._job_id, self._job_master.fencing_token, "it stops"
+                )
+            except RpcError as error:
+                log.info("job %s: no goodbye to the ResourceManager: %s", self._job_id, error)
+
+    # --- the ResourceManager ----------------------------------------------------------------------
+
+    @property
+    def resource_manager(self) -> ResourceManagerGateway | None:
+        """While registered there."""
+        return self._resource_manager.target_gateway
+
+    def _resource_manager_connected(
+        self, manager: ResourceManagerGateway, response: JobMasterRegistrationSuccess
+    ) -> None:
+        self._resource_manager_heartbeats.monitor_target(
+            response.resource_manager_resource_id,
+            lambda _: manager.heartbeat_from_job_master(self._resource_id),
+        )
+        self._on_resource_manager(manager)
+
+    def _resource_manager_lost(self, reason: str) -> None:
+        self._resource_manager_heartbeats.stop()
+        self._on_resource_manager_lost()
+
+    def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
+        self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
+
+    def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
+        """It has forgotten us."""
+        manager = self.resource_manager
+        if manager is not None and manager.fencing_token == resource_manager_id:
+            self._resource_manager.reconnect(reason)
+
+    # --- the Dispatcher ---------------------------------------------------------------------------
+
+    @property
+    def blob_server(self) -> str | None:
+        """The address of the job's blobs; None before a Dispatcher is known."""
+        dispatcher = self._dispatcher.leader_address
+        return None if dispatcher is None else blob_server_beside(dispatcher)
+
+    async def _dispatcher_connected(
+        self, dispatcher: DispatcherGateway, response: JobMasterToDispatcherRegistrationSuccess
+    ) -> None:
+        self._dispatcher_heartbeats.monitor_target(
+            response.dispatcher_resource_id,
+            lambda _: dispatcher.heartbeat_from_job_master(self._resource_id),
+        )
+        if response.bounds:
+            await self._on_bounds(response.bounds)
+        if response.cancel_requested:
+            await self._on_cancel_requested()
+
+    def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
+        self._dispatcher_heartbeats.request_heartbeat(resource_id, None)

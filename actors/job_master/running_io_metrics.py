@@ -1,0 +1,45 @@
+"""What a job's running tasks have read and written: asked for when somebody wants to see it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId, ResourceID
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.shared.io_metrics import IOMetrics, TaskIOMetrics
+
+log = logging.getLogger(__name__)
+
+
+class RunningIOMetrics:
+    """Lives on the JobMaster's main thread."""
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        job_id: JobID,
+        task_executors: TaskExecutorConnections,
+    ) -> None:
+        self._job_master = job_master
+        self._job_id = job_id
+        self._task_executors = task_executors
+
+    async def of(self, places: Iterable[ResourceID]) -> dict[ExecutionAttemptID, IOMetrics]:
+        """Of the stream tasks on these TaskExecutors, as far as they answer in time: one message
+        for each."""
+        answers = await asyncio.gather(*map(self._ask, places))
+        return {one.attempt_id: one.metrics for answer in answers for one in answer}
+
+    async def _ask(self, resource_id: ResourceID) -> tuple[TaskIOMetrics, ...]:
+        try:
+            executor = self._task_executors.get(resource_id)
+            return await executor.request_io_metrics(self._job_id, self._job_master.fencing_token)
+        except FlinkRayError as error:
+            log.info(
+                "%s does not tell what its tasks have read and written: %s", resource_id, error
+            )
+            return ()

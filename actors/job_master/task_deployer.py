@@ -1,0 +1,241 @@
+"""How a JobMaster has its tasks deployed and cancelled, and what it hears of that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
+from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.shared.tell import tell
+from flinkray.core.errors import (
+    FlinkRayError,
+    RpcError,
+    SlotAllocationError,
+    UnknownTaskExecutorError,
+)
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    IntermediateDataSetID,
+    JobMasterId,
+    ResourceID,
+)
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import (
+    CancelTask,
+    CancelTasks,
+    DeployTask,
+    DeployTasks,
+    JobSchedulerAction,
+    PromotePartitions,
+    ReleasePartitions,
+)
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import (
+    TaskDeployments,
+    TaskExecutionState,
+    VertexInformation,
+    attempt_of,
+)
+
+log = logging.getLogger(__name__)
+
+
+class TaskDeployer:
+    """Lives on the JobMaster's main thread.
+
+    To one TaskExecutor, messages go in the order of the decisions.
+    """
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        task_executors: TaskExecutorConnections,
+        scheduler: JobScheduler,
+        *,
+        apply: Callable[[list[JobSchedulerAction]], None],
+        slot_lost: Callable[[AllocationID, str], None],
+        blob_server: Callable[[], str | None],
+    ) -> None:
+        """*apply* carries out what follows; *slot_lost*: a slot is not the job's (any more)."""
+        self._job_master = job_master
+        self._task_executors = task_executors
+        self._scheduler = scheduler
+        self._apply = apply
+        self._slot_lost = slot_lost
+        self._blob_server = blob_server
+        self._vertices: dict[int, VertexInformation] = {}
+        self._reconciliation = DeploymentReconciliation()
+        self._promotions: dict[ResourceID, asyncio.Task[set[IntermediateDataSetID]]] = {}
+        """Each with the data sets of which it could not promote its part."""
+
+    @property
+    def _now(self) -> float:
+        return self._job_master.clock.monotonic()
+
+    # --- what TaskExecutors say -------------------------------------------------------------------
+
+    def states_changed(self, states: Iterable[TaskExecutionState]) -> None:
+        """Reports of tasks, before the scheduler hears of them."""
+        self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
+
+    def task_executor_lost(self, resource_id: ResourceID) -> None:
+        """With all that ran there."""
+        self._reconciliation.task_executor_lost(resource_id)
+
+    def running(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
+        """What a TaskExecutor runs, as its heartbeat says."""
+        found = self._reconciliation.heartbeat(resource_id, attempts)
+        if found.unknown:
+            self._tell_to_cancel(resource_id, list(found.unknown))
+        if found.missing:
+            self._reconciliation.ended(found.missing)
+            cause = f"{resource_id} does not run it (any more), and has not reported its end"
+            job_id, failed = self._scheduler.job_id, ExecutionState.FAILED
+            states = [TaskExecutionState(job_id, a, failed, cause) for a in found.missing]
+            self._apply(self._scheduler.task_states_changed(states, self._now))
+
+    # --- Python tasks, in bulk --------------------------------------------------------------------
+
+    def deploy_all(self, action: DeployTasks) -> None:
+        """Begin; attempts that could not be deployed are told to the scheduler."""
+        for part in action.deployments.parts:
+            if isinstance(part.content, VertexInformation):
+                self._vertices[part.key] = part.content
+        self._job_master.create_task(self._deploy_all(action), "deploy tasks")
+
+    async def _deploy_all(self, action: DeployTasks) -> None:
+        resource_id = action.location.resource_id
+        deployments = action.deployments
+        token = self._job_master.fencing_token
+        attempts = self._attempts(deployments)
+        self._reconciliation.deploying(resource_id, attempts)
+        try:
+            executor = self._task_executors.get(resource_id)
+            refused = await executor.submit_tasks(deployments, token, self._blob_server())
+        except FlinkRayError as error:
+            self._reconciliation.ended(attempts)
+            if isinstance(error, RpcError):  # they may run there all the same
+                self._tell_to_cancel(resource_id, attempts)
+            self._apply(
+                self._scheduler.deployments_failed(resource_id, attempts, str(error), self._now)
+            )
+            return
+        self._reconciliation.ended(task.attempt_id for task in refused)
+        self._reconciliation.deployed(resource_id, attempts)
+        for task in refused:
+            if task.lost_slot is not None:
+                # with it the next attempt would fail at once, too
+                self._slot_lost(task.lost_slot, task.cause)
+            else:
+                self._apply(
+                    self._scheduler.deployments_failed(
+                        resource_id, (task.attempt_id,), task.cause, self._now
+                    )
+                )
+
+    def _attempts(self, deployments: TaskDeployments) -> list[ExecutionAttemptID]:
+        return [attempt_of(self._vertices[task.vertex], task) for task in deployments.tasks]
+
+    def _tell_to_cancel(self, resource_id: ResourceID, attempts: list[ExecutionAttemptID]) -> None:
+        async def cancel() -> None:
+            executor = self._task_executors.get(resource_id)
+            await executor.cancel_tasks(tuple(attempts), self._job_master.fencing_token)
+
+        tell(self._job_master, cancel(), resource_id)
+
+    def cancel_all(self, action: CancelTasks) -> None:
+        """Begin; each cancelled task reports its end."""
+        self._job_master.create_task(self._cancel_all(action), "cancel tasks")
+
+    async def _cancel_all(self, action: CancelTasks) -> None:
+        try:
+            executor = self._task_executors.get(action.location.resource_id)
+            await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
+        except FlinkRayError as error:
+            self._reconciliation.ended(action.attempts)
+            for attempt_id in action.attempts:
+                self._apply(self._scheduler.cancel_failed(attempt_id, str(error), self._now))
+
+    def release(self, action: ReleasePartitions) -> None:
+        """Whether it arrives changes nothing."""
+        resource_id = action.location.resource_id
+        if self._task_executors.is_connected(resource_id):
+            executor = self._task_executors.get(resource_id)
+            release = executor.release_partitions(
+                self._scheduler.job_id, self._job_master.fencing_token, action.partitions
+            )
+            tell(self._job_master, release, resource_id)
+
+    def promote(self, action: PromotePartitions) -> None:
+        """Begin; see :meth:`promoted`."""
+        self._promotions[action.location.resource_id] = self._job_master.create_task(
+            self._promote(action), "promote partitions"
+        )
+
+    async def _promote(self, action: PromotePartitions) -> set[IntermediateDataSetID]:
+        try:
+            executor = self._task_executors.get(action.location.resource_id)
+            await executor.promote_partitions(
+                self._scheduler.job_id, self._job_master.fencing_token, action.partitions
+            )
+        except FlinkRayError as error:
+            log.warning(
+                "job %s: persistent results on %s are lost: %s",
+                self._scheduler.job_id,
+                action.location.resource_id,
+                error,
+            )
+            return {partition.data_set_id for partition in action.partitions}
+        return set()
+
+    async def promoted(self) -> None:
+        """Return when all promotions are answered; data sets that are not complete are released."""
+        broken: set[IntermediateDataSetID] = set()
+        for promotion in self._promotions.values():
+            broken |= await promotion
+        if broken:
+            for resource_id in self._promotions:
+                if self._task_executors.is_connected(resource_id):
+                    executor = self._task_executors.get(resource_id)
+                    release = executor.release_cluster_partitions(tuple(sorted(broken)))
+                    tell(self._job_master, release, resource_id)
+        self._promotions.clear()
+
+    # --- tasks of Spark stages --------------------------------------------------------------------
+
+    def deploy(self, action: DeployTask) -> None:
+        """Begin."""
+        self._job_master.create_task(self._deploy(action))
+
+    async def _deploy(self, action: DeployTask) -> None:
+        attempt_id = action.descriptor.attempt_id
+        resource_id = action.slot.location.resource_id
+        self._reconciliation.deploying(resource_id, (attempt_id,))
+        try:
+            executor = self._task_executors.get(resource_id)
+            await executor.submit_task(action.descriptor, self._job_master.fencing_token)
+            self._reconciliation.deployed(resource_id, (attempt_id,))
+        except (UnknownTaskExecutorError, SlotAllocationError, TaskError) as error:
+            # not a slot of ours (any more): with it the next attempt would fail at once, too
+            self._reconciliation.ended((attempt_id,))
+            self._slot_lost(action.slot.allocation_id, str(error))
+        except FlinkRayError as error:
+            self._reconciliation.ended((attempt_id,))
+            self._apply(self._scheduler.deploy_failed(attempt_id, str(error), self._now))
+
+    def cancel(self, action: CancelTask) -> None:
+        """Begin."""
+        self._job_master.create_task(self._cancel(action))
+
+    async def _cancel(self, action: CancelTask) -> None:
+        try:
+            executor = self._task_executors.get(action.slot.location.resource_id)
+            await executor.cancel_task(action.attempt_id, self._job_master.fencing_token)
+        except FlinkRayError as error:
+            self._reconciliation.ended((action.attempt_id,))
+            self._apply(self._scheduler.cancel_failed(action.attempt_id, str(error), self._now))

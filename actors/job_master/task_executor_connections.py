@@ -1,0 +1,144 @@
+"""The TaskExecutors that are registered at a JobMaster: watched, and asked for heartbeats."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flinkray.actors.gateways import TaskExecutorGateway
+from flinkray.actors.gateways.messages import AllocatedSlotReport, TaskExecutorHeartbeat
+from flinkray.core.errors import RpcError, UnknownTaskExecutorError
+from flinkray.core.ids import AllocationID, JobID, ResourceID
+from flinkray.rpc import HeartbeatSender, HeartbeatSettings, RpcEndpoint, TerminationWatch
+from flinkray.scheduler.shared.slots import WorkerLocation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Connection:
+    location: WorkerLocation
+    gateway: TaskExecutorGateway
+    watch: TerminationWatch
+
+
+class TaskExecutorConnections:
+    """All methods and callbacks run on the main thread of the JobMaster, *owner*."""
+
+    def __init__(
+        self,
+        owner: RpcEndpoint,
+        job_id: JobID,
+        settings: HeartbeatSettings,
+        *,
+        allocations: Callable[[ResourceID], tuple[AllocationID, ...]],
+        on_lost: Callable[[ResourceID, str], None],
+    ) -> None:
+        """*allocations*: those that the job holds on a TaskExecutor now, for the heartbeats
+        (JM-08).
+
+        *on_lost*: a connection ended otherwise than by :meth:`remove` and :meth:`remove_all`.
+        """
+        self._owner = owner
+        self._job_id = job_id
+        self._settings = settings
+        self._allocations = allocations
+        self._on_lost = on_lost
+        self._connections: dict[ResourceID, _Connection] = {}
+        self._heartbeats: HeartbeatSender[AllocatedSlotReport, TaskExecutorHeartbeat] | None = None
+
+    def start(self) -> None:
+        """Begin with the heartbeats."""
+        self._heartbeats = HeartbeatSender(
+            self._owner,
+            self._settings,
+            payload=self._report_for,
+            on_timeout=lambda target: self.lose(target, "its heartbeat timed out"),
+            on_unreachable=lambda target: self.lose(target, "it is unreachable"),
+        )
+
+    def stop(self) -> None:
+        """End heartbeats and watches; nobody is told anything."""
+        for connection in self._connections.values():
+            connection.watch.cancel()
+        self._connections.clear()
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
+
+    async def add(self, location: WorkerLocation) -> bool:
+        """Connect; False: it was connected already (JM-02).  One that was started anew under its
+        old name loses its old connection first (JM-01).
+
+        Raises:
+            RpcConnectionError: nobody is at its address.
+        """
+        resource_id = location.resource_id
+        known = self._connections.get(resource_id)
+        if known is not None and known.location == location:
+            return False
+        if known is not None:
+            self.lose(resource_id, "it was started anew")
+        gateway = await self._owner.connect(location.address, TaskExecutorGateway)
+        if resource_id in self._connections:
+            return False  # a repetition of this call was faster
+        watch = self._owner.watch(gateway, lambda reason: self.lose(resource_id, reason))
+        self._connections[resource_id] = _Connection(location, gateway, watch)
+        assert self._heartbeats is not None
+        job_master = ResourceID(self._owner.rpc_service.process_name)
+        self._heartbeats.monitor_target(
+            resource_id, lambda report: gateway.heartbeat_from_job_master(job_master, report)
+        )
+        return True
+
+    def locations(self) -> tuple[WorkerLocation, ...]:
+        """Of those that are connected."""
+        return tuple(connection.location for connection in self._connections.values())
+
+    def is_connected(self, resource_id: ResourceID) -> bool:
+        return resource_id in self._connections
+
+    def get(self, resource_id: ResourceID) -> TaskExecutorGateway:
+        """Raises UnknownTaskExecutorError when it is not (any more) connected."""
+        connection = self._connections.get(resource_id)
+        if connection is None:
+            raise UnknownTaskExecutorError(f"{resource_id} is not (any more) connected")
+        return connection.gateway
+
+    def heartbeat(self, resource_id: ResourceID, payload: TaskExecutorHeartbeat) -> None:
+        """A heartbeat is here."""
+        if self._heartbeats is not None:
+            self._heartbeats.receive_heartbeat(resource_id, payload)
+
+    def lose(self, resource_id: ResourceID, reason: str) -> None:
+        """The connection is of no use any more; idempotent."""
+        if self._remove(resource_id, reason):
+            self._on_lost(resource_id, reason)
+
+    def remove(self, resource_id: ResourceID, reason: str) -> None:
+        """Let one go, and tell it so; idempotent."""
+        self._remove(resource_id, reason)
+
+    def remove_all(self, reason: str) -> None:
+        """Tell all, should they live, that the job wants nothing of them any more."""
+        for resource_id in tuple(self._connections):
+            self._remove(resource_id, reason)
+
+    def _remove(self, resource_id: ResourceID, reason: str) -> bool:
+        connection = self._connections.pop(resource_id, None)
+        if connection is None:
+            return False
+        connection.watch.cancel()
+        if self._heartbeats is not None:
+            self._heartbeats.unmonitor_target(resource_id)
+        self._owner.create_task(self._say_goodbye(connection, reason))
+        return True
+
+    async def _say_goodbye(self, connection: _Connection, reason: str) -> None:
+        try:
+            await connection.gateway.disconnect_job_master(self._job_id, reason)
+        except RpcError as error:
+            log.info("no goodbye to %s: %s", connection.location.resource_id, error)
+
+    def _report_for(self, resource_id: ResourceID) -> AllocatedSlotReport:
+        return AllocatedSlotReport(self._job_id, self._allocations(resource_id))

@@ -1,0 +1,1 @@
+"""The process that gives slots to jobs: the ResourceManager."""

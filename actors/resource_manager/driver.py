@@ -1,0 +1,122 @@
+"""What a ResourceManager needs of the system that provides workers.
+
+The ResourceManager decides (through its SlotManager) *what* is started and released; a driver knows
+*how*.  On Ray a worker group is a placement group and a TaskExecutor an actor in one of its bundles
+(:mod:`flinkray.actors.resource_manager.ray_driver`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.resources.shortages import ClusterResources
+
+
+class WorkerGroupStartError(FlinkRayError):
+    """The provider refused a worker group (not: it has no room for it now)."""
+
+    retryable = True
+
+
+class WorkerGroupLostError(FlinkRayError):
+    """A worker group was removed by someone else while it was still wanted."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroupRequest:
+    """A worker group to be started: bundle i holds a TaskExecutor of profile ``bundles[i]``."""
+
+    job_id: JobID | None
+    """The job that the group is for; None: shared by all jobs that need no workers of their own."""
+    bundles: tuple[ResourceProfile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """A worker group as the driver knows it, placed or not."""
+
+    group_id: WorkerGroupId
+    name: str
+    job_id: JobID | None
+    bundles: tuple[ResourceProfile, ...]
+
+
+class ResourceManagerDriver(ABC):
+    """Starts and releases worker groups and the TaskExecutors in them.
+
+    All methods are called on the ResourceManager's main thread and never block it.
+    """
+
+    @abstractmethod
+    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
+        """Reserve a group; returns as soon as the request is recorded, placed or not.
+
+        From then on the group outlives the ResourceManager: :meth:`recover` finds it.
+
+        Raises:
+            WorkerGroupStartError: it cannot be recorded.
+        """
+
+    @abstractmethod
+    async def wait_until_placed(self, group: WorkerGroupId) -> None:
+        """Return when every bundle is reserved on a node (again, after one was lost).
+
+        Waits as long as it takes; cancelling the wait leaves the group as it is.
+
+        Raises:
+            WorkerGroupLostError: the group was removed.
+        """
+
+    @abstractmethod
+    async def describe_placement(self, group: WorkerGroupId) -> str:
+        """What the provider itself says about a group that is not placed, for people."""
+
+    @abstractmethod
+    async def release_worker_group(self, group: WorkerGroupId) -> None:
+        """Remove a group, placed or not, and everything that runs in it.
+
+        Answers when the provider shows its resources as available again; idempotent.
+        """
+
+    @abstractmethod
+    async def start_task_executor(
+        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+    ) -> ResourceID:
+        """Start a TaskExecutor in a bundle of a placed group; returns when it has started.
+
+        It registers at the ResourceManager by itself, perhaps before this returns.
+
+        Raises:
+            RpcError: it could not be started (its bundle or node is gone, its start failed).
+        """
+
+    @abstractmethod
+    async def stop_task_executor(self, resource_id: ResourceID) -> None:
+        """Let a TaskExecutor end its tasks and itself; returns when it is gone.  Idempotent."""
+
+    @abstractmethod
+    async def kill_task_executor(self, resource_id: ResourceID) -> None:
+        """End a TaskExecutor at once, whatever it does.  Idempotent."""
+
+    @abstractmethod
+    async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
+        """The bundles of a group that hold a TaskExecutor process, also one that is still starting
+        or that a ResourceManager of the past started."""
+
+    @abstractmethod
+    async def cluster_resources(self) -> ClusterResources:
+        """What the provider has now; its texts about groups are left out."""
+
+    @abstractmethod
+    def dashboard_url(self) -> str | None:
+        """Where people can look at the provider; None: nowhere."""
+
+    @abstractmethod
+    async def recover(self) -> tuple[WorkerGroup, ...]:
+        """The groups of this cluster that exist already, placed or not."""

@@ -1,0 +1,391 @@
+"""The ResourceManager: gives slots to jobs, starts and releases the workers that have them."""
+
+from __future__ import annotations
+
+import logging
+
+import flinkray
+from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.gateways.messages import (
+    ClusterArguments,
+    JobMasterRegistrationSuccess,
+    TaskExecutorRegistration,
+    TaskExecutorRegistrationSuccess,
+)
+from flinkray.actors.resource_manager.connecting_back import ConnectingBack
+from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroup
+from flinkray.actors.resource_manager.members import (
+    Members,
+    RegisteredJobMaster,
+    RegisteredTaskExecutor,
+)
+from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
+from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
+from flinkray.actors.shared.cluster_services import ClusterServices, Leadership, find_leader
+from flinkray.actors.shared.settings import heartbeat_settings
+from flinkray.actors.shared.tell import tell
+from flinkray.core import options
+from flinkray.core.errors import (
+    FlinkRayError,
+    JobNotFoundError,
+    UnknownTaskExecutorError,
+)
+from flinkray.core.ids import (
+    AllocationID,
+    InstanceID,
+    IntermediateDataSetID,
+    JobID,
+    JobMasterId,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+)
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    HeartbeatSender,
+    RegistrationFailure,
+    RegistrationRejection,
+    RpcService,
+)
+from flinkray.scheduler.reports.job_info import ClusterOverview, TaskExecutorInfo
+from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.cluster_partitions import (
+    ClusterDataSet,
+    ClusterPartitionReport,
+    ClusterPartitionTracker,
+    ReleaseDataSets,
+)
+from flinkray.scheduler.shared.slots import ResourceRequirements, SlotReport
+
+log = logging.getLogger(__name__)
+
+
+class ResourceManagerError(FlinkRayError):
+    """The ResourceManager cannot do its work."""
+
+
+async def create_resource_manager(
+    rpc_service: RpcService, arguments: ClusterArguments
+) -> ResourceManager:
+    """Factory of the ResourceManager's process on Ray."""
+    driver = RayResourceManagerDriver(rpc_service, arguments)
+    return await lead_resource_manager(rpc_service, arguments, driver)
+
+
+async def lead_resource_manager(
+    rpc_service: RpcService,
+    arguments: ClusterArguments,
+    driver: ResourceManagerDriver,
+) -> ResourceManager:
+    """Wait for the leadership; then the ResourceManager of that session, knowing what exists."""
+    services = ClusterServices.create(rpc_service, arguments)
+    election = services.high_availability.get_resource_manager_leader_election()
+    leadership = await Leadership.win(election)
+    manager = ResourceManager(rpc_service, services, leadership, driver)
+    await manager.recover()
+    return manager
+
+
+class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGateway):
+    """Keeps the registrations of TaskExecutors and JobMasters; the rest is SlotAllocation's."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        services: ClusterServices,
+        leadership: Leadership,
+        driver: ResourceManagerDriver,
+    ) -> None:
+        token = ResourceManagerId.of(leadership.session_id)
+        super().__init__(rpc_service, "resourcemanager", token)
+        self._services = services
+        self._leadership = leadership
+        self._driver = driver
+        self._resource_id = ResourceID(rpc_service.process_name)
+        self._heartbeat_settings = heartbeat_settings(services.configuration)
+        self._members = Members()
+        self._slots = SlotAllocation(
+            self,
+            token,
+            self._members,
+            driver,
+            services.configuration,
+            self._close_task_executor,
+        )
+        self._cluster_partitions = ClusterPartitionTracker()
+        self._connecting_back = ConnectingBack(self)
+        self._recovered: list[tuple[WorkerGroup, tuple[int, ...]]] = []
+        self._is_shutting_down = False
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Find what exists already; called once, before the endpoint is started."""
+        for group in await self._driver.recover():
+            occupied = await self._driver.occupied_bundles(group.group_id)
+            self._recovered.append((group, tuple(sorted(occupied))))
+
+    async def on_start(self) -> None:
+        settings = self._heartbeat_settings
+        silence = f"no heartbeat from it for {settings.timeout:g} s"
+        self._task_executor_heartbeats: HeartbeatSender[None, SlotReport] = HeartbeatSender(
+            self,
+            settings,
+            payload=lambda _: None,
+            on_heartbeat=self._slots.report_slots,
+            on_timeout=lambda target: self._task_executor_deaf(target, silence),
+            on_unreachable=lambda target: self._task_executor_deaf(target, "it is unreachable"),
+        )
+        self._job_master_heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
+            self,
+            settings,
+            payload=lambda _: None,
+            on_timeout=lambda target: self._job_master_deaf(target, silence),
+            on_unreachable=lambda target: self._job_master_deaf(target, "it is unreachable"),
+        )
+        for group, live_bundles in self._recovered:
+            self._slots.recover(group, live_bundles)
+        configuration = self._services.configuration
+        self._slots.start_up(configuration.get(options.RESOURCE_MANAGER_START_UP_TIME))
+        await self._leadership.confirm(self)
+
+    async def on_stop(self) -> None:
+        await self._leadership.give_up()
+        await self._services.high_availability.close()
+
+    async def shut_down(self) -> None:
+        log.info("the cluster shuts down: all workers are released")
+        self._is_shutting_down = True
+        await self._slots.release_all("the cluster shuts down")
+        self.close()
+
+    # --- TaskExecutors ----------------------------------------------------------------------------
+
+    async def register_task_executor(
+        self, registration: TaskExecutorRegistration
+    ) -> TaskExecutorRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        if self._is_shutting_down:
+            return RegistrationRejection("the cluster shuts down")
+        address = registration.location.address
+        resource_id = registration.location.resource_id
+        gateway = await self._connecting_back.connect(address, TaskExecutorGateway, None)
+        if isinstance(gateway, RegistrationFailure):
+            return gateway
+        self._close_task_executor(resource_id)
+        instance_id = InstanceID.generate()
+        self._members.task_executors[resource_id] = RegisteredTaskExecutor(
+            registration,
+            instance_id,
+            gateway,
+            self.watch(gateway, lambda reason: self._task_executor_lost(resource_id, reason)),
+        )
+        self._task_executor_heartbeats.monitor_target(
+            resource_id, lambda _: gateway.heartbeat_from_resource_manager(self._resource_id)
+        )
+        return TaskExecutorRegistrationSuccess(instance_id, self._resource_id)
+
+    async def send_slot_report(
+        self, resource_id: ResourceID, instance_id: InstanceID, report: SlotReport
+    ) -> None:
+        worker = self._members.task_executors.get(resource_id)
+        if worker is None or worker.instance_id != instance_id:
+            raise UnknownTaskExecutorError(
+                f"{resource_id} is not registered at the ResourceManager as {instance_id}"
+            )
+        if worker.has_reported:
+            self._slots.report_slots(resource_id, report)
+            return
+        worker.has_reported = True
+        log.info("%s is registered with %d slots", resource_id, len(report.slots))
+        total_profile = worker.registration.total_profile
+        self._slots.add_task_executor(worker.location, total_profile, report)
+
+    async def heartbeat_from_task_executor(
+        self,
+        resource_id: ResourceID,
+        report: SlotReport,
+        partitions: tuple[ClusterPartitionReport, ...],
+    ) -> None:
+        self._task_executor_heartbeats.receive_heartbeat(resource_id, report)
+        if resource_id in self._members.task_executors:
+            self._release_partitions(self._cluster_partitions.report(resource_id, partitions))
+
+    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+        self._release_partitions(self._cluster_partitions.release(data_set_id))
+
+    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
+        return self._cluster_partitions.data_sets()
+
+    def _release_partitions(self, releases: list[ReleaseDataSets]) -> None:
+        for release in releases:
+            worker = self._members.task_executors.get(release.resource_id)
+            if worker is not None:
+                call = worker.gateway.release_cluster_partitions(release.data_sets)
+                tell(self, call, release.resource_id)
+
+    async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
+        self._slots.block_nodes(nodes)
+
+    async def unblock_node(self, node_id: str) -> None:
+        self._slots.unblock_node(node_id)
+
+    async def request_blocked_nodes(self) -> tuple[BlockedNode, ...]:
+        return self._slots.blocked_nodes()
+
+    async def notify_slot_available(
+        self, instance_id: InstanceID, slot_id: SlotID, allocation_id: AllocationID
+    ) -> None:
+        worker = self._members.task_executors.get(slot_id.resource_id)
+        if worker is not None and worker.instance_id == instance_id:
+            self._slots.slot_freed(slot_id, allocation_id)
+
+    async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
+        self._task_executor_lost(resource_id, reason)
+
+    def _task_executor_deaf(self, resource_id: ResourceID, reason: str) -> None:
+        worker = self._members.task_executors.get(resource_id)
+        if worker is not None:
+            tell(self, worker.gateway.disconnect_resource_manager(reason), resource_id)
+        self._task_executor_lost(resource_id, reason)
+
+    def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
+        if self._close_task_executor(resource_id):
+            log.warning("%s is lost: %s", resource_id, reason)
+            self._slots.task_executor_lost(resource_id, reason)
+            self._release_partitions(self._cluster_partitions.task_executor_lost(resource_id))
+
+    def _close_task_executor(self, resource_id: ResourceID) -> bool:
+        worker = self._members.task_executors.pop(resource_id, None)
+        if worker is None:
+            return False
+        worker.watch.cancel()
+        self._task_executor_heartbeats.unmonitor_target(resource_id)
+        return True
+
+    # --- JobMasters -------------------------------------------------------------------------------
+
+    async def register_job_master(
+        self,
+        job_master_id: JobMasterId,
+        job_master_resource_id: ResourceID,
+        job_master_address: str,
+        job_id: JobID,
+    ) -> JobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        if self._is_shutting_down:
+            return RegistrationFailure("the cluster shuts down")
+        leader = await self._find_job_leader(job_id, job_master_address, job_master_id)
+        if leader != (job_master_address, job_master_id):
+            return RegistrationFailure(f"job {job_id} is led by {leader[1]} at {leader[0]}")
+        gateway = await self._connecting_back.connect(
+            job_master_address, JobMasterGateway, job_master_id
+        )
+        if isinstance(gateway, RegistrationFailure):
+            return gateway
+        earlier = self._close_job_master(job_id)
+        if earlier is not None and earlier.job_master_id != job_master_id:
+            self._slots.job_master_gone(job_id, f"job {job_id} has a new JobMaster")
+        self._members.job_masters[job_id] = RegisteredJobMaster(
+            job_id,
+            job_master_id,
+            job_master_resource_id,
+            gateway,
+            self.watch(
+                gateway,
+                lambda reason: self._job_master_lost(job_id, job_master_id, reason),
+            ),
+        )
+        self._job_master_heartbeats.monitor_target(
+            job_master_resource_id,
+            lambda _: gateway.heartbeat_from_resource_manager(self._resource_id),
+        )
+        return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
+
+    async def _find_job_leader(
+        self, job_id: JobID, address: str, job_master_id: JobMasterId
+    ) -> tuple[str, JobMasterId]:
+        """The elected JobMaster; services without an election know only what they are told."""
+        try:
+            retriever = self._services.high_availability.get_job_master_leader_retriever(
+                job_id, address, job_master_id.leader_session()
+            )
+        except FlinkRayError as error:
+            problem = ResourceManagerError(f"cannot follow the leader of job {job_id}: {error}")
+            self.on_fatal_error(problem)
+            raise problem from error
+        leader_address, session = await find_leader(retriever)
+        return leader_address, JobMasterId.of(session)
+
+    async def declare_required_resources(
+        self, job_master_id: JobMasterId, requirements: ResourceRequirements
+    ) -> None:
+        job_master = self._members.job_masters.get(requirements.job_id)
+        if job_master is None or job_master.job_master_id != job_master_id:
+            raise JobNotFoundError(
+                requirements.job_id, "its JobMaster is not registered at the ResourceManager"
+            )
+        self._slots.declare(requirements)
+
+    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
+        self._job_master_heartbeats.receive_heartbeat(resource_id, None)
+
+    async def disconnect_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, reason: str
+    ) -> None:
+        self._job_master_lost(job_id, job_master_id, reason, logging.INFO)
+
+    async def release_job(self, job_id: JobID, reason: str) -> None:
+        log.info("job %s has ended (%s), its workers are released", job_id, reason)
+        self._close_job_master(job_id)
+        await self._slots.release_job(job_id)
+
+    def _job_master_deaf(self, resource_id: ResourceID, reason: str) -> None:
+        for job_master in tuple(self._members.job_masters.values()):
+            if job_master.resource_id == resource_id:
+                goodbye = job_master.gateway.disconnect_resource_manager(self.fencing_token, reason)
+                tell(self, goodbye, resource_id)
+                log.warning("JobMaster of job %s is lost: %s", job_master.job_id, reason)
+                self._close_job_master(job_master.job_id)
+                self._slots.job_master_deaf(job_master.job_id)
+
+    def _job_master_lost(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        reason: str,
+        level: int = logging.WARNING,
+    ) -> None:
+        job_master = self._members.job_masters.get(job_id)
+        if job_master is not None and job_master.job_master_id == job_master_id:
+            log.log(
+                level, "JobMaster %s of job %s is gone: %s", job_master_id.short(), job_id, reason
+            )
+            self._close_job_master(job_id)
+            self._slots.job_master_gone(job_id, f"its JobMaster is gone: {reason}")
+
+    def _close_job_master(self, job_id: JobID) -> RegisteredJobMaster | None:
+        job_master = self._members.job_masters.pop(job_id, None)
+        if job_master is not None:
+            job_master.watch.cancel()
+            self._job_master_heartbeats.unmonitor_target(job_master.resource_id)
+        return job_master
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def request_resource_overview(self) -> ClusterOverview:
+        workers = self._slots.task_executors()
+        workers += tuple(
+            TaskExecutorInfo(worker.location, worker.registration.total_profile, 0, 0)
+            for worker in self._members.task_executors.values()
+            if not worker.has_reported
+        )
+        resources = await self._driver.cluster_resources()
+        return ClusterOverview(
+            version=flinkray.__version__,
+            task_executors=workers,
+            slots_total=sum(worker.number_of_slots for worker in workers),
+            slots_available=sum(worker.free_slots for worker in workers),
+            jobs=(),
+            cluster_total=resources.total,
+            cluster_available=resources.available,
+            dashboard_url=self._driver.dashboard_url(),
+        )

@@ -1,0 +1,231 @@
+"""Worker groups as Ray placement groups, TaskExecutors as Ray actors in their bundles."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray._private.state import state as global_state
+from ray._private.worker import get_dashboard_url
+from ray._raylet import PlacementGroupID
+from ray.exceptions import RaySystemError
+from ray.util import list_named_actors, placement_group_table
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.resource_manager.driver import (
+    ResourceManagerDriver,
+    WorkerGroup,
+    WorkerGroupLostError,
+    WorkerGroupRequest,
+    WorkerGroupStartError,
+)
+from flinkray.core.ids import JobID, ResourceID, WorkerGroupId, random_bytes
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import EndpointSpec, Placement, RpcService
+from flinkray.scheduler.resources.shortages import ClusterResources
+
+log = logging.getLogger(__name__)
+
+_SHARED = "shared"
+_FIRST_POLL = 0.004
+_LONGEST_POLL = 0.25
+"""Seconds.  Ray places a small group within 6 ms, and itself tries again about once a second."""
+_RELEASE_TIMEOUT = 30.0
+"""Seconds after which Ray is no longer asked for a removed group (it takes 0.1 s as a rule)."""
+
+
+class RayResourceManagerDriver(ResourceManagerDriver):
+    """Must run in a process that is connected to Ray, in the cluster's namespace.
+
+    Placement groups are detached and carry all that :meth:`recover` needs in their name,
+    ``flinkray-<cluster id>-<job id or shared>-<n>``, and in their bundles.  Their state is polled:
+    Ray's own wait holds a thread as long as a group is pending, and raises a bare Exception when
+    the group is removed.
+    """
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        cluster: ClusterArguments,
+    ) -> None:
+        self._rpc_service = rpc_service
+        self._cluster = cluster
+        self._namespace = f"flinkray-{cluster.cluster_id}"
+        self._prefix = f"{self._namespace}-"
+        self._next_number = 0
+
+    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
+        owner = _SHARED if request.job_id is None else request.job_id.hex()
+        name = f"{self._prefix}{owner}-{self._next_number}"
+        self._next_number += 1
+        bundles = [profile.to_ray_resources() for profile in request.bundles]
+        group_id = await self._rpc_service.run_blocking(_create, name, bundles)
+        return WorkerGroup(WorkerGroupId(group_id), name, request.job_id, request.bundles)
+
+    async def wait_until_placed(self, group: WorkerGroupId) -> None:
+        for delay in _polls():
+            state = (await self._table(group)).get("state", "REMOVED")
+            if state == "CREATED":
+                return
+            if state == "REMOVED":
+                raise WorkerGroupLostError(f"placement group {group} was removed")
+            await asyncio.sleep(delay)
+
+    async def describe_placement(self, group: WorkerGroupId) -> str:
+        table = await self._table(group)
+        stats = table.get("stats", {})
+        state, detail = table.get("state", "unknown"), stats.get("scheduling_state", "unknown")
+        return f"placement group {table.get('name', group)} is {state} ({detail})"
+
+    async def release_worker_group(self, group: WorkerGroupId) -> None:
+        clock = self._rpc_service.clock
+        removed = clock.monotonic()
+        await self._rpc_service.run_blocking(_remove, group.value)
+        for delay in _polls():
+            if await self._rpc_service.run_blocking(_is_released, group.value):
+                return
+            if clock.monotonic() - removed > _RELEASE_TIMEOUT:
+                log.error(
+                    "placement group %s was removed %.0f s ago and Ray still shows its resources; "
+                    "see: ray list placement-groups",
+                    group,
+                    _RELEASE_TIMEOUT,
+                )
+                return
+            await asyncio.sleep(delay)
+
+    async def start_task_executor(
+        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+    ) -> ResourceID:
+        number = group.name.rpartition("-")[2]
+        suffix = group.group_id.value[:8] + random_bytes(2).hex()
+        resource_id = ResourceID(f"TaskExecutor-{number}-{bundle_index}-{suffix}")
+        await self._rpc_service.spawn(
+            EndpointSpec(
+                kind="TaskExecutor",
+                name=resource_id,
+                factory="flinkray.actors.task_executor.endpoint:create_task_executor",
+                arguments=TaskExecutorArguments(
+                    resource_id=resource_id,
+                    worker_group=group.group_id,
+                    bundle_index=bundle_index,
+                    total_profile=group.bundles[bundle_index],
+                    number_of_slots=number_of_slots,
+                    cluster=self._cluster,
+                    is_dedicated=group.job_id is not None,
+                ),
+                placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
+                detached=True,
+            )
+        )
+        return resource_id
+
+    async def stop_task_executor(self, resource_id: ResourceID) -> None:
+        await self._rpc_service.stop(resource_id)
+
+    async def kill_task_executor(self, resource_id: ResourceID) -> None:
+        await self._rpc_service.kill(resource_id)
+
+    async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
+        actors = await self._rpc_service.run_blocking(_named_actors)
+        names = sorted(a["name"] for a in actors if a["namespace"] == self._namespace)
+        pattern = re.compile(rf"TaskExecutor-\d+-(\d+)-{group.value[:8]}[0-9a-f]{{4}}")
+        matches = (pattern.fullmatch(name) for name in names)
+        return {int(match[1]): ResourceID(match[0]) for match in matches if match is not None}
+
+    async def cluster_resources(self) -> ClusterResources:
+        return await self._rpc_service.run_blocking(_cluster_resources)
+
+    def dashboard_url(self) -> str | None:
+        url = get_dashboard_url()
+        return f"http://{url}" if url else None
+
+    async def recover(self) -> tuple[WorkerGroup, ...]:
+        table = await self._rpc_service.run_blocking(placement_group_table)
+        pattern = re.compile(rf"{re.escape(self._prefix)}([0-9a-f]{{32}}|{_SHARED})-(\d+)")
+        groups = []
+        for group_id, entry in sorted(table.items()):
+            match = pattern.fullmatch(entry["name"])
+            if match is None or entry["state"] == "REMOVED":
+                continue
+            self._next_number = max(self._next_number, int(match[2]) + 1)
+            job_id = None if match[1] == _SHARED else JobID.from_hex(match[1])
+            bundles = tuple(
+                ResourceProfile.from_ray_resources(bundle)
+                for _, bundle in sorted(entry["bundles"].items())
+            )
+            groups.append(WorkerGroup(WorkerGroupId(group_id), entry["name"], job_id, bundles))
+        return tuple(groups)
+
+    async def _table(self, group: WorkerGroupId) -> dict[str, Any]:
+        return await self._rpc_service.run_blocking(_table_of, group.value)
+
+
+def _polls() -> Iterator[float]:
+    delay = _FIRST_POLL
+    while True:
+        yield delay
+        delay = min(2 * delay, _LONGEST_POLL)
+
+
+def _placement_group(group_id: str) -> PlacementGroup:
+    return PlacementGroup(PlacementGroupID(bytes.fromhex(group_id)))
+
+
+def _create(name: str, bundles: list[dict[str, float]]) -> str:
+    try:
+        group = placement_group(bundles, strategy="PACK", lifetime="detached", name=name)
+    except (RaySystemError, ValueError) as error:
+        raise WorkerGroupStartError(f"Ray refused placement group {name}: {error}") from error
+    return str(group.id.hex())
+
+
+def _table_of(group_id: str) -> dict[str, Any]:
+    """Empty when Ray has forgotten the group."""
+    table: dict[str, Any] = placement_group_table(_placement_group(group_id))
+    return table
+
+
+def _named_actors() -> list[dict[str, str]]:
+    """Those that live or are being started, of all namespaces: a process that Ray started for
+    another one's namespace does not know it as its own."""
+    actors: list[dict[str, str]] = list_named_actors(all_namespaces=True)
+    return actors
+
+
+def _remove(group_id: str) -> None:
+    remove_placement_group(_placement_group(group_id))
+
+
+def _is_released(group_id: str) -> bool:
+    """Whether no live node lists resources of the group any more.
+
+    A node takes them off its list and puts the CPU and memory back in one step.
+    """
+    if _table_of(group_id).get("state", "REMOVED") != "REMOVED":
+        return False
+    nodes: dict[str, dict[str, float]] = available_resources_per_node()
+    return not any(name.endswith(group_id) for node in nodes.values() for name in node)
+
+
+def _cluster_resources() -> ClusterResources:
+    return ClusterResources(
+        total=ResourceProfile.from_ray_resources(ray.cluster_resources()),
+        available=ResourceProfile.from_ray_resources(ray.available_resources()),
+        nodes=tuple(
+            ResourceProfile.from_ray_resources(node["Resources"])
+            for node in sorted(
+                ray.nodes(),
+                key=lambda node: str(node["NodeID"]),
+            )
+            if node["Alive"]
+        ),
+        autoscaling=global_state.get_cluster_config() is not None,
+    )

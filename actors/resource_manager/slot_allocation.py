@@ -1,0 +1,382 @@
+"""Carries out the SlotManager's decisions and tells it how that went."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
+from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroup
+from flinkray.actors.resource_manager.members import Members
+from flinkray.actors.resource_manager.shortage_reporter import ShortageReporter
+from flinkray.actors.resource_manager.worker_launcher import WorkerEvents, WorkerLauncher
+from flinkray.actors.shared.tell import tell
+from flinkray.core import options
+from flinkray.core.config import Configuration
+from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.ids import (
+    AllocationID,
+    JobID,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+    WorkerGroupId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import RpcEndpoint, TimerHandle
+from flinkray.scheduler.reports.job_info import TaskExecutorInfo
+from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.resources.slot_manager_actions import (
+    AskWhetherReleasable,
+    CancelWorkerGroupRequest,
+    FreeInactiveSlots,
+    FreeSlot,
+    NotifyAllocationFailure,
+    ReleaseWorkerGroup,
+    RequestSlot,
+    SlotManagerAction,
+    StartTaskExecutor,
+    StartWorkerGroup,
+    StopTaskExecutor,
+)
+from flinkray.scheduler.shared.slots import (
+    ResourceRequirements,
+    ResourceShortage,
+    SlotReport,
+    WorkerLocation,
+)
+
+log = logging.getLogger(__name__)
+
+
+class SlotAllocation(WorkerEvents):
+    """The part of a ResourceManager between its members and its SlotManager.
+
+    Lives on the ResourceManager's main thread; every event is given to the SlotManager together
+    with the time, its actions are carried out in their order.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        resource_manager_id: ResourceManagerId,
+        members: Members,
+        driver: ResourceManagerDriver,
+        configuration: Configuration,
+        forget_task_executor: Callable[[ResourceID], object],
+    ) -> None:
+        """*forget_task_executor* ends the registration of one that is about to be ended."""
+        self._endpoint = endpoint
+        self._resource_manager_id = resource_manager_id
+        self._members = members
+        self._forget_task_executor = forget_task_executor
+        self._slots_per_shared_worker = configuration.get(options.NUMBER_OF_TASK_SLOTS)
+        self._check_delay = configuration.get(options.REQUIREMENT_CHECK_DELAY)
+        self._slot_manager = SlotManager(_settings(configuration))
+        self._launcher = WorkerLauncher(endpoint, driver, self)
+        self._shortages = ShortageReporter(
+            endpoint,
+            self._slot_manager,
+            driver,
+            self._launcher,
+            jobs=lambda: members.job_masters,
+            notify=self._notify_not_enough_resources,
+            delay=configuration.get(options.PENDING_REPORT_DELAY),
+        )
+        self._declared: dict[JobID, ResourceRequirements] = {}
+        """Declarations that the SlotManager has not seen yet."""
+        self._check: TimerHandle | None = None
+        self._check_due: float | None = None
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def declare(self, requirements: ResourceRequirements) -> None:
+        """What a job wants from now on; looked at a little later, with what others declare."""
+        if not self._declared:
+            self._endpoint.schedule_run_async(self._check_delay, self._check_requirements)
+        self._declared[requirements.job_id] = requirements
+
+    def _check_requirements(self) -> None:
+        declared, self._declared = self._declared, {}
+        if declared:
+            self._carry_out(self._slot_manager.set_all_requirements(declared.values(), self._now()))
+
+    def start_up(self, period: float | None) -> None:
+        """For *period* seconds nothing counts as impossible; None: never does (RM-09)."""
+        self._slot_manager.set_fail_unfulfillable(period == 0)
+        if period:
+            self._endpoint.schedule_run_async(period, self._started_up)
+
+    def _started_up(self) -> None:
+        self._slot_manager.set_fail_unfulfillable(True)
+        self._shortages.slots_changed()
+
+    def job_master_gone(self, job_id: JobID, reason: str) -> None:
+        """Its requirements are void; the job's workers wait a while for the next master.
+
+        Its TaskExecutors are told, in case they were asked for a slot on its behalf while it died.
+        """
+        for resource_id in self._slot_manager.task_executors_of(job_id):
+            worker = self._members.task_executors.get(resource_id)
+            if worker is not None:
+                goodbye = worker.gateway.disconnect_job_master(job_id, reason)
+                tell(self._endpoint, goodbye, resource_id)
+        self.job_master_deaf(job_id)
+
+    def job_master_deaf(self, job_id: JobID) -> None:
+        """It may live, and register again: what it has stays, but nothing more is given."""
+        self._forget_declaration(job_id)
+        self._carry_out(self._slot_manager.clear_requirements(job_id, False, self._now()))
+
+    async def release_job(self, job_id: JobID) -> None:
+        """The job has ended; returns when its worker groups are gone."""
+        self._forget_declaration(job_id)
+        self._carry_out(self._slot_manager.clear_requirements(job_id, True, self._now()))
+        await self._launcher.released(job_id)
+
+    def _forget_declaration(self, job_id: JobID) -> None:
+        self._declared.pop(job_id, None)
+        self._shortages.forget(job_id)
+
+    async def release_all(self, reason: str) -> None:
+        """Returns when there is no worker group any more."""
+        self._declared.clear()
+        self._carry_out(self._slot_manager.shut_down(reason))
+        await self._launcher.all_released()
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def recover(self, group: WorkerGroup, live_bundles: tuple[int, ...]) -> None:
+        """A group that an earlier ResourceManager left, and where in it TaskExecutors live."""
+        log.info("worker group %s is taken over, TaskExecutors in %s", group.name, live_bundles)
+        self._launcher.adopt(group)
+        slots = 1 if group.job_id is not None else self._slots_per_shared_worker
+        self._carry_out(
+            self._slot_manager.recover_worker_group(
+                group.group_id, group.bundles, slots, group.job_id, live_bundles, self._now()
+            )
+        )
+
+    def add_task_executor(
+        self, location: WorkerLocation, total_profile: ResourceProfile, report: SlotReport
+    ) -> None:
+        """It has registered and sent its first report."""
+        self._launcher.task_executor_registered(location.worker_group, location.bundle_index)
+        self._carry_out(
+            self._slot_manager.register_task_executor(location, total_profile, report, self._now())
+        )
+
+    def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
+        """A later report."""
+        self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
+
+    def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
+        self._check_requirements()  # who gives a slot back may have declared so a moment before
+        self._carry_out(self._slot_manager.slot_freed(slot_id, allocation_id, self._now()))
+
+    def task_executor_lost(self, resource_id: ResourceID, cause: str) -> None:
+        self._carry_out(self._slot_manager.task_executor_lost(resource_id, cause, self._now()))
+
+    def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
+        """Nothing more is given from there for a while."""
+        for node in nodes:
+            log.warning("node %s is blocked for %g s: %s", node.node_id, node.duration, node.cause)
+        self._carry_out(self._slot_manager.block_nodes(nodes, self._now()))
+
+    def unblock_node(self, node_id: str) -> None:
+        """Idempotent."""
+        self._carry_out(self._slot_manager.unblock_node(node_id, self._now()))
+
+    def blocked_nodes(self) -> tuple[BlockedNode, ...]:
+        return self._slot_manager.blocked_nodes()
+
+    def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
+        """Those that have sent a slot report."""
+        return self._slot_manager.task_executors()
+
+    # --- the SlotManager's decisions --------------------------------------------------------------
+
+    def _carry_out(self, actions: Iterable[SlotManagerAction]) -> None:
+        requests: dict[tuple[ResourceID, JobID], list[RequestSlot]] = {}
+        for action in actions:
+            match action:
+                case StartWorkerGroup():
+                    self._launcher.start_group(action)
+                case CancelWorkerGroupRequest():
+                    self._launcher.cancel_group(action.request_number)
+                case ReleaseWorkerGroup():
+                    self._release_worker_group(action)
+                case AskWhetherReleasable():
+                    self._endpoint.create_task(
+                        self._ask_whether_releasable(action), f"release {action.group_id}?"
+                    )
+                case StartTaskExecutor():
+                    self._launcher.start_task_executor(action)
+                case StopTaskExecutor():
+                    self._forget_task_executor(action.resource_id)
+                    self._launcher.stop_task_executor(action.resource_id)
+                case RequestSlot():
+                    requests.setdefault((action.resource_id, action.job_id), []).append(action)
+                case FreeSlot():
+                    self._free_slot(action)
+                case FreeInactiveSlots(resource_id, job_id, reason):
+                    worker = self._members.task_executors.get(resource_id)
+                    if worker is not None:
+                        free = worker.gateway.free_inactive_slots(job_id, reason)
+                        tell(self._endpoint, free, resource_id)
+                case NotifyAllocationFailure():
+                    self._notify_allocation_failure(action)
+        for (resource_id, job_id), of_both in requests.items():
+            self._endpoint.create_task(
+                self._request_slots(resource_id, job_id, of_both),
+                f"request {len(of_both)} slots of {resource_id}",
+            )
+        self._schedule_check()
+        self._shortages.slots_changed()
+
+    def _schedule_check(self) -> None:
+        due = self._slot_manager.next_check_time()
+        if due == self._check_due:
+            return
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+        self._check_due = due
+        if due is not None:
+            delay = max(0.0, due - self._now())
+            self._check = self._endpoint.schedule_run_async(delay, self._check_is_due)
+
+    def _check_is_due(self) -> None:
+        self._check = self._check_due = None
+        self._carry_out(self._slot_manager.check(self._now()))
+
+    def _release_worker_group(self, action: ReleaseWorkerGroup) -> None:
+        log.info("worker group %s is being released: %s", action.group_id, action.reason)
+        for resource_id in action.task_executors:
+            self._forget_task_executor(resource_id)
+        self._launcher.release_group(action.group_id)
+
+    async def _ask_whether_releasable(self, action: AskWhetherReleasable) -> None:
+        """One that cannot be asked stays: its death is told by other means."""
+        agreed = True
+        for resource_id in action.task_executors:
+            worker = self._members.task_executors.get(resource_id)
+            if worker is None:
+                return
+            try:
+                agreed &= await worker.gateway.can_be_released()
+            except RpcError as error:
+                log.info("%s does not say whether it can be released: %s", resource_id, error)
+                agreed = False
+        now = self._now()
+        self._carry_out(self._slot_manager.may_be_released(action.group_id, agreed, now))
+
+    async def _request_slots(
+        self, resource_id: ResourceID, job_id: JobID, requests: list[RequestSlot]
+    ) -> None:
+        """By one message; what becomes of one changes nothing for the others."""
+        worker = self._members.task_executors.get(resource_id)
+        job_master = self._members.job_masters.get(job_id)
+        wanted = tuple(
+            WantedSlot(one.slot_id.slot_index, one.allocation_id, one.profile) for one in requests
+        )
+        if worker is None or job_master is None:
+            cause = f"{resource_id} or the JobMaster of job {job_id} is gone"
+            answers = tuple(SlotAnswer(one.slot_id, cause) for one in requests)
+        else:
+            try:
+                answers = await worker.gateway.request_slots(
+                    wanted,
+                    job_id,
+                    requests[0].job_master_address,
+                    job_master.job_master_id,
+                    self._resource_manager_id,
+                )
+            except FlinkRayError as error:
+                answers = tuple(SlotAnswer(one.slot_id, str(error)) for one in requests)
+        now = self._now()
+        actions: list[SlotManagerAction] = []
+        for request, answer in zip(requests, answers, strict=True):
+            if answer.refusal is None:
+                actions += self._slot_manager.slot_request_succeeded(
+                    answer.slot_id, request.allocation_id, now
+                )
+            else:
+                log.info("slot %s could not be allocated: %s", request.slot_id, answer.refusal)
+                actions += self._slot_manager.slot_request_failed(
+                    request.slot_id, request.allocation_id, answer.refusal, now
+                )
+        self._carry_out(actions)
+
+    def _free_slot(self, action: FreeSlot) -> None:
+        worker = self._members.task_executors.get(action.slot_id.resource_id)
+        if worker is not None:
+            free = worker.gateway.free_slot(action.allocation_id, action.reason)
+            tell(self._endpoint, free, action.slot_id.resource_id)
+
+    def _notify_allocation_failure(self, action: NotifyAllocationFailure) -> None:
+        job_master = self._members.job_masters.get(action.job_id)
+        if job_master is not None:
+            fail = job_master.gateway.fail_slot(
+                action.resource_id, action.allocation_id, action.cause
+            )
+            tell(self._endpoint, fail, job_master.resource_id)
+
+    def _notify_not_enough_resources(
+        self, job_id: JobID, shortages: tuple[ResourceShortage, ...]
+    ) -> None:
+        job_master = self._members.job_masters.get(job_id)
+        if job_master is not None:
+            notify = job_master.gateway.notify_not_enough_resources(shortages)
+            tell(self._endpoint, notify, job_master.resource_id)
+
+    # --- what became of the launcher's work -------------------------------------------------------
+
+    def worker_group_started(self, request_number: int, group: WorkerGroup) -> None:
+        now = self._now()
+        self._carry_out(
+            self._slot_manager.worker_group_started(request_number, group.group_id, now)
+        )
+
+    def worker_group_failed(self, request_number: int, cause: str) -> None:
+        log.warning("a worker group could not be started: %s", cause)
+        self._carry_out(self._slot_manager.worker_group_failed(request_number, cause, self._now()))
+
+    def worker_group_lost(self, group_id: WorkerGroupId, cause: str) -> None:
+        log.warning("worker group %s is lost: %s", group_id, cause)
+        self._carry_out(self._slot_manager.worker_group_lost(group_id, cause, self._now()))
+
+    def task_executor_start_failed(
+        self, group_id: WorkerGroupId, bundle_index: int, cause: str
+    ) -> None:
+        log.warning("no TaskExecutor in bundle %d of %s: %s", bundle_index, group_id, cause)
+        now = self._now()
+        self._carry_out(
+            self._slot_manager.task_executor_start_failed(group_id, bundle_index, cause, now)
+        )
+
+    def _now(self) -> float:
+        return self._endpoint.clock.monotonic()
+
+
+def _settings(configuration: Configuration) -> SlotManagerSettings:
+    max_slots = configuration.get(options.MAX_SLOTS)
+    return SlotManagerSettings(
+        shared_worker_profile=ResourceProfile(
+            configuration.get(options.TASK_EXECUTOR_CPU_CORES),
+            configuration.get(options.TASK_EXECUTOR_MEMORY),
+        ),
+        shared_worker_slots=configuration.get(options.NUMBER_OF_TASK_SLOTS),
+        new_allocation_id=AllocationID.generate,
+        idle_timeout=configuration.get(options.TASK_EXECUTOR_IDLE_TIMEOUT),
+        slot_request_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
+        task_executor_start_timeout=configuration.get(options.WORKER_REGISTRATION_TIMEOUT),
+        previous_worker_timeout=configuration.get(options.PREVIOUS_WORKER_RECOVERY_TIMEOUT),
+        spread_out=configuration.get(options.LOAD_BALANCE_MODE) == "slots",
+        max_slots=max_slots if max_slots < options.UNLIMITED else None,
+        redundant_workers=configuration.get(options.REDUNDANT_WORKERS),
+        max_start_failures_per_minute=configuration.get(options.START_WORKER_MAX_FAILURE_RATE),
+        start_retry_interval=configuration.get(options.START_WORKER_RETRY_INTERVAL),
+    )

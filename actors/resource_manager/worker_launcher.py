@@ -1,0 +1,301 @@
+"""Carries out what the SlotManager decides about worker groups and TaskExecutor processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flinkray.actors.resource_manager.driver import (
+    ResourceManagerDriver,
+    WorkerGroup,
+    WorkerGroupLostError,
+    WorkerGroupRequest,
+)
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
+from flinkray.rpc import RpcEndpoint, TerminationWatch
+from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor, StartWorkerGroup
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT = 5.0
+"""Seconds that a TaskExecutor of a released group has to end its tasks; then the group is removed
+with all that is in it."""
+
+TASK_EXECUTOR_ENDPOINT = "taskexecutor"
+
+
+class TaskExecutorStartError(FlinkRayError):
+    """A TaskExecutor could not be started, or did not get as far as registering."""
+
+    retryable = True
+
+
+class WorkerEvents(ABC):
+    """Is told how the launcher's work went; called on the main thread."""
+
+    @abstractmethod
+    def worker_group_started(self, request_number: int, group: WorkerGroup) -> None: ...
+
+    @abstractmethod
+    def worker_group_failed(self, request_number: int, cause: str) -> None: ...
+
+    @abstractmethod
+    def worker_group_lost(self, group_id: WorkerGroupId, cause: str) -> None: ...
+
+    @abstractmethod
+    def task_executor_start_failed(
+        self, group_id: WorkerGroupId, bundle_index: int, cause: str
+    ) -> None:
+        """It was not started, or died before it registered."""
+
+
+@dataclass(slots=True)
+class _GroupRequest:
+    number: int
+    job_id: JobID | None
+    group: WorkerGroup | None = None
+    """None: the provider has not answered yet."""
+    cancelled: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class _Release:
+    job_id: JobID | None
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class _TaskExecutorStart:
+    task: asyncio.Task[None] | None = None
+    is_waiting_for_placement: bool = False
+    resource_id: ResourceID | None = None
+    watch: TerminationWatch | None = None
+
+    def give_up(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        if self.watch is not None:
+            self.watch.cancel()
+
+
+@dataclass(slots=True)
+class _StartedGroup:
+    group: WorkerGroup
+    starts: dict[int, _TaskExecutorStart] = field(default_factory=dict)
+    """By bundle: TaskExecutors that have not registered yet."""
+
+
+class WorkerLauncher:
+    """Lives on its endpoint's main thread.
+
+    A group that is being created when it is no longer wanted is removed as soon as the provider has
+    answered, so that none is left behind.
+    """
+
+    def __init__(
+        self, endpoint: RpcEndpoint, driver: ResourceManagerDriver, events: WorkerEvents
+    ) -> None:
+        self._endpoint = endpoint
+        self._driver = driver
+        self._events = events
+        self._requests: dict[int, _GroupRequest] = {}
+        self._groups: dict[WorkerGroupId, _StartedGroup] = {}
+        self._releases: dict[WorkerGroupId, _Release] = {}
+
+    # groups
+
+    def adopt(self, group: WorkerGroup) -> None:
+        """A group that an earlier ResourceManager has created."""
+        self._groups[group.group_id] = _StartedGroup(group)
+
+    def start_group(self, action: StartWorkerGroup) -> None:
+        request = _GroupRequest(action.request_number, action.job_id)
+        self._requests[request.number] = request
+        wanted = WorkerGroupRequest(action.job_id, action.bundles)
+        request.task = self._endpoint.create_task(
+            self._start_group(request, wanted), f"start worker group {request.number}"
+        )
+
+    async def _start_group(self, request: _GroupRequest, wanted: WorkerGroupRequest) -> None:
+        try:
+            group = request.group = await self._driver.create_worker_group(wanted)
+            if not request.cancelled:
+                await self._driver.wait_until_placed(group.group_id)
+        except FlinkRayError as error:
+            del self._requests[request.number]
+            if not request.cancelled:
+                self._events.worker_group_failed(request.number, str(error))
+            return
+        del self._requests[request.number]
+        if request.cancelled:
+            self._release(group.group_id, group.job_id)
+            return
+        log.info("worker group %s is placed", group.name)
+        self._groups[group.group_id] = _StartedGroup(group)
+        self._events.worker_group_started(request.number, group)
+
+    def cancel_group(self, request_number: int) -> None:
+        request = self._requests.get(request_number)
+        if request is None:
+            return
+        request.cancelled = True
+        if request.group is not None:
+            del self._requests[request_number]
+            if request.task is not None:
+                request.task.cancel()
+            self._release(request.group.group_id, request.job_id)
+
+    def release_group(self, group_id: WorkerGroupId) -> None:
+        """Idempotent; what is being started in the group is given up."""
+        started = self._groups.pop(group_id, None)
+        if started is not None:
+            for start in started.starts.values():
+                start.give_up()
+        if group_id not in self._releases:
+            self._release(group_id, started.group.job_id if started is not None else None)
+
+    def _release(self, group_id: WorkerGroupId, job_id: JobID | None) -> None:
+        task = self._endpoint.create_task(
+            self._release_group(group_id), f"release worker group {group_id}"
+        )
+        self._releases[group_id] = _Release(job_id, task)
+
+    async def _release_group(self, group_id: WorkerGroupId) -> None:
+        try:
+            occupied = await self._driver.occupied_bundles(group_id)
+            if occupied:
+                stops = [
+                    asyncio.ensure_future(self._stop_quietly(resource_id))
+                    for resource_id in occupied.values()
+                ]
+                _, late = await asyncio.wait(stops, timeout=STOP_TIMEOUT)
+                for stop in late:
+                    stop.cancel()
+            await self._driver.release_worker_group(group_id)
+            log.info("worker group %s is released", group_id)
+        except FlinkRayError as error:
+            log.warning("worker group %s could not be released: %s", group_id, error)
+        finally:
+            self._releases.pop(group_id, None)
+
+    async def _stop_quietly(self, resource_id: ResourceID) -> None:
+        try:
+            await self._driver.stop_task_executor(resource_id)
+        except FlinkRayError as error:
+            log.info("%s could not be stopped and is ended: %s", resource_id, error)
+
+    async def released(self, job_id: JobID) -> None:
+        """Return when no group of the job is being released any more."""
+        while tasks := self._going(lambda owner: owner == job_id):
+            await asyncio.wait(tasks)
+
+    async def all_released(self) -> None:
+        """Return when no group is being released any more."""
+        while tasks := self._going(lambda owner: True):
+            await asyncio.wait(tasks)
+
+    def _going(self, concerns: Callable[[JobID | None], bool]) -> list[asyncio.Task[None]]:
+        tasks = [release.task for release in self._releases.values() if concerns(release.job_id)]
+        tasks += [
+            request.task
+            for request in self._requests.values()
+            if request.cancelled and request.task is not None and concerns(request.job_id)
+        ]
+        return tasks
+
+    # TaskExecutors
+
+    def start_task_executor(self, action: StartTaskExecutor) -> None:
+        """Replaces what was being started, or still is, in that bundle."""
+        started = self._groups.get(action.group_id)
+        if started is None:
+            return
+        earlier = started.starts.pop(action.bundle_index, None)
+        if earlier is not None:
+            earlier.give_up()
+        start = started.starts[action.bundle_index] = _TaskExecutorStart()
+        start.task = self._endpoint.create_task(
+            self._start_task_executor(started, start, action),
+            f"start TaskExecutor in bundle {action.bundle_index} of {started.group.name}",
+        )
+
+    async def _start_task_executor(
+        self, started: _StartedGroup, start: _TaskExecutorStart, action: StartTaskExecutor
+    ) -> None:
+        group_id, bundle_index = action.group_id, action.bundle_index
+        try:
+            if action.delay > 0:
+                await asyncio.sleep(action.delay)
+            start.is_waiting_for_placement = True
+            await self._driver.wait_until_placed(group_id)
+            start.is_waiting_for_placement = False
+            present = (await self._driver.occupied_bundles(group_id)).get(bundle_index)
+            if started.starts.get(bundle_index) is not start:
+                return  # an earlier one that was given up has registered after all: it stays
+            if present is not None:
+                log.info("%s is replaced", present)
+                await self._driver.kill_task_executor(present)
+            start.resource_id = await self._spawn(started.group, action)
+        except WorkerGroupLostError as error:
+            if self._groups.pop(group_id, None) is not None:
+                self._events.worker_group_lost(group_id, str(error))
+            return
+        except FlinkRayError as error:
+            if started.starts.pop(bundle_index, None) is start:
+                self._events.task_executor_start_failed(group_id, bundle_index, str(error))
+            return
+        if started.starts.get(bundle_index) is not start:
+            return  # it has registered already
+
+        def ended(reason: str) -> None:
+            if started.starts.get(bundle_index) is start:
+                del started.starts[bundle_index]
+                self._events.task_executor_start_failed(group_id, bundle_index, reason)
+
+        start.watch = self._endpoint.watch(f"{start.resource_id}/{TASK_EXECUTOR_ENDPOINT}", ended)
+
+    async def _spawn(self, group: WorkerGroup, action: StartTaskExecutor) -> ResourceID:
+        try:
+            return await self._driver.start_task_executor(
+                group, action.bundle_index, action.number_of_slots
+            )
+        except Exception as error:  # whatever the new process raised while it started
+            raise TaskExecutorStartError(f"{type(error).__name__}: {error}") from error
+
+    def task_executor_registered(self, group_id: WorkerGroupId, bundle_index: int) -> None:
+        """From now on the ResourceManager itself watches it."""
+        started = self._groups.get(group_id)
+        start = started.starts.pop(bundle_index, None) if started is not None else None
+        if start is not None and start.watch is not None:
+            start.watch.cancel()
+
+    def stop_task_executor(self, resource_id: ResourceID) -> None:
+        self._endpoint.create_task(self._stop_quietly(resource_id), f"stop {resource_id}")
+
+    # why it takes so long
+
+    async def pending_groups(self) -> dict[int, str]:
+        """Request number -> the provider's text, of groups that are not placed."""
+        pending = {
+            request.number: request.group.group_id
+            for request in self._requests.values()
+            if request.group is not None and not request.cancelled
+        }
+        return {
+            number: await self._driver.describe_placement(group_id)
+            for number, group_id in pending.items()
+        }
+
+    async def groups_placed_anew(self) -> dict[WorkerGroupId, str]:
+        """The provider's text about started groups that lost a node and are not placed again."""
+        waiting = [
+            group_id
+            for group_id, started in self._groups.items()
+            if any(start.is_waiting_for_placement for start in started.starts.values())
+        ]
+        return {group_id: await self._driver.describe_placement(group_id) for group_id in waiting}

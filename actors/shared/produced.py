@@ -1,0 +1,47 @@
+"""The result partitions that a deployed task is going to produce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flinkray.actors.gateways.task_process import JobPartition
+from flinkray.core.ids import JobID
+from flinkray.scheduler.graph.distribution import number_of_subpartitions
+from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskDeployment, VertexInformation
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedPartition:
+    partition_id: JobPartition
+    subpartitions: int
+    """As many as its largest consumer reads; where a blocking result has several consumers, the
+    i-th reader of each reads subpartition i."""
+    is_pipelined: bool
+    total: int
+    """How many partitions the result has."""
+
+
+def produced_partitions(
+    job_id: JobID, vertex: VertexInformation, task: TaskDeployment
+) -> tuple[ProducedPartition, ...]:
+    """In the order of the vertex's results."""
+    subtask = task.subtask_index
+    return tuple(
+        ProducedPartition(
+            JobPartition(
+                job_id, ResultPartitionID(result.data_set_id, subtask, task.attempt_number)
+            ),
+            max(
+                (
+                    number_of_subpartitions(
+                        consumer.pattern, vertex.parallelism, consumer.parallelism, subtask
+                    )
+                    for consumer in result.consumers
+                ),
+                default=int(result.result_type.is_persistent),  # for who comes later
+            ),
+            result.result_type.is_pipelined,
+            vertex.parallelism,
+        )
+        for result in vertex.results
+    )

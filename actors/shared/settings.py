@@ -1,0 +1,75 @@
+"""The framework's settings, as the configuration has them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flinkray.core import options
+from flinkray.core.config import Configuration
+from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
+from flinkray.rpc.ray.dialler import TransportChoice
+from flinkray.scheduler.elastic.scaling import ScalingSettings
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart, RestartStrategy
+
+
+def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
+    """``rpc.*``, as far as they are set; to be called before anything is connected."""
+    if configuration.is_set(options.RPC_ASK_TIMEOUT):
+        rpc_service.ask_timeout = configuration.get(options.RPC_ASK_TIMEOUT)
+    if configuration.is_set(options.RPC_FRAME_SIZE):
+        rpc_service.max_frame_size = configuration.get(options.RPC_FRAME_SIZE)
+    if configuration.is_set(options.RPC_MAX_PENDING_CALLS):
+        rpc_service.max_pending_calls = configuration.get(options.RPC_MAX_PENDING_CALLS)
+    if configuration.is_set(options.RPC_MAX_PENDING_BYTES):
+        rpc_service.max_pending_bytes = configuration.get(options.RPC_MAX_PENDING_BYTES)
+    if configuration.is_set(options.RPC_METRICS_EXPORT_INTERVAL):
+        rpc_service.metrics_export_interval = configuration.get(options.RPC_METRICS_EXPORT_INTERVAL)
+    if isinstance(rpc_service, RayRpcService) and configuration.is_set(options.RPC_TRANSPORT):
+        transport: str = configuration.get(options.RPC_TRANSPORT)
+        rpc_service.transport = cast("TransportChoice", transport)
+
+
+def registration_settings(configuration: Configuration) -> RegistrationSettings:
+    """``cluster.registration.*``"""
+    return RegistrationSettings(
+        initial_timeout=configuration.get(options.REGISTRATION_INITIAL_TIMEOUT),
+        max_timeout=configuration.get(options.REGISTRATION_MAX_TIMEOUT),
+        error_delay=configuration.get(options.REGISTRATION_ERROR_DELAY),
+        refused_delay=configuration.get(options.REGISTRATION_REFUSED_DELAY),
+    )
+
+
+def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
+    """``restart-strategy.*``"""
+    if configuration.get(options.RESTART_STRATEGY) == "none":
+        return NoRestart()
+    return FixedDelayRestart(
+        configuration.get(options.RESTART_FIXED_DELAY_ATTEMPTS),
+        configuration.get(options.RESTART_FIXED_DELAY_DELAY),
+    )
+
+
+def scaling_settings(configuration: Configuration) -> ScalingSettings:
+    """``jobmanager.adaptive-scheduler.*``"""
+    return ScalingSettings(
+        resource_wait_timeout=configuration.get(options.ADAPTIVE_RESOURCE_WAIT_TIMEOUT),
+        resource_stabilization_timeout=configuration.get(
+            options.ADAPTIVE_RESOURCE_STABILIZATION_TIMEOUT
+        ),
+        scaling_interval_min=configuration.get(options.ADAPTIVE_SCALING_INTERVAL_MIN),
+    )
+
+
+def heartbeat_settings(configuration: Configuration) -> HeartbeatSettings:
+    """``heartbeat.*``
+
+    Raises:
+        ConfigurationError: the interval is not below the timeout.
+    """
+    return HeartbeatSettings(
+        interval=configuration.get(options.HEARTBEAT_INTERVAL),
+        timeout=configuration.get(options.HEARTBEAT_TIMEOUT),
+        failed_rpc_requests_until_unreachable=configuration.get(
+            options.HEARTBEAT_RPC_FAILURE_THRESHOLD
+        ),
+    )

@@ -1,0 +1,264 @@
+"""The SlotPool of a job: holds its slots, declares what it wants at the ResourceManager.
+
+It works for one JobMaster attempt: its token is that attempt's JobMasterId, and it ends itself,
+with all its slots given back, when that JobMaster is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from flinkray.actors.gateways import (
+    JobMasterGateway,
+    ResourceManagerGateway,
+    SlotPoolGateway,
+    TaskExecutorGateway,
+)
+from flinkray.actors.gateways.messages import SlotPoolArguments
+from flinkray.actors.shared.settings import apply_rpc_settings
+from flinkray.core.config import Configuration
+from flinkray.core.errors import FlinkRayError, RecipientUnreachableError, RpcError
+from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
+from flinkray.core.options import LOAD_BALANCE_MODE, SLOT_IDLE_TIMEOUT, SLOT_REQUEST_TIMEOUT
+from flinkray.rpc import FencedRpcEndpoint, RpcService
+from flinkray.rpc.mailbox import TimerHandle
+from flinkray.scheduler.shared.slots import (
+    AllocatedSlot,
+    ResourceRequirements,
+    ResourceShortage,
+    SlotOffer,
+    SlotOfferAnswer,
+    WorkerLocation,
+)
+from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
+from flinkray.scheduler.slots.slot_pool_actions import (
+    DeclareRequirements,
+    FreeSlot,
+    SlotPoolAction,
+    SlotsChanged,
+)
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotEvent,
+    SlotRequests,
+)
+
+log = logging.getLogger(__name__)
+
+_DECLARATION_RETRY_DELAY = 0.2
+"""Seconds until a declaration that failed is sent again (SP-27)."""
+_NEWS_PER_MESSAGE = 2000
+"""Slots and events in one message to the JobMaster: well below the frame size."""
+
+
+async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments) -> SlotPool:
+    """Factory of the SlotPool's process."""
+    apply_rpc_settings(rpc_service, Configuration(arguments.cluster.configuration))
+    job_master = await rpc_service.connect(
+        arguments.job_master_address, JobMasterGateway, arguments.job_master_id
+    )
+    return SlotPool(rpc_service, arguments, job_master)
+
+
+@dataclass(slots=True)
+class _News:
+    """One ``slots_changed``."""
+
+    gained: list[AllocatedSlot] = field(default_factory=list)
+    lost: list[AllocationID] = field(default_factory=list)
+    events: list[SlotEvent] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.gained) + len(self.lost) + len(self.events)
+
+
+class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
+    """See the module's docstring; the decisions are DeclarativeSlotPool's."""
+
+    def __init__(
+        self, rpc_service: RpcService, arguments: SlotPoolArguments, job_master: JobMasterGateway
+    ) -> None:
+        super().__init__(rpc_service, "slotpool", arguments.job_master_id)
+        configuration = Configuration(arguments.cluster.configuration)
+        self._job_id = arguments.job_id
+        self._job_master = job_master
+        self._number = arguments.number
+        self._news_sent = 0
+        self._pool = DeclarativeSlotPool(
+            arguments.job_id,
+            arguments.job_master_address,
+            idle_timeout=configuration.get(SLOT_IDLE_TIMEOUT),
+            request_timeout=configuration.get(SLOT_REQUEST_TIMEOUT),
+            spread_out=configuration.get(LOAD_BALANCE_MODE) == "slots",
+        )
+        self._resource_manager: tuple[str, ResourceManagerId] | None = None
+        self._declaration: asyncio.Task[None] | None = None
+        self._timer: TimerHandle | None = None
+        self._telling = asyncio.Lock()
+        """News must not overtake each other."""
+
+    async def on_start(self) -> None:
+        self.watch(self._job_master, self._job_master_terminated)
+
+    async def on_stop(self) -> None:
+        self._stop_declaring()
+        await self._free_all("the SlotPool stops")
+
+    def _job_master_terminated(self, reason: str) -> None:
+        log.warning(
+            "job %s: its JobMaster is gone (%s); giving back all slots", self._job_id, reason
+        )
+        self.close()
+
+    # --- requirements -----------------------------------------------------------------------------
+
+    async def connect_to_resource_manager(
+        self, address: str, resource_manager_id: ResourceManagerId
+    ) -> None:
+        self._resource_manager = (address, resource_manager_id)
+        self._declare()
+
+    async def disconnect_resource_manager(self) -> None:
+        self._resource_manager = None
+        self._stop_declaring()
+
+    async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
+        await self._carry_out(self._pool.set_requirements(requirements, self.clock.monotonic()))
+
+    async def request_slots(self, wanted: SlotRequests) -> None:
+        await self._carry_out(self._pool.request_slots(wanted, self.clock.monotonic()))
+
+    async def cancel_slot_requests(self, cancelled: CancelSlotRequests) -> None:
+        await self._carry_out(self._pool.cancel_requests(cancelled, self.clock.monotonic()))
+
+    async def return_slots(self, returned: ReturnSlots) -> None:
+        await self._carry_out(self._pool.return_slots(returned, self.clock.monotonic()))
+
+    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+        await self._carry_out(self._pool.not_enough_resources(shortages, self.clock.monotonic()))
+
+    async def set_job_restarting(self, restarting: bool) -> None:
+        self._pool.set_job_restarting(restarting)
+
+    def _declare(self) -> None:
+        """Send the requirements until they arrive, or newer ones or another ResourceManager take
+        their place."""
+        self._stop_declaring()
+        requirements = self._pool.requirements
+        if self._resource_manager is not None and requirements is not None:
+            address, token = self._resource_manager
+            self._declaration = self.create_task(
+                self._keep_declaring(address, token, requirements), name="declare requirements"
+            )
+
+    def _stop_declaring(self) -> None:
+        if self._declaration is not None:
+            self._declaration.cancel()
+            self._declaration = None
+
+    async def _keep_declaring(
+        self, address: str, token: ResourceManagerId, requirements: ResourceRequirements
+    ) -> None:
+        while True:
+            try:
+                manager = await self.connect(address, ResourceManagerGateway, token)
+                await manager.declare_required_resources(self.fencing_token, requirements)
+                return
+            except FlinkRayError as error:
+                log.info("job %s: declaring requirements failed: %s", self._job_id, error)
+            await asyncio.sleep(_DECLARATION_RETRY_DELAY)
+
+    # --- slots ------------------------------------------------------------------------------------
+
+    async def register_task_executor(self, location: WorkerLocation) -> None:
+        await self._carry_out(self._pool.register_task_executor(location, self.clock.monotonic()))
+
+    async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
+        now = self.clock.monotonic()
+        await self._carry_out(self._pool.release_task_executor(resource_id, reason, now))
+
+    async def offer_slots(
+        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
+    ) -> SlotOfferAnswer:
+        answer, actions = self._pool.offer_slots(resource_id, offers, self.clock.monotonic())
+        await self._carry_out(actions)
+        return answer
+
+    async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None:
+        now = self.clock.monotonic()
+        await self._carry_out(self._pool.fail_allocation(allocation_id, reason, now))
+
+    async def release_slots(self, allocations: tuple[AllocationID, ...], reason: str) -> None:
+        now = self.clock.monotonic()
+        await self._carry_out(self._pool.release_slots(allocations, reason, now))
+
+    async def close_pool(self, reason: str) -> None:
+        self._stop_declaring()
+        await self._free_all(reason)
+        self.close()
+
+    async def _free_all(self, reason: str) -> None:
+        frees = [a for a in self._pool.close(reason) if isinstance(a, FreeSlot)]
+        await asyncio.gather(*map(self._free, frees))
+
+    async def _carry_out(self, actions: list[SlotPoolAction]) -> None:
+        """Returns when the JobMaster has been told, in the order of the decisions."""
+        messages = [_News()]
+        for action in actions:
+            match action:
+                case DeclareRequirements():
+                    self._declare()
+                case FreeSlot():
+                    self.create_task(self._free(action), name=f"free {action.allocation_id}")
+                case SlotsChanged():
+                    messages[-1].gained += action.gained
+                    messages[-1].lost += action.lost
+                case _:
+                    messages[-1].events.append(action)
+            if messages[-1].size >= _NEWS_PER_MESSAGE:
+                messages.append(_News())
+        self._schedule_timer()
+        async with self._telling:
+            for message in messages:
+                if message.size:
+                    await self._tell_job_master(message)
+
+    async def request_heartbeat(self) -> int:
+        return self._news_sent
+
+    async def _tell_job_master(self, news: _News) -> None:
+        """What does not arrive is missed at the next one, or at a heartbeat."""
+        self._news_sent += 1
+        try:
+            await self._job_master.slots_changed(
+                self._number,
+                self._news_sent,
+                tuple(news.gained),
+                tuple(news.lost),
+                tuple(news.events),
+            )
+        except RecipientUnreachableError as error:
+            log.info("job %s: its JobMaster cannot be told of slots: %s", self._job_id, error)
+
+    async def _free(self, action: FreeSlot) -> None:
+        try:
+            executor = await self.connect(action.location.address, TaskExecutorGateway)
+            await executor.free_slot(action.allocation_id, action.reason)
+        except RpcError as error:  # the slot is forgotten all the same (SP-08)
+            log.info("slot %s could not be freed: %s", action.allocation_id, error)
+
+    def _schedule_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._pool.next_deadline()
+        if deadline is not None:
+            delay = max(0.0, deadline - self.clock.monotonic())
+            self._timer = self.schedule_run_async(delay, self._time_passed)
+
+    async def _time_passed(self) -> None:
+        await self._carry_out(self._pool.time_passed(self.clock.monotonic()))

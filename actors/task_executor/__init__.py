@@ -1,0 +1,1 @@
+"""The process that has slots: the TaskExecutor."""

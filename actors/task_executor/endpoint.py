@@ -1,0 +1,396 @@
+"""The TaskExecutor: has slots in a bundle of a worker group, and runs tasks in them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from flinkray.actors.gateways import TaskExecutorGateway
+from flinkray.actors.gateways.messages import (
+    AllocatedSlotReport,
+    RefusedTask,
+    SlotAnswer,
+    TaskExecutorHeartbeat,
+    TaskExecutorRegistration,
+    WantedSlot,
+)
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.gateways.task_process import ChannelPlaces, PartitionPlaces
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
+from flinkray.actors.shared.tell import tell
+from flinkray.actors.task_executor.host import TaskExecutorHost
+from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.actors.task_executor.python_tasks import PythonTasks
+from flinkray.actors.task_executor.resource_manager_registration import ResourceManagerRegistration
+from flinkray.actors.task_executor.running_tasks import RunningTasks
+from flinkray.actors.task_executor.slot_comparison import SlotComparison
+from flinkray.actors.task_executor.slot_offering import SlotOffering
+from flinkray.actors.task_executor.task_execution import TaskExecution
+from flinkray.actors.task_executor.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
+from flinkray.actors.task_executor.task_runners import TaskRunner, task_runners
+from flinkray.core import options
+from flinkray.core.errors import SlotAllocationError
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    IntermediateDataSetID,
+    JobID,
+    JobMasterId,
+    ResourceID,
+    ResourceManagerId,
+    SlotID,
+)
+from flinkray.rpc import (
+    RpcEndpoint,
+    RpcService,
+    TimerHandle,
+)
+from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import (
+    ResultPartitionID,
+    TaskDeploymentDescriptor,
+    TaskDeployments,
+    TaskExecutionState,
+)
+from flinkray.scheduler.task_slots.task_slot_table import (
+    CleanSlot,
+    EndTask,
+    SlotTableAction,
+    TaskSlotTable,
+)
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds that the slots have to become empty when the TaskExecutor stops."""
+
+
+async def create_task_executor(
+    rpc_service: RpcService, arguments: TaskExecutorArguments
+) -> TaskExecutor:
+    """Factory of the TaskExecutor's process."""
+    services = ClusterServices.create(rpc_service, arguments.cluster)
+    host = TaskExecutorHost.find(arguments.node)
+    runners = task_runners(rpc_service, host.session_directory)
+    return TaskExecutor(rpc_service, services, arguments, host, runners)
+
+
+class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
+    """A thin shell around its TaskSlotTable."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        services: ClusterServices,
+        arguments: TaskExecutorArguments,
+        host: TaskExecutorHost,
+        runners: Mapping[str, TaskRunner],
+        task_process_factory: str = TASK_PROCESS_FACTORY,
+    ) -> None:
+        super().__init__(rpc_service, "taskexecutor")
+        self._arguments = arguments
+        self._services = services
+        self._location = WorkerLocation(
+            resource_id=arguments.resource_id,
+            address=self.address,
+            node_id=host.node.node_id,
+            node_ip=host.node.node_ip,
+            pid=host.pid,
+            worker_group=arguments.worker_group,
+            bundle_index=arguments.bundle_index,
+        )
+        configuration = services.configuration
+        self._table = TaskSlotTable(
+            arguments.resource_id,
+            arguments.total_profile,
+            arguments.number_of_slots,
+            slot_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
+        )
+        slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
+        python = PythonTasks(
+            self,
+            lambda on_died: TaskProcesses(
+                self,
+                arguments,
+                slots_per_process=slots_per_process,
+                standbys=configuration.get(options.STANDBY_TASK_PROCESSES),
+                on_died=on_died,
+                factory=task_process_factory,
+            ),
+            cancellation_timeout=configuration.get(options.TASK_CANCELLATION_TIMEOUT),
+            on_states=lambda states: self._tasks.states_changed(states),
+        )
+        self._python = python
+        self._tasks = TaskExecution(
+            self,
+            self._table,
+            RunningTasks(self, runners, on_ended=lambda end: self._tasks.states_changed([end])),
+            python,
+            leaders=lambda: self._job_leaders,
+            carry_out=self._carry_out,
+        )
+        self._resource_manager = ResourceManagerRegistration(
+            self,
+            services,
+            TaskExecutorRegistration(
+                self._location, arguments.total_profile, arguments.number_of_slots
+            ),
+            slots=self._table.report,
+            partitions=python.results.report,
+        )
+        self._job_leaders = JobLeaderService(
+            self,
+            services.high_availability,
+            registration_settings(configuration),
+            heartbeat_settings(configuration),
+            location=self._location,
+            on_connected=lambda job_id: self._offers.offer(job_id),
+            on_lost=self._job_master_lost,
+            on_slot_report=self._compare_with_job_master,
+            heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
+        )
+        self._freed: dict[AllocationID, asyncio.Future[None]] = {}
+        """Completed when a slot that somebody waits for is free."""
+        self._offers = SlotOffering(
+            self, arguments.resource_id, self._table, self._job_leaders, self._carry_out
+        )
+        self._comparison = SlotComparison(self._table)
+        self._slot_timer: TimerHandle | None = None
+
+    @property
+    def location(self) -> WorkerLocation:
+        return self._location
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        if not self._arguments.is_dedicated:
+            self._python.processes.start_ahead(self._arguments.number_of_slots)
+        await self._resource_manager.start()
+
+    async def on_stop(self) -> None:
+        """End all tasks, then leave (TM-18)."""
+        self._carry_out(self._table.close("the TaskExecutor stops"))
+        if not self._table.is_empty:
+            freed = [
+                self._when_freed(allocation_id)
+                for job_id in self._table.jobs()
+                for allocation_id in self._table.allocations_of(job_id)
+            ]
+            _, late = await asyncio.wait(freed, timeout=CLOSE_TIMEOUT)
+            if late:
+                log.warning("%s stops with %d slots in use", self.address, len(late))
+        await self._resource_manager.stop()
+        await self._job_leaders.stop()
+        await self._services.high_availability.close()
+
+    # --- the ResourceManager ----------------------------------------------------------------------
+
+    async def disconnect_resource_manager(self, reason: str) -> None:
+        self._resource_manager.reconnect(reason)
+
+    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
+        self._resource_manager.heartbeat_requested(resource_id)
+
+    # --- slots ------------------------------------------------------------------------------------
+
+    async def request_slots(
+        self,
+        wanted: tuple[WantedSlot, ...],
+        job_id: JobID,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+    ) -> tuple[SlotAnswer, ...]:
+        self._resource_manager.check(resource_manager_id)
+        if not self._job_leaders.is_led_by(job_id, job_master_id):
+            reason = f"job {job_id} has a new JobMaster"
+            self._free_slots_of_job(job_id, reason)
+        answers = [self._allocate(one, job_id) for one in wanted]
+        self._schedule_slot_timeout()
+        if any(answer.refusal is None for answer in answers):
+            await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
+            self._offers.offer(job_id)
+        return tuple(answers)
+
+    def _allocate(self, wanted: WantedSlot, job_id: JobID) -> SlotAnswer:
+        index, now = wanted.slot_index, self.clock.monotonic()
+        try:
+            return SlotAnswer(
+                self._table.allocate_slot(index, job_id, wanted.allocation_id, wanted.profile, now)
+            )
+        except SlotAllocationError as error:
+            return SlotAnswer(SlotID(self._location.resource_id, index), str(error))
+
+    async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        self._carry_out(self._table.free_slot(allocation_id, reason))
+        if self._table.contains(allocation_id):
+            await asyncio.shield(self._when_freed(allocation_id))
+
+    async def free_inactive_slots(self, job_id: JobID, reason: str) -> None:
+        self._carry_out(self._table.free_inactive_slots_of_job(job_id, reason))
+
+    async def can_be_released(self) -> bool:
+        return self._table.is_empty and self._python.results.is_empty
+
+    async def release_cluster_partitions(
+        self, data_sets: tuple[IntermediateDataSetID, ...]
+    ) -> None:
+        self._python.results.release_data_sets(data_sets)
+
+    def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
+        return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
+
+    def _compare_with_job_master(self, report: AllocatedSlotReport) -> None:
+        """Slots must be the same on both sides (TM-16)."""
+        difference = self._comparison.compare(report)
+        master = self._job_leaders.job_master(report.job_id)
+        for allocation_id in difference.unknown_here:
+            if master is not None:
+                fail = master.fail_slot(
+                    self._location.resource_id, allocation_id, "its TaskExecutor does not know it"
+                )
+                tell(self, fail, f"JobMaster of job {report.job_id}")
+        for allocation_id in difference.unknown_there:
+            self._carry_out(self._table.free_slot(allocation_id, "its JobMaster does not know it"))
+
+    def _schedule_slot_timeout(self) -> None:
+        if self._slot_timer is not None:
+            self._slot_timer.cancel()
+            self._slot_timer = None
+        deadline = self._table.next_deadline()
+        if deadline is not None:
+            delay = max(0.0, deadline - self.clock.monotonic())
+            self._slot_timer = self.schedule_run_async(delay, self._free_timed_out_slots)
+
+    def _free_timed_out_slots(self) -> None:
+        self._carry_out(self._table.free_timed_out_slots(self.clock.monotonic()))
+
+    def _carry_out(self, actions: list[SlotTableAction]) -> None:
+        self._tasks.end([a.attempt_id for a in actions if isinstance(a, EndTask)])
+        for action in actions:
+            if isinstance(action, CleanSlot):
+                self.create_task(self._clean_slot(action), f"clean {action.slot_id}")
+        self._schedule_slot_timeout()
+
+    async def _clean_slot(self, action: CleanSlot) -> None:
+        job_id, allocation_id = action.job_id, action.allocation_id
+        await self._tasks.clean_up(allocation_id, job_id)
+        slot_id = self._table.slot_cleaned(allocation_id)
+        log.info("%s is free: %s", slot_id, action.reason)
+        freed = self._freed.pop(allocation_id, None)
+        if freed is not None:
+            freed.set_result(None)
+        if slot_id is not None:
+            self._resource_manager.slot_freed(slot_id, allocation_id)
+        await self._leave_unless_used(job_id)
+
+    async def _leave_unless_used(self, job_id: JobID) -> None:
+        """A job that has neither a slot nor a result here any more is forgotten (TM-14)."""
+        has_results = self._python.results.has_results_of(job_id)
+        if not self._table.allocations_of(job_id) and not has_results:
+            self._comparison.forget(job_id)
+            self._tasks.forget_job(job_id)
+            await self._job_leaders.remove_job(job_id)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def disconnect_job_master(self, job_id: JobID, reason: str) -> None:
+        self._job_master_lost(job_id, f"its JobMaster said goodbye: {reason}")
+
+    async def heartbeat_from_job_master(
+        self, resource_id: ResourceID, report: AllocatedSlotReport
+    ) -> None:
+        self._job_leaders.heartbeat_received(resource_id, report)
+
+    def _job_master_lost(self, job_id: JobID, reason: str) -> None:
+        log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
+        self._free_slots_of_job(job_id, reason)
+        self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
+
+    def _free_slots_of_job(self, job_id: JobID, reason: str) -> None:
+        """And with them what the job has produced (TM-28)."""
+        self._carry_out(self._table.free_slots_of_job(job_id, reason))
+        self._tasks.forget_job(job_id)
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def submit_task(
+        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
+    ) -> None:
+        self._tasks.submit(descriptor, job_master_id)
+
+    async def submit_tasks(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> tuple[RefusedTask, ...]:
+        return self._tasks.submit_all(deployments, job_master_id, blob_server)
+
+    async def cancel_task(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
+        self._tasks.cancel(attempt_id, job_master_id)
+
+    async def cancel_tasks(
+        self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
+    ) -> None:
+        self._tasks.cancel_all(attempts, job_master_id)
+
+    async def release_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        self._tasks.release_partitions(job_id, job_master_id, partitions)
+        await self._leave_unless_used(job_id)
+
+    async def promote_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        self._tasks.promote_partitions(job_id, job_master_id, partitions)
+        await self._leave_unless_used(job_id)
+
+    async def request_io_metrics(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> tuple[TaskIOMetrics, ...]:
+        return await self._tasks.io_metrics(job_id, job_master_id)
+
+    # from task processes, and from tasks elsewhere that read results
+
+    async def task_states_changed(
+        self, process_name: str, states: tuple[TaskExecutionState, ...]
+    ) -> None:
+        self._python.states_changed(process_name, states)
+
+    async def find_partitions(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> PartitionPlaces:
+        return self._python.results.find(job_id, data_set_id)
+
+    async def find_channels(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> ChannelPlaces:
+        return await self._python.results.find_channels(job_id, data_set_id)
+
+    # what tasks ask of their JobMaster
+
+    async def request_partition_state(
+        self, job_id: JobID, partition: ResultPartitionID
+    ) -> ExecutionState:
+        master = self._job_leaders.job_master(job_id)
+        if master is None:
+            raise TaskError(f"job {job_id} has no JobMaster here at present")
+        return await master.request_partition_state(partition)
+
+    async def request_next_input_split(
+        self, attempt_id: ExecutionAttemptID, number: int
+    ) -> InputSplit | None:
+        master = self._tasks.master_of(attempt_id)
+        return await master.request_next_input_split(attempt_id, number, self._location.node_ip)
+
+    async def update_global_aggregate(
+        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
+    ) -> bytes:
+        master = self._tasks.master_of(attempt_id)
+        return await master.update_global_aggregate(attempt_id, number, name, value, function)

@@ -1,0 +1,185 @@
+"""The JobMasters of the jobs that have slots in a TaskExecutor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.messages import (
+    AllocatedSlotReport,
+    TaskExecutorHeartbeat,
+    TaskExecutorToJobMasterRegistrationSuccess,
+)
+from flinkray.actors.shared.leader_connection import LeaderConnection
+from flinkray.actors.shared.tell import tell
+from flinkray.actors.task_executor.job_table import Job, JobTable
+from flinkray.core.ids import JobID, JobMasterId, ResourceID
+from flinkray.ha import HighAvailabilityServices
+from flinkray.rpc import (
+    HeartbeatManager,
+    HeartbeatSettings,
+    RegistrationRejection,
+    RegistrationSettings,
+    RpcEndpoint,
+)
+from flinkray.scheduler.shared.slots import WorkerLocation
+
+_LeaderConnection = LeaderConnection[JobMasterGateway, TaskExecutorToJobMasterRegistrationSuccess]
+
+
+@dataclass(slots=True)
+class _Following:
+    """What a job has for as long as it has slots here: who leads it, and the way there."""
+
+    job_master_id: JobMasterId
+    leader: _LeaderConnection
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """The connection of a job to its JobMaster."""
+
+    master: JobMasterGateway
+    resource_id: ResourceID
+
+
+_Job = Job[_Following, _Registered]
+
+
+class JobLeaderService:
+    """Keeps a TaskExecutor registered at the JobMaster of each of its jobs, with heartbeats.
+
+    Lives on the endpoint's main thread; so do the callbacks.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        high_availability: HighAvailabilityServices,
+        registration: RegistrationSettings,
+        heartbeat: HeartbeatSettings,
+        *,
+        location: WorkerLocation,
+        on_connected: Callable[[JobID], None],
+        on_lost: Callable[[JobID, str], None],
+        on_slot_report: Callable[[AllocatedSlotReport], None],
+        heartbeat_payload: Callable[[JobID], TaskExecutorHeartbeat],
+    ) -> None:
+        """*on_lost*: a JobMaster is gone, or does not know us (TM-17); its slots are of no use."""
+        self._endpoint = endpoint
+        self._high_availability = high_availability
+        self._registration = registration
+        self._location = location
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._heartbeat_payload = heartbeat_payload
+        self._jobs: JobTable[_Following, _Registered] = JobTable(lambda _: None)
+        self._heartbeats: HeartbeatManager[TaskExecutorHeartbeat, AllocatedSlotReport] = (
+            HeartbeatManager(
+                endpoint,
+                heartbeat,
+                payload=self._payload_for,
+                on_heartbeat=lambda _, report: on_slot_report(report),
+                on_timeout=lambda target: self._deaf(
+                    target, f"no heartbeat from it for {heartbeat.timeout:g} s"
+                ),
+                on_unreachable=lambda target: self._deaf(target, "it is unreachable"),
+            )
+        )
+
+    async def add_job(self, job_id: JobID, address: str, job_master_id: JobMasterId) -> None:
+        """Connect to the job's master; a master of another session is left first (TM-15)."""
+        known = self._jobs.get(job_id)
+        if known is not None:
+            if known.services.job_master_id == job_master_id:
+                return
+            await self.remove_job(job_id)
+        leader: _LeaderConnection = LeaderConnection(
+            self._endpoint,
+            target_name=f"JobMaster of job {job_id}",
+            gateway=JobMasterGateway,
+            token_type=JobMasterId,
+            register=lambda master: master.register_task_executor(job_id, self._location),
+            on_connected=lambda master, success: self._connected(
+                job, master, success.job_master_resource_id
+            ),
+            on_lost=lambda reason: self._lost(job, reason),
+            on_rejection=lambda rejection: self._rejected(job, rejection),
+            settings=self._registration,
+        )
+        job = self._jobs.get_or_create(job_id, lambda: _Following(job_master_id, leader))
+        await leader.start(
+            self._high_availability.get_job_master_leader_retriever(
+                job_id, address, job_master_id.leader_session()
+            )
+        )
+
+    async def remove_job(self, job_id: JobID) -> None:
+        """Nothing of the job is here any more (TM-14).  Idempotent."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            leader = job.services.leader
+            self._disconnect(job)
+            self._jobs.remove(job_id)
+            await leader.stop()
+
+    async def stop(self) -> None:
+        """Leave all JobMasters."""
+        for job in self._jobs:
+            await self.remove_job(job.job_id)
+        self._heartbeats.stop()
+
+    def job_master(self, job_id: JobID) -> JobMasterGateway | None:
+        """The job's master, while registered there."""
+        job = self._jobs.get(job_id)
+        return None if job is None else job.services.leader.target_gateway
+
+    def is_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and job.services.job_master_id == job_master_id
+
+    def heartbeat_received(self, resource_id: ResourceID, report: AllocatedSlotReport) -> None:
+        self._heartbeats.request_heartbeat(resource_id, report)
+
+    def _connected(self, job: _Job, master: JobMasterGateway, resource_id: ResourceID) -> None:
+        self._disconnect(job)
+        job.connect(_Registered(master, resource_id))
+        self._heartbeats.monitor_target(
+            resource_id,
+            lambda payload: master.heartbeat_from_task_executor(
+                self._location.resource_id, payload
+            ),
+        )
+        self._on_connected(job.job_id)
+
+    def _lost(self, job: _Job, reason: str) -> None:
+        if self._jobs.get(job.job_id) is job:
+            self._disconnect(job)
+            self._on_lost(job.job_id, reason)
+
+    def _rejected(self, job: _Job, rejection: RegistrationRejection) -> None:
+        self._lost(job, f"it rejected the registration: {rejection.reason}")
+
+    def _deaf(self, resource_id: ResourceID, reason: str) -> None:
+        """Tell it, should it hear, and register anew (TM-05)."""
+        job = self._job_at(resource_id)
+        if job is not None:
+            goodbye = job.connection.master.disconnect_task_executor(
+                self._location.resource_id, reason
+            )
+            tell(self._endpoint, goodbye, resource_id)
+            job.services.leader.reconnect(reason)
+
+    def _disconnect(self, job: _Job) -> None:
+        if job.is_connected:
+            self._heartbeats.unmonitor_target(job.disconnect().resource_id)
+
+    def _payload_for(self, resource_id: ResourceID) -> TaskExecutorHeartbeat:
+        job = self._job_at(resource_id)
+        return TaskExecutorHeartbeat(()) if job is None else self._heartbeat_payload(job.job_id)
+
+    def _job_at(self, resource_id: ResourceID) -> _Job | None:
+        """The job whose registered JobMaster that is."""
+        at = (job for job in self._jobs if job.is_connected)
+        return next((job for job in at if job.connection.resource_id == resource_id), None)

@@ -1,0 +1,228 @@
+"""The Python tasks of a TaskExecutor, which run in its task processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from flinkray.actors.shared.deployed_parts import DeployedParts
+from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
+from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
+from flinkray.actors.task_executor.task_results import TaskResults
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import (
+    TaskDeployment,
+    TaskDeployments,
+    TaskExecutionState,
+    VertexInformation,
+    attempt_of,
+)
+
+
+@dataclass(slots=True)
+class _Task:
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    place: TaskProcessPlace
+    produced: tuple[ProducedPartition, ...]
+    is_cancelling: bool = False
+
+
+class PythonTasks:
+    """Lives on the main thread of its TaskExecutor.
+
+    Unpickles nothing and waits for no task: it knows what runs in which process, and where the
+    results are.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        new_processes: Callable[[Callable[[TaskProcessPlace, str], None]], TaskProcesses],
+        *,
+        cancellation_timeout: float,
+        on_states: Callable[[list[TaskExecutionState]], None],
+    ) -> None:
+        """*new_processes* is given what is to be called for each process that died.  *on_states*:
+        tasks have these states now, their final one last and once."""
+        self._endpoint = endpoint
+        self.processes = new_processes(self._process_died)
+        self.results = TaskResults(self.processes)
+        self._cancellation_timeout = cancellation_timeout
+        self._on_states = on_states
+        self._parts = DeployedParts()
+        self._tasks: dict[ExecutionAttemptID, _Task] = {}
+        self._places: dict[AllocationID, TaskProcessPlace] = {}
+        """Of slots in which Python tasks have run."""
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    def add_parts(self, deployments: TaskDeployments) -> None:
+        """Keep what came with a message, also if none of its tasks can be run."""
+        self._parts.add(deployments)
+
+    def attempt_of(
+        self, job_id: JobID, task: TaskDeployment
+    ) -> tuple[ExecutionAttemptID, VertexInformation]:
+        """Raises TaskError when something that the task refers to is not here."""
+        vertex = self._parts.vertex(job_id, task)
+        self._parts.inputs(job_id, task)
+        return attempt_of(vertex, task), vertex
+
+    def start(
+        self,
+        deployments: TaskDeployments,
+        tasks: Iterable[tuple[TaskDeployment, int]],
+        job_master_id: JobMasterId,
+        blob_server: str | None,
+    ) -> None:
+        """Run tasks of a message, each with the index of its slot: one message per process."""
+        by_place: dict[int, tuple[TaskProcessPlace, list[TaskDeployment]]] = {}
+        for task, slot_index in tasks:
+            place = self.processes.place_of(slot_index)
+            by_place.setdefault(place.number, (place, []))[1].append(task)
+            self._add(deployments.job_id, task, place)
+        for place, of_place in by_place.values():
+            self._send(place, deployments, tuple(of_place), job_master_id, blob_server)
+
+    def _add(self, job_id: JobID, task: TaskDeployment, place: TaskProcessPlace) -> None:
+        attempt_id, vertex = self.attempt_of(job_id, task)
+        produced = produced_partitions(job_id, vertex, task)
+        self._tasks[attempt_id] = _Task(job_id, attempt_id, place, produced)
+        self._places[task.allocation_id] = place
+        self.results.begun(produced, place)
+
+    def _send(
+        self,
+        place: TaskProcessPlace,
+        deployments: TaskDeployments,
+        tasks: tuple[TaskDeployment, ...],
+        job_master_id: JobMasterId,
+        blob_server: str | None,
+    ) -> None:
+        job_id = deployments.job_id
+        keys = {deployments.job}
+        for task in tasks:
+            keys.update((task.vertex, *task.inputs))
+        parts = tuple(self._parts.part(job_id, key) for key in sorted(keys))
+        attempts = [self.attempt_of(job_id, task)[0] for task in tasks]
+        self.processes.run_tasks(
+            place,
+            TaskDeployments(job_id, deployments.job, parts, tasks),
+            job_master_id,
+            blob_server,
+            lambda cause: self._failed(attempts, cause),
+        )
+
+    def cancel(self, attempts: Iterable[ExecutionAttemptID]) -> None:
+        """Idempotent, also for tasks that have ended: one message per process."""
+        by_place: dict[int, tuple[TaskProcessPlace, list[_Task]]] = {}
+        for attempt_id in attempts:
+            task = self._tasks.get(attempt_id)
+            if task is not None and not task.is_cancelling:
+                task.is_cancelling = True
+                by_place.setdefault(task.place.number, (task.place, []))[1].append(task)
+        for place, of_place in by_place.values():
+            self.processes.cancel_tasks(place, tuple(task.attempt_id for task in of_place))
+            self._endpoint.schedule_run_async(
+                self._cancellation_timeout, partial(self._end_by_force, of_place)
+            )
+
+    def _end_by_force(self, tasks: list[_Task]) -> None:
+        """Those of these that still run do not react to being cancelled.  Another task may have
+        the attempt's id by now: a later JobMaster counts attempts anew."""
+        for task in tasks:
+            if self._tasks.get(task.attempt_id) is task:
+                self.processes.kill(
+                    task.place,
+                    f"{task.place} was killed: its task {task.attempt_id} did not end within "
+                    f"{self._cancellation_timeout:g} s after it was cancelled",
+                )
+
+    def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
+        """End a task as failed."""
+        task = self._tasks.get(attempt_id)
+        if task is not None:
+            self.processes.tell(task.place, lambda process: process.fail_task(attempt_id, cause))
+
+    def job_of(self, attempt_id: ExecutionAttemptID) -> JobID | None:
+        """None: no such task runs."""
+        task = self._tasks.get(attempt_id)
+        return None if task is None else task.job_id
+
+    def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
+        """The attempts of a job that run."""
+        return tuple(t.attempt_id for t in self._tasks.values() if t.job_id == job_id)
+
+    async def io_metrics(
+        self, job_id: JobID, attempts: Iterable[ExecutionAttemptID]
+    ) -> tuple[TaskIOMetrics, ...]:
+        """What these stream tasks of a job have read and written, as far as their processes answer:
+        one message for each."""
+        wanted = dict.fromkeys(attempts)
+        tasks = (self._tasks.get(attempt_id) for attempt_id in wanted)
+        places = {task.place.number: task.place for task in tasks if task is not None}
+        ask = self.processes.io_metrics_at
+        answers = await asyncio.gather(*(ask(place, job_id) for place in places.values()))
+        return tuple(one for answer in answers for one in answer if one.attempt_id in wanted)
+
+    # --- what becomes of them ---------------------------------------------------------------------
+
+    def states_changed(self, process_name: str, states: tuple[TaskExecutionState, ...]) -> None:
+        """From a task process; what a dead one has said before it died may come late."""
+        news = []
+        for state in states:
+            task = self._tasks.get(state.attempt_id)
+            if task is not None and task.place.process_name == process_name:
+                news.append(state)
+                if state.state.is_terminal:
+                    self._ended(task, is_finished=state.state is ExecutionState.FINISHED)
+        if news:
+            self._on_states(news)
+
+    def _ended(self, task: _Task, *, is_finished: bool) -> None:
+        del self._tasks[task.attempt_id]
+        self.results.ended(task.produced, is_finished=is_finished)
+
+    def _process_died(self, place: TaskProcessPlace, cause: str) -> None:
+        self.results.process_died(place)
+        self._failed([t.attempt_id for t in self._tasks.values() if t.place is place], cause)
+
+    def _failed(self, attempts: Iterable[ExecutionAttemptID], cause: str) -> None:
+        news = []
+        for attempt_id in attempts:
+            task = self._tasks.get(attempt_id)
+            if task is not None:
+                self._ended(task, is_finished=False)
+                news.append(
+                    TaskExecutionState(task.job_id, attempt_id, ExecutionState.FAILED, cause)
+                )
+        if news:
+            self._on_states(news)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
+        """No task runs in the slot any more: what they have loaded is forgotten.  A process that
+        does not do that is replaced."""
+        place = self._places.pop(allocation_id, None)
+        if place is None or place.gateway is None:
+            return
+        name = place.process_name
+        try:
+            await place.gateway.free_slot(allocation_id, job_id)
+        except FlinkRayError as error:
+            if place.process_name == name:
+                self.processes.kill(place, f"{place} did not free a slot and was killed: {error}")
+
+    def forget_job(self, job_id: JobID) -> None:
+        """Its JobMaster is gone, or it has nothing here any more."""
+        self.results.job_gone(job_id)
+        self._parts.forget(job_id)
+        self.processes.forget_job(job_id)

@@ -1,0 +1,156 @@
+"""A TaskExecutor's registration at the ResourceManager: kept, with heartbeats, or fatal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from flinkray.actors.gateways import ResourceManagerGateway
+from flinkray.actors.gateways.messages import (
+    TaskExecutorRegistration,
+    TaskExecutorRegistrationSuccess,
+)
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leader_connection import LeaderConnection
+from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
+from flinkray.actors.shared.tell import tell
+from flinkray.actors.task_executor.registration_timeout import RegistrationTimeout
+from flinkray.core import options
+from flinkray.core.errors import FlinkRayError, RpcError, SlotAllocationError
+from flinkray.core.ids import AllocationID, InstanceID, ResourceID, ResourceManagerId, SlotID
+from flinkray.rpc import HeartbeatManager, RegistrationRejection, RpcEndpoint
+from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
+from flinkray.scheduler.shared.slots import SlotReport
+
+log = logging.getLogger(__name__)
+
+
+class ResourceManagerRegistration:
+    """Lives on the TaskExecutor's main thread; so do the callbacks."""
+
+    def __init__(
+        self,
+        task_executor: RpcEndpoint,
+        services: ClusterServices,
+        registration: TaskExecutorRegistration,
+        *,
+        slots: Callable[[], SlotReport],
+        partitions: Callable[[], tuple[ClusterPartitionReport, ...]],
+    ) -> None:
+        """*slots* and *partitions* are what heartbeats report."""
+        configuration = services.configuration
+        self._task_executor = task_executor
+        self._services = services
+        self._resource_id = registration.location.resource_id
+        self._slots = slots
+        self._partitions = partitions
+        self._timeout = RegistrationTimeout(
+            task_executor, configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT)
+        )
+        self._leader: LeaderConnection[ResourceManagerGateway, TaskExecutorRegistrationSuccess] = (
+            LeaderConnection(
+                task_executor,
+                target_name="ResourceManager",
+                gateway=ResourceManagerGateway,
+                token_type=ResourceManagerId,
+                register=lambda manager: manager.register_task_executor(registration),
+                on_connected=self._connected,
+                on_lost=self._lost,
+                on_rejection=self._rejected,
+                settings=registration_settings(configuration),
+            )
+        )
+        self._instance_id: InstanceID | None = None
+        """Of the registration at the present ResourceManager."""
+        self._target: ResourceID | None = None
+        heartbeat = heartbeat_settings(configuration)
+        silence = f"no heartbeat from it for {heartbeat.timeout:g} s"
+        self._heartbeats: HeartbeatManager[SlotReport, None] = HeartbeatManager(
+            task_executor,
+            heartbeat,
+            payload=lambda _: slots(),
+            on_timeout=lambda _: self._deaf(silence),
+            on_unreachable=lambda _: self._deaf("it is unreachable"),
+        )
+
+    async def start(self) -> None:
+        """Begin to register; not to succeed in time is fatal (TM-07)."""
+        self._timeout.start()
+        retriever = self._services.high_availability.get_resource_manager_leader_retriever()
+        await self._leader.start(retriever)
+
+    async def stop(self) -> None:
+        """Say goodbye, and follow it no more."""
+        manager = self._leader.target_gateway
+        if manager is not None:
+            try:
+                await manager.disconnect_task_executor(self._resource_id, "it stops")
+            except RpcError as error:
+                log.info("no goodbye to the ResourceManager: %s", error)
+        await self._leader.stop()
+        self._heartbeats.stop()
+
+    def check(self, resource_manager_id: ResourceManagerId) -> None:
+        """Refuse requests for slots of one at which this TaskExecutor is not registered (TM-08).
+
+        Raises:
+            SlotAllocationError.
+        """
+        manager = self._leader.target_gateway
+        if manager is None or manager.fencing_token != resource_manager_id:
+            raise SlotAllocationError(
+                f"no slot is given: {self._resource_id} is not registered at the ResourceManager "
+                f"{resource_manager_id}"
+            )
+
+    def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
+        """Tell it, if there is one; another hears of it by the slot report."""
+        manager = self._leader.target_gateway
+        if manager is not None and self._instance_id is not None:
+            news = manager.notify_slot_available(self._instance_id, slot_id, allocation_id)
+            tell(self._task_executor, news, "ResourceManager")
+
+    def heartbeat_requested(self, resource_manager: ResourceID) -> None:
+        """It has asked for one."""
+        self._heartbeats.request_heartbeat(resource_manager, None)
+
+    def reconnect(self, reason: str) -> None:
+        """It has forgotten us."""
+        self._leader.reconnect(reason)
+
+    async def _connected(
+        self, manager: ResourceManagerGateway, success: TaskExecutorRegistrationSuccess
+    ) -> None:
+        self._timeout.stop()
+        self._instance_id = success.instance_id
+        self._target = success.resource_manager_resource_id
+        self._heartbeats.monitor_target(
+            self._target,
+            lambda report: manager.heartbeat_from_task_executor(
+                self._resource_id, report, self._partitions()
+            ),
+        )
+        try:
+            await manager.send_slot_report(self._resource_id, success.instance_id, self._slots())
+        except FlinkRayError as error:
+            if self._instance_id == success.instance_id:
+                self._leader.reconnect(f"it did not take the slot report: {error}")
+
+    def _lost(self, reason: str) -> None:
+        self._instance_id = None
+        if self._target is not None:
+            self._heartbeats.unmonitor_target(self._target)
+            self._target = None
+        self._timeout.start()
+
+    def _deaf(self, reason: str) -> None:
+        """Tell it, should it hear, and register anew (TM-04)."""
+        manager = self._leader.target_gateway
+        if manager is not None:
+            goodbye = manager.disconnect_task_executor(self._resource_id, reason)
+            tell(self._task_executor, goodbye, "ResourceManager")
+        self._leader.reconnect(reason)
+
+    def _rejected(self, rejection: RegistrationRejection) -> None:
+        log.info("%s is not wanted any more: %s", self._task_executor.address, rejection.reason)
+        self._task_executor.close()

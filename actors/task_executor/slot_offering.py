@@ -1,0 +1,62 @@
+"""Offers a TaskExecutor's slots to the JobMasters of their jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID, ResourceID
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction, TaskSlotTable
+
+log = logging.getLogger(__name__)
+
+OFFER_RETRY_DELAY = 0.2
+"""Seconds until slots are offered again that the JobMaster could not take."""
+
+
+class SlotOffering:
+    """One offer at a time for each job; lives on the endpoint's main thread."""
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        resource_id: ResourceID,
+        table: TaskSlotTable,
+        job_leaders: JobLeaderService,
+        carry_out: Callable[[list[SlotTableAction]], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._resource_id = resource_id
+        self._table = table
+        self._job_leaders = job_leaders
+        self._carry_out = carry_out
+        self._offering: set[JobID] = set()
+
+    def offer(self, job_id: JobID) -> None:
+        """Offer what the job has here and does not use, if its JobMaster is known."""
+        if job_id not in self._offering and self._job_leaders.job_master(job_id) is not None:
+            self._offering.add(job_id)
+            self._endpoint.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")
+
+    async def _keep_offering(self, job_id: JobID) -> None:
+        """Offer what is not active until the JobMaster has answered (TM-13) or is lost."""
+        try:
+            while True:
+                master = self._job_leaders.job_master(job_id)
+                offering = self._table.offer_slots(job_id)
+                if master is None or offering is None:
+                    return
+                try:
+                    answer = await master.offer_slots(self._resource_id, offering.offers)
+                except FlinkRayError as error:
+                    log.info("job %s did not take its slots yet: %s", job_id, error)
+                    await asyncio.sleep(OFFER_RETRY_DELAY)
+                    continue
+                now = self._endpoint.clock.monotonic()
+                self._carry_out(self._table.offer_answered(offering, answer.accepted, now))
+        finally:
+            self._offering.discard(job_id)

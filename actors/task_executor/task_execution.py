@@ -1,0 +1,266 @@
+"""What a TaskExecutor does about tasks: accepts, cancels, reports and cleans up after them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.messages import RefusedTask
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.shared.batches import MOST_STATES, Batches
+from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.actors.task_executor.python_tasks import PythonTasks
+from flinkray.actors.task_executor.running_tasks import RunningTasks
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcTimeoutError,
+    SlotAllocationError,
+)
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
+from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
+from flinkray.scheduler.shared.tasks import (
+    ResultPartitionID,
+    TaskDeployment,
+    TaskDeploymentDescriptor,
+    TaskDeployments,
+    TaskExecutionState,
+)
+from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction, TaskSlotTable
+
+log = logging.getLogger(__name__)
+
+_REPORT_RETRY_DELAY = 0.1
+"""Seconds until states are reported again that the JobMaster did not take."""
+
+
+class TaskExecution:
+    """Lives on the main thread of its TaskExecutor.
+
+    Spark stages' tasks are run by *spark*, Python tasks by *python*; of both the slot table knows
+    and the JobMaster hears.  Calls of past JobMasters are refused.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        table: TaskSlotTable,
+        spark: RunningTasks,
+        python: PythonTasks,
+        *,
+        leaders: Callable[[], JobLeaderService],
+        carry_out: Callable[[list[SlotTableAction]], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._table = table
+        self._spark = spark
+        self._python = python
+        self._leaders = leaders
+        self._carry_out = carry_out
+        self._reports: dict[JobID, dict[JobMasterId, Batches[TaskExecutionState]]] = {}
+        self._deployed_by: dict[ExecutionAttemptID, JobMasterId] = {}
+        """Of the tasks that have not ended.  Each JobMaster of a job counts its attempts from 0."""
+
+    # --- orders of a JobMaster --------------------------------------------------------------------
+
+    def submit(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+        """Run the task of a Spark stage.
+
+        Raises:
+            TaskError, SlotAllocationError: it is refused.
+        """
+        self._refuse_past_leader(descriptor.job_id, job_master_id)
+        self._spark.check(descriptor)
+        if self._is_of_past_leader(descriptor.attempt_id, job_master_id):
+            raise TaskError(_still_ending(descriptor.attempt_id))
+        self._table.add_task(descriptor.attempt_id, descriptor.allocation_id)
+        self._deployed_by[descriptor.attempt_id] = job_master_id
+        self._carry_out([])
+        self._spark.start(descriptor, job_master_id)
+
+    def submit_all(
+        self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
+    ) -> tuple[RefusedTask, ...]:
+        """Run Python tasks; returns those that are refused.
+
+        Raises:
+            TaskError: all are refused.
+        """
+        job_id = deployments.job_id
+        self._refuse_past_leader(job_id, job_master_id)
+        self._python.add_parts(deployments)
+        refused = []
+        accepted: list[tuple[TaskDeployment, int]] = []
+        for task in deployments.tasks:
+            attempt_id, vertex = self._python.attempt_of(job_id, task)
+            if vertex.invokable.kind not in TASK_PROCESS_KINDS:
+                kind = vertex.invokable.kind
+                cause = f"it is of kind {kind!r}, which task processes do not run"
+                refused.append(RefusedTask(attempt_id, cause))
+                continue
+            if self._is_of_past_leader(attempt_id, job_master_id):
+                refused.append(RefusedTask(attempt_id, _still_ending(attempt_id)))
+                continue
+            try:
+                self._table.add_task(attempt_id, task.allocation_id)
+                self._deployed_by[attempt_id] = job_master_id
+            except SlotAllocationError as error:
+                refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))
+                continue
+            accepted.append((task, self._table.slot_index(task.allocation_id)))
+        self._carry_out([])
+        self._python.start(deployments, accepted, job_master_id, blob_server)
+        return tuple(refused)
+
+    def _is_of_past_leader(self, attempt_id: ExecutionAttemptID, present: JobMasterId) -> bool:
+        """Whether a task of that name runs, or ends, that a past JobMaster has deployed."""
+        return self._deployed_by.get(attempt_id) not in (None, present)
+
+    def cancel(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
+        """Cancel the task of a Spark stage, if it runs here (EX-04)."""
+        job_id = self._spark.job_of(attempt_id)
+        if job_id is not None:
+            self._refuse_past_leader(job_id, job_master_id)
+            self._spark.cancel(attempt_id)
+
+    def cancel_all(
+        self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
+    ) -> None:
+        """Cancel those of these Python tasks that run here (EX-04)."""
+        for attempt_id in attempts:
+            job_id = self._python.job_of(attempt_id)
+            if job_id is not None:
+                self._refuse_past_leader(job_id, job_master_id)
+        self._python.cancel(attempts)
+
+    def release_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        """Those of a job of which this JobMaster is not the leader stay."""
+        if self._leaders().is_led_by(job_id, job_master_id):
+            self._python.results.release(job_id, partitions)
+
+    def promote_partitions(
+        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
+    ) -> None:
+        """Raises TaskError when this JobMaster does not lead the job here."""
+        self._refuse_past_leader(job_id, job_master_id)
+        self._python.results.promote(job_id, partitions)
+
+    async def io_metrics(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> tuple[TaskIOMetrics, ...]:
+        """Of the stream tasks that this JobMaster has deployed.
+
+        Raises:
+            TaskError: it does not lead the job here.
+        """
+        self._refuse_past_leader(job_id, job_master_id)
+        deployed_by = self._deployed_by
+        attempts = [a for a in self._python.of_job(job_id) if deployed_by.get(a) == job_master_id]
+        return await self._python.io_metrics(job_id, attempts)
+
+    def master_of(self, attempt_id: ExecutionAttemptID) -> JobMasterGateway:
+        """The JobMaster that has deployed a Python task.
+
+        Raises:
+            TaskError: the task does not run here, or its JobMaster is lost.
+        """
+        job_id = self._python.job_of(attempt_id)
+        master = None if job_id is None else self._leaders().job_master(job_id)
+        if job_id is None or master is None:
+            raise TaskError(f"task {attempt_id} has no JobMaster at present")
+        self._refuse_past_leader(job_id, self._deployed_by[attempt_id])
+        return master
+
+    def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        if not self._leaders().is_led_by(job_id, job_master_id):
+            raise TaskError(f"JobMaster {job_master_id} does not lead the job here: job {job_id}")
+
+    # --- orders of the slot table -----------------------------------------------------------------
+
+    def end(self, attempts: Iterable[ExecutionAttemptID]) -> None:
+        """Their slots are being freed."""
+        attempts = tuple(attempts)
+        self._python.cancel(attempts)
+        for attempt_id in attempts:
+            self._spark.cancel(attempt_id)
+
+    async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
+        """End what the tasks of a slot have left behind."""
+        await self._spark.clean_up(allocation_id, job_id)
+        await self._python.clean_up(allocation_id, job_id)
+
+    # --- what becomes of tasks --------------------------------------------------------------------
+
+    def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
+        """The attempts of a job that run."""
+        return self._spark.of_job(job_id) + self._python.of_job(job_id)
+
+    def states_changed(self, states: list[TaskExecutionState]) -> None:
+        """Tell the JobMasters that deployed them, and the slot table of those that have ended."""
+        by_leader: dict[tuple[JobID, JobMasterId], list[TaskExecutionState]] = {}
+        actions: list[SlotTableAction] = []
+        for state in states:
+            leader = self._deployed_by.get(state.attempt_id)
+            if leader is None:
+                continue
+            by_leader.setdefault((state.job_id, leader), []).append(state)
+            if state.state.is_terminal:
+                del self._deployed_by[state.attempt_id]
+                log.info(
+                    "task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or ""
+                )
+                actions += self._table.remove_task(state.attempt_id)
+        for (job_id, leader), of_leader in by_leader.items():
+            of_job = self._reports.setdefault(job_id, {})
+            reports = of_job.get(leader)
+            if reports is None:
+                report = partial(self._report, leader)
+                reports = of_job[leader] = Batches(self._endpoint, report, MOST_STATES)
+            reports.add(of_leader)
+        self._carry_out(actions)
+
+    def forget_job(self, job_id: JobID) -> None:
+        """It has nothing here any more, or not with its present JobMaster."""
+        self._reports.pop(job_id, None)
+        self._python.forget_job(job_id)
+
+    async def _report(
+        self, job_master_id: JobMasterId, states: tuple[TaskExecutionState, ...]
+    ) -> None:
+        """Tell the JobMaster; one that is lost has given the tasks up, and its successor has others
+        of the same names."""
+        job_id = states[0].job_id
+        while (master := self._leaders().job_master(job_id)) is not None:
+            if not self._leaders().is_led_by(job_id, job_master_id):
+                return
+            if await self._has_told(master, states):
+                return
+
+    async def _has_told(
+        self, master: JobMasterGateway, states: tuple[TaskExecutionState, ...]
+    ) -> bool:
+        try:
+            await master.update_task_execution_states(states)
+        except (RpcTimeoutError, RecipientUnreachableError, RpcConnectionError) as error:
+            # a broken connection is not yet the JobMaster's death, which ends all this
+            log.warning("states of %d tasks are reported again: %s", len(states), error)
+            await asyncio.sleep(_REPORT_RETRY_DELAY)
+            return False
+        except FlinkRayError as error:
+            log.warning("states of %d tasks are not known: %s", len(states), error)
+            for state in states:
+                if not state.state.is_terminal:  # nobody knows of it: it must not go on (TM-27)
+                    self._python.fail(state.attempt_id, f"its state cannot be reported: {error}")
+        return True
+
+
+def _still_ending(attempt_id: ExecutionAttemptID) -> str:
+    return f"task {attempt_id} of a past JobMaster has not ended here yet"

@@ -1,0 +1,125 @@
+"""Where the results of a TaskExecutor's tasks are, and until when each is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.actors.gateways.task_process import ChannelPlaces, JobPartition, PartitionPlaces
+from flinkray.actors.shared.produced import ProducedPartition
+from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
+from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.scheduler.resources.cluster_partitions import (
+    ClusterPartitionReport,
+    TaskExecutorPartitions,
+)
+from flinkray.scheduler.shared.tasks import ResultPartitionID
+from flinkray.streaming.network.sockets import DataAddress
+
+
+class TaskResults:
+    """Pipelined results are there while their task runs, blocking ones from its end until they are
+    released.  The data is in the task processes; nobody waits until it is deleted (TM-28)."""
+
+    def __init__(self, processes: TaskProcesses) -> None:
+        self._processes = processes
+        self._kept = TaskExecutorPartitions()
+        self._places: dict[JobPartition, TaskProcessPlace] = {}
+
+    def begun(self, produced: Iterable[ProducedPartition], place: TaskProcessPlace) -> None:
+        """A task is going to produce these there, anew if the job had a JobMaster before that died
+        when its results were the cluster's already."""
+        partitions = [one.partition_id for one in produced]
+        of_cluster = [one for one in partitions if self._kept.is_promoted(one.partition)]
+        for partition in of_cluster:
+            self._kept.lost(partition.job_id, partition.partition)
+        self._delete(of_cluster)
+        for partition in partitions:
+            self._places[partition] = place
+
+    def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
+        """The task that produces these has ended; the process keeps what a finished one leaves."""
+        for one in produced:
+            if one.is_pipelined or not is_finished:
+                self._places.pop(one.partition_id, None)
+            elif one.partition_id in self._places:
+                partition_id = one.partition_id
+                self._kept.produced(partition_id.job_id, partition_id.partition, one.total)
+
+    def process_died(self, place: TaskProcessPlace) -> None:
+        """With all that was in it."""
+        for lost in [p for p, where in self._places.items() if where is place]:
+            del self._places[lost]
+            self._kept.lost(lost.job_id, lost.partition)
+
+    def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
+        """Those of a data set that are here, or will be in a moment."""
+        found: dict[str, list[ResultPartitionID]] = {}
+        for one, place in self._places.items():
+            is_wanted = one.job_id == job_id and one.partition.data_set_id == data_set_id
+            if is_wanted and place.gateway is not None:
+                found.setdefault(place.gateway.address, []).append(one.partition)
+        return PartitionPlaces(tuple(found), tuple(map(tuple, found.values())))
+
+    async def find_channels(
+        self, job_id: JobID, data_set_id: IntermediateDataSetID
+    ) -> ChannelPlaces:
+        """The same, by where their channels are reached."""
+        by_place: dict[int, tuple[TaskProcessPlace, list[ResultPartitionID]]] = {}
+        for one, place in self._places.items():
+            if one.job_id == job_id and one.partition.data_set_id == data_set_id:
+                by_place.setdefault(place.number, (place, []))[1].append(one.partition)
+        addresses: list[DataAddress] = []
+        partitions: list[tuple[ResultPartitionID, ...]] = []
+        for place, here in by_place.values():
+            address = await self._processes.data_address_of(place)
+            if address is not None:
+                addresses.append(address)
+                partitions.append(tuple(here))
+        return ChannelPlaces(tuple(addresses), tuple(partitions))
+
+    def has_results_of(self, job_id: JobID) -> bool:
+        """Whether something is kept for the job."""
+        return self._kept.has_partitions_of(job_id)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept for anybody."""
+        return self._kept.is_empty
+
+    def report(self) -> tuple[ClusterPartitionReport, ...]:
+        """What is kept for the cluster."""
+        return self._kept.report()
+
+    def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
+        """The job needs these no more."""
+        self._delete(JobPartition(job_id, p) for p in self._kept.release(job_id, partitions))
+
+    def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
+        """They outlive the job from now on."""
+        self._kept.promote(job_id, partitions)
+
+    def release_data_sets(self, data_sets: Iterable[IntermediateDataSetID]) -> None:
+        """The cluster needs these no more."""
+        released = set(self._kept.release_data_sets(data_sets))
+        self._delete([one for one in self._places if one.partition in released])
+
+    def job_gone(self, job_id: JobID) -> None:
+        """Its JobMaster is gone: what is not the cluster's is of no use (TM-28), nor is what its
+        tasks produce yet."""
+        self._kept.job_gone(job_id)
+        self._delete(
+            [
+                one
+                for one in self._places
+                if one.job_id == job_id and not self._kept.is_promoted(one.partition)
+            ]
+        )
+
+    def _delete(self, partitions: Iterable[JobPartition]) -> None:
+        by_place: dict[TaskProcessPlace, list[JobPartition]] = {}
+        for one in partitions:
+            place = self._places.pop(one, None)
+            if place is not None:
+                by_place.setdefault(place, []).append(one)
+        for place, of_place in by_place.items():
+            self._processes.release_partitions(place, tuple(of_place))

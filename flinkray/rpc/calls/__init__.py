@@ -1,0 +1,1 @@
+"""The calling side: connections, proxies, what is heard of a peer's end."""

@@ -1,0 +1,381 @@
+"""The calling side of a connection: requests go out, answers and notices of ends come in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from flinkray.core.error_text import sendable
+from flinkray.core.errors import (
+    FrameTooLargeError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcSerializationError,
+)
+from flinkray.rpc.calls.deadlines import Deadlines
+from flinkray.rpc.calls.metrics import MethodRecorder
+from flinkray.rpc.calls.pending_answer import PendingAnswer, Resolution
+from flinkray.rpc.calls.tracing import outgoing_trace
+from flinkray.rpc.clock import time_of
+from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.envelope import (
+    ASK,
+    CONTROL_LANE,
+    ENDED,
+    ERROR,
+    MAX_CAUSE_BYTES,
+    MAX_FRAME_SIZE,
+    PING,
+    PROTOCOL_VERSION,
+    RESOLVE,
+    RESULT,
+    STOP,
+    TELL,
+    TERMINATED,
+    Kind,
+    Payload,
+    frame_of,
+    remember,
+    unpack_answer,
+)
+from flinkray.rpc.wire.packing import Packed
+from flinkray.rpc.wire.transport import OpeningTransport, Transport
+
+logger = logging.getLogger(__name__)
+
+_NONE = codec.encode(None)
+
+
+class ClientConnection:
+    """A connection to one incarnation of one process; once lost, it stays lost.
+
+    Proxies go on with its successor: :mod:`flinkray.rpc.calls.connection_pool`.
+    """
+
+    def __init__(
+        self,
+        process_name: str,
+        incarnation: str,
+        transport: Transport,
+        deadlines: Deadlines,
+        max_frame_size: int = MAX_FRAME_SIZE,
+    ) -> None:
+        self.process_name = process_name
+        self.incarnation = incarnation
+        """Of the process at the other end."""
+        self.lost_reason: str | None = None
+        """Why the connection is gone; None while it is there."""
+        self.peer_died = False
+        """Whether the connection is gone because Ray has reported the process's death."""
+        self.where: object = None
+        """What the service needs to reach the same incarnation again; None: it never tries."""
+        self.failed_openings = 0
+        """So many attempts in a row to open a connection to this incarnation again failed."""
+        self.retry_at = 0.0
+        """Loop time before which there is no other attempt."""
+        self.followed: set[int] = {CONTROL_LANE}
+        """Numbers of the endpoints that were resolved and whose end was not reported.
+
+        Numbers are never used twice, so one that is missing here has ended, and what has ended
+        takes no room.
+        """
+        self.ended_with: dict[int, str] = {}
+        """Why the newest of those endpoints have ended that have failed, by number."""
+        self.refused_frames = 0
+        """Frames that made no sense."""
+        self._transport = transport
+        self._deadlines = deadlines
+        self._max_frame_size = max_frame_size
+        self._loop = asyncio.get_running_loop()
+        self._time = time_of(self._loop)
+        self._sequence = 0
+        self._pending: dict[int, PendingAnswer] = {}
+        self._listeners: dict[int, dict[object, Callable[[str], None]]] = {}
+        self._lost_listeners: list[Callable[[], None]] = []
+
+    @property
+    def is_lost(self) -> bool:
+        return self.lost_reason is not None
+
+    def end_of(self, target: int) -> str | None:
+        """Why endpoint number *target* can not be reached any more; None while it can."""
+        cause = self.ended_with.get(target)
+        return cause or self.lost_reason or (ENDED if self.has_ended(target) else None)
+
+    def has_ended(self, target: int) -> bool:
+        """Whether endpoint number *target*, once resolved, is known to have terminated."""
+        return target not in self.followed
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def resolve(
+        self, endpoint_id: str, gateway: str | None, timeout: float
+    ) -> tuple[int, str]:
+        """The number of the endpoint, which names this one object for good, and its full id.
+
+        Raises:
+            RpcConnectionError: there is no such endpoint.
+            HandshakeError: it does not implement the gateway (a type name).
+        """
+        what = f"{self.process_name}/{endpoint_id}"
+        payload = _NONE if gateway is None else codec.encode(gateway)
+        answer = await self._request(RESOLVE, what, payload, timeout, endpoint_id, Resolution)
+        match answer:
+            case (int(number), str(full_id)):
+                return number, full_id
+        raise RpcSerializationError(f"{what}: unexpected answer {answer!r}")
+
+    def follow(self, numbers: Iterable[int]) -> None:
+        """Have the ends of endpoints reported that another connection had resolved."""
+        for number in numbers:
+            if number in self.followed or self.is_lost:
+                continue
+            self.followed.add(number)
+            what = f"{self.process_name}: endpoint number {number}"
+            answer = self.ask(what, number, "", None, _NONE, None, MethodRecorder(), RESOLVE)
+            answer.future.add_done_callback(partial(self._followed, number))
+
+    def _followed(self, number: int, answer: asyncio.Future[Any]) -> None:
+        if not answer.cancelled() and isinstance(answer.exception(), RpcConnectionError):
+            self._endpoint_ended(number, str(answer.exception()))
+
+    async def stop_process(self) -> None:
+        """Have the process close its endpoints and end; returns when it is about to end."""
+        await self._request(STOP, self.process_name, _NONE, None)
+
+    async def ping(self, timeout: float) -> bool:
+        """Return when the process has answered: whether an endpoint lives there.
+
+        None does while the process starts or ends.
+        """
+        return bool(await self._request(PING, self.process_name, _NONE, timeout))
+
+    async def _request(
+        self,
+        kind: int,
+        what: str,
+        payload: bytes,
+        timeout: float | None,
+        method: str = "",
+        answer_type: type[PendingAnswer] = PendingAnswer,
+    ) -> Any:
+        recorder = MethodRecorder()  # of no interest
+        answer = self.ask(
+            what, CONTROL_LANE, method, None, payload, timeout, recorder, kind, answer_type
+        )
+        try:
+            return await answer.future
+        except asyncio.CancelledError:
+            answer.give_up()
+            raise
+
+    def ask(
+        self,
+        what: str,
+        target: int,
+        method: str,
+        token: bytes | None,
+        payload: Packed,
+        timeout: float | None,
+        recorder: MethodRecorder,
+        kind: int = ASK,
+        answer_type: type[PendingAnswer] = PendingAnswer,
+    ) -> PendingAnswer:
+        """Send a request; who is cancelled while waiting for the answer must give it up.
+
+        *what* is how errors name the call.
+        """
+        sequence = self._send(what, kind, target, method, token, timeout, payload)
+        begun = self._time()
+        future = self._loop.create_future()
+        answer = answer_type(self, sequence, what, timeout, begun, future, recorder)
+        self._pending[sequence] = answer
+        if timeout is not None:
+            self._deadlines.add(begun + timeout, answer)
+        return answer
+
+    def tell(
+        self, what: str, target: int, method: str, token: bytes | None, payload: Packed
+    ) -> None:
+        """Send a call without an answer; wait for :meth:`drain` when :attr:`is_congested`."""
+        self._send(what, TELL, target, method, token, None, payload)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the other side does not take what is sent as fast as it comes."""
+        return self._transport.is_congested
+
+    async def drain(self, what: str) -> None:
+        """Wait until it has caught up.
+
+        Raises:
+            RecipientUnreachableError: the connection was lost meanwhile.
+        """
+        await self._transport.drain()
+        if self.lost_reason is not None:
+            raise RecipientUnreachableError(f"{what}: {self._lost_story()}")
+
+    def _send(
+        self,
+        what: str,
+        kind: int,
+        target: int,
+        method: str,
+        token: bytes | None,
+        timeout: float | None,
+        payload: Packed,
+    ) -> int:
+        if self.lost_reason is not None or target not in self.followed:
+            raise RecipientUnreachableError(f"{what}: {self.end_of(target)}")
+        sequence = self._sequence = self._sequence + 1
+        trace = outgoing_trace()
+        parts = (
+            PROTOCOL_VERSION, kind, sequence, target, method, token, timeout, trace, payload
+        )  # fmt: skip
+        try:
+            frame = frame_of(parts, self._max_frame_size)
+        except FrameTooLargeError as error:
+            raise FrameTooLargeError(f"{what}: {error}") from None
+        if isinstance(frame, bytes):
+            self._transport.send(frame, target)
+        else:
+            self._transport.send_parts(frame, target)
+        return sequence
+
+    def forget(self, sequence: int) -> None:
+        """For :class:`PendingAnswer`."""
+        self._pending.pop(sequence, None)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        try:
+            _, kind, sequence, payload = unpack_answer(frame)
+        except RpcSerializationError as error:
+            self.frame_refused(str(error))
+            return
+        if kind == TERMINATED:
+            self._endpoint_ended(sequence, _reason_in(payload))
+            return
+        answer = self._pending.pop(sequence, None)
+        if answer is None:
+            return  # its caller does not wait any more
+        answer.answered(self._time())
+        if answer.future.done():
+            return
+        try:
+            value = codec.decode(payload)
+        except RpcSerializationError as error:
+            answer.fail(RpcSerializationError(f"{answer.what}: the answer: {error}"))
+            return
+        if kind == RESULT:
+            answer.succeed(value)
+        elif kind == ERROR and isinstance(value, Exception):
+            if isinstance(value, RecipientUnreachableError) and str(value).startswith(ENDED):
+                value = RecipientUnreachableError(f"{answer.what}: {value}")
+            answer.fail(value)
+        else:
+            self.frame_refused(f"unexpected {Kind(kind).name}")
+            answer.fail(RpcSerializationError(f"{answer.what}: the answer makes no sense"))
+
+    def frame_refused(self, reason: str) -> None:
+        self.refused_frames += 1
+        logger.warning("refused a frame from %s: %s", self.process_name, reason)
+
+    def _endpoint_ended(self, number: int, reason: str) -> None:
+        if number in self.followed and number != CONTROL_LANE:
+            self.followed.discard(number)
+            remember(self.ended_with, number, reason)
+        for callback in tuple(self._listeners.pop(number, {}).values()):
+            callback(reason)
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    def on_end_of(self, target: int, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Be told once when the endpoint has terminated or the connection is lost.
+
+        Returns what takes the wish back.
+        """
+        reason = self.end_of(target)
+        if reason is not None:
+            callback(reason)
+            return lambda: None
+        key = object()
+        self._listeners.setdefault(target, {})[key] = callback
+
+        def release() -> None:
+            self._listeners.get(target, {}).pop(key, None)
+
+        return release
+
+    async def until_end_of(self, target: int) -> str:
+        """Return why, when the endpoint has terminated or the connection is lost."""
+        ended: asyncio.Future[str] = self._loop.create_future()
+
+        def set_ended(reason: str) -> None:
+            if not ended.done():
+                ended.set_result(reason)
+
+        release = self.on_end_of(target, set_ended)
+        try:
+            return await ended
+        finally:
+            release()
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Be told when the connection is lost."""
+        self._lost_listeners.append(callback)
+
+    def connection_lost(self, reason: str) -> None:
+        if self.lost_reason is not None:
+            return
+        self.lost_reason = reason
+        story = self._lost_story()
+        for answer in tuple(self._pending.values()):
+            answer.fail(RecipientUnreachableError(f"{answer.what}: {story}"))
+        listeners, self._listeners = self._listeners, {}
+        for callbacks in listeners.values():
+            for callback in tuple(callbacks.values()):
+                callback(reason)
+        for lost in self._lost_listeners:
+            lost()
+
+    def _lost_story(self) -> str:
+        """For calls that were sent when the connection was lost."""
+        if isinstance(self._transport, OpeningTransport):
+            return str(self.lost_reason)
+        return f"{self.lost_reason}; the call may have been handled all the same"
+
+    def use(self, transport: Transport, frames: Iterable[tuple[bytes, int | None]]) -> None:
+        """The transport is open at last: what was sent until now, with its lanes, goes there."""
+        if self.is_lost:  # given up meanwhile
+            transport.close()
+            return
+        self._transport = transport
+        for frame, lane in frames:
+            transport.send(frame, lane)
+        transport.attach(self)
+
+    def break_off(self, reason: str) -> None:
+        """As when this process dies: nothing more is sent, the other side loses the connection."""
+        self._transport.break_off(reason)
+        self.connection_lost(reason)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._transport.close()
+        self.connection_lost("this side closed the connection")
+
+
+def _reason_in(notice: Payload) -> str:
+    """Of an endpoint's end."""
+    try:
+        reason = codec.decode(notice)
+    except RpcSerializationError:
+        return ENDED
+    if type(reason) is not str or not reason.startswith(ENDED):
+        return ENDED
+    return sendable(reason, MAX_CAUSE_BYTES + len(ENDED) + 2)

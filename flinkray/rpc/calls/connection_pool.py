@@ -1,0 +1,183 @@
+"""The connections of one service to other processes: at most one to each, opened when needed.
+
+A connection that breaks takes its pending calls with it.  Its successor, to the same incarnation of
+the process, is opened by the next call (or watch) that needs it, once for all who do.  What is sent
+while it is being opened waits in the connection itself; so the order of calls is that of a
+connection that never broke, and nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
+from flinkray.rpc.calls.background_tasks import BackgroundTasks
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.wire.transport import OpeningTransport, Transport
+
+FIRST_PAUSE = 0.05
+"""Seconds after a failed attempt to reach a lost process again, before the next one; doubled with
+each attempt."""
+LONGEST_PAUSE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A new connection to a process, as a service has opened it."""
+
+    transport: Transport
+    """Nobody receives from it yet."""
+    incarnation: str
+    """Of the process at the other end."""
+    where: object = None
+    """What the service needs to reach the same incarnation again."""
+
+
+class ConnectionPool:
+    """See the module.  All methods are to be called on the event loop."""
+
+    def __init__(
+        self,
+        open_transport: Callable[[str, object], Awaitable[Opened]],
+        new_connection: Callable[[str, str, Transport], ClientConnection],
+        tasks: BackgroundTasks,
+        on_open: Callable[[ClientConnection], None],
+    ) -> None:
+        """*open_transport*: to a process by its name, or (second argument not None) to the very
+        incarnation that is there; raises RpcConnectionError.
+
+        *new_connection* takes name, incarnation and transport.  *on_open* hears of each connection
+        once it is open.
+        """
+        self._open_transport = open_transport
+        self._new_connection = new_connection
+        self._tasks = tasks
+        self._on_open = on_open
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[str, ClientConnection] = {}
+        self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
+        # with the lost ones, as long as a proxy or a watch holds them
+        self._latest: WeakValueDictionary[str, ClientConnection] = WeakValueDictionary()
+        self._closed_reason: str | None = None
+
+    def close(self, reason: str) -> None:
+        """Open no connection any more; those that there are are left to the caller."""
+        self._closed_reason = reason
+
+    def all(self) -> list[ClientConnection]:
+        return list(self._connections.values())
+
+    def get(self, process_name: str) -> ClientConnection | None:
+        """The connection that there is (it may be about to be opened)."""
+        return self._connections.get(process_name)
+
+    async def connect(self, process_name: str) -> ClientConnection:
+        """A connection to whatever incarnation of the process is there.
+
+        Raises:
+            RpcConnectionError: there is none, or it cannot be reached, or the pool is closed.
+        """
+        if self._closed_reason is not None:
+            raise RpcConnectionError(self._closed_reason)
+        connection = self._connections.get(process_name)
+        if connection is not None:
+            return connection
+        task = self._connecting.get(process_name)
+        if task is None:
+            task = self._tasks.create_awaited(
+                self._connect(process_name), f"connect to {process_name}"
+            )
+            self._connecting[process_name] = task
+        await asyncio.wait({task})  # others wait for it too
+        if task.cancelled():  # it is no cancellation of who waits here
+            raise RpcConnectionError(self._closed_reason or f"connecting to {process_name} ended")
+        return task.result()
+
+    async def _connect(self, process_name: str) -> ClientConnection:
+        try:
+            opened = await self._open_transport(process_name, None)
+        finally:
+            del self._connecting[process_name]
+        known = self._connections.get(process_name)
+        if known is not None and known.incarnation == opened.incarnation:
+            opened.transport.close()  # a lost one's successor was faster
+            return known
+        connection = self._new_connection(process_name, opened.incarnation, opened.transport)
+        connection.where = opened.where
+        self.keep(connection)
+        opened.transport.attach(connection)
+        if not connection.is_lost:
+            self._on_open(connection)
+        return connection
+
+    def keep(self, connection: ClientConnection) -> None:
+        """Use this one from now on."""
+        name = connection.process_name
+
+        def forget() -> None:
+            if self._connections.get(name) is connection:
+                del self._connections[name]
+
+        self._connections[name] = self._latest[name] = connection
+        connection.on_lost(forget)
+
+    def successor_of(self, lost: ClientConnection) -> ClientConnection:
+        """The connection to the same incarnation that takes the place of a lost one.
+
+        It may have yet to be opened; if that fails, it is lost like any other.  It knows of the
+        endpoints that the lost one had resolved.
+
+        Raises:
+            RecipientUnreachableError: the process is dead, or could not be reached a moment ago, or
+                the pool is closed.
+        """
+        if self._closed_reason is not None:
+            raise RecipientUnreachableError(self._closed_reason)
+        latest = self._latest.get(lost.process_name, lost)
+        if latest.incarnation != lost.incarnation:
+            raise RecipientUnreachableError(
+                f"{lost.lost_reason}; another process named {lost.process_name} has come since"
+            )
+        if latest.is_lost:
+            may_live = latest.where is not None and not latest.peer_died
+            if not may_live or self._loop.time() < latest.retry_at:
+                raise RecipientUnreachableError(str(latest.lost_reason))
+            latest = self._reopen(latest)
+        latest.follow(lost.followed)
+        return latest
+
+    def _reopen(self, lost: ClientConnection) -> ClientConnection:
+        opening = OpeningTransport(self._loop)
+        connection = self._new_connection(lost.process_name, lost.incarnation, opening)
+        connection.where = lost.where
+        connection.failed_openings = lost.failed_openings
+        self.keep(connection)
+        self._tasks.create(
+            self._open_again(connection, opening, str(lost.lost_reason)),
+            f"connect to {lost.process_name} again",
+        )
+        return connection
+
+    async def _open_again(
+        self, connection: ClientConnection, opening: OpeningTransport, lost_reason: str
+    ) -> None:
+        reason = lost_reason
+        try:
+            opened = await self._open_transport(connection.process_name, connection.where)
+        except RpcConnectionError as error:
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**connection.failed_openings)
+            connection.failed_openings += 1
+            connection.retry_at = self._loop.time() + pause
+            reason = f"{lost_reason}; {error}"
+        else:
+            reason = ""
+            connection.failed_openings = 0
+            connection.use(opened.transport, opening.take())
+            if not connection.is_lost:
+                self._on_open(connection)
+        finally:
+            if reason:
+                connection.break_off(reason)

@@ -1,0 +1,84 @@
+"""Being told, once, that an endpoint is no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from flinkray.core.errors import RpcError
+
+if TYPE_CHECKING:
+    from flinkray.rpc.calls.connection import ClientConnection
+
+
+class TerminationWatch:
+    """Calls back once, with the reason, on the loop of the service that watches."""
+
+    def __init__(self, address: str, on_terminated: Callable[[str], None]) -> None:
+        self.address = address
+        self._on_terminated: Callable[[str], None] | None = on_terminated
+        self._on_end: Callable[[], None] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """False once it has fired or was cancelled."""
+        return self._on_terminated is not None
+
+    def cancel(self) -> None:
+        """No call back after this; idempotent."""
+        self._on_terminated = None
+        self._end()
+
+    def fire(self, reason: str) -> None:
+        """For services: report the end; ignored when cancelled or already fired."""
+        callback, self._on_terminated = self._on_terminated, None
+        if callback is not None:
+            self._end()
+            callback(reason)
+
+    def on_end(self, release: Callable[[], None]) -> None:
+        """For services: *release* what the watch holds, when it fires or is cancelled."""
+        if self.is_active:
+            self._on_end = release
+        else:
+            release()
+
+    async def keep(
+        self,
+        reached: Callable[[], Awaitable[tuple[ClientConnection, int]]],
+        successor_of: Callable[[ClientConnection], ClientConnection],
+    ) -> None:
+        """For services: wait for the end and report it.
+
+        *reached* gives what is watched: the control lane stands for the whole process.
+        """
+        try:
+            connection, number = await reached()
+            while True:
+                reason = await connection.until_end_of(number)
+                if not connection.is_lost or connection.has_ended(number):
+                    break
+                connection = successor_of(connection)
+        except RpcError as error:
+            reason = str(error)
+        self.fire(reason)
+
+    def kept_by(self, task: asyncio.Task[None]) -> None:
+        """For services: that runs :meth:`keep`."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            # who waits for an end is better told too early than never
+            if not task.cancelled() and task.exception() is not None:
+                self.fire(f"watching it failed: {task.exception()!r}")
+
+        def cancel() -> None:
+            task.cancel()
+
+        self.on_end(cancel)
+        task.add_done_callback(ended)
+
+    def _end(self) -> None:
+        release, self._on_end = self._on_end, None
+        if release is not None:
+            release()

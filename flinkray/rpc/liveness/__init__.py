@@ -1,0 +1,1 @@
+"""Finding out whether a peer lives: registration and heartbeats."""

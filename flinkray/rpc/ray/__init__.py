@@ -1,0 +1,1 @@
+"""The RPC service on Ray."""

@@ -1,0 +1,222 @@
+"""Creating and ending the actors that are a cluster's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+
+from flinkray.core.errors import ProcessExistsError, RpcConnectionError
+from flinkray.rpc.ray.futures import patiently, result_of
+from flinkray.rpc.ray.placement import MAX_CONCURRENCY, actor_options
+from flinkray.rpc.ray.process import process_class, standby_class
+from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.time_limit import within
+from flinkray.rpc.wire import codec
+
+logger = logging.getLogger(__name__)
+
+NAME_FREED_TIMEOUT = 10.0
+"""Seconds that a spawn waits for a dying process of the same name."""
+
+_NAME_FREED_POLL = 0.02
+_ASK_AGAIN = 0.5
+"""Seconds until Ray is asked again about a child that it cannot reach."""
+
+RunBlocking = Callable[..., Awaitable[Any]]
+"""Runs a function off the loop."""
+
+
+class RayActors:
+    """Starts actors in one Ray namespace, and owns those that are not detached.
+
+    Ray ends an actor that is not detached when its owner's process is gone or holds no handle of
+    it any more; and it keeps the name of a dead one until then, so the owner looks after them.
+    """
+
+    def __init__(self, namespace: str, run: RunBlocking) -> None:
+        self._namespace = namespace
+        self._run = run
+        self._classes: dict[str, Any] = {}
+        self._children: dict[str, ActorHandle[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]]) -> str:
+        """See :meth:`RpcService.spawn`; *is_running* says whether a process is in full life."""
+        give_up = asyncio.get_running_loop().time() + NAME_FREED_TIMEOUT
+        while True:
+            handle = await self._create_when_free(spec, is_running, give_up)
+            try:
+                started, outcome = codec.decode(await result_of(handle.ready.remote()))
+            except ray.exceptions.ActorAlreadyExistsError as error:  # Ray Client tells it only now
+                await self._until_free(spec.name, is_running, give_up, error)
+                continue
+            except ray.exceptions.RayError as error:
+                await self._run(ray.kill, handle)
+                raise RpcConnectionError(
+                    f"the process {spec.name} died at its start: {error}"
+                ) from error
+            except BaseException:
+                await self.kill(spec.name)
+                raise
+            if not started:
+                await self.kill(spec.name)
+                raise outcome
+            if not spec.detached:
+                self._adopt(spec.name, handle)
+            return str(outcome)
+
+    async def kill(self, process_name: str) -> None:
+        """End the process and free its name; fine when there is none."""
+        self._children.pop(process_name, None)
+
+        def kill() -> None:
+            try:
+                handle = ray.get_actor(process_name, self._namespace)
+            except ValueError:  # there is none
+                return
+            ray.kill(handle, no_restart=True)
+
+        await patiently(self._run, kill)
+
+    async def create_standby(self, name: str, imports: tuple[str, ...]) -> None:
+        """Begin to create a process without a role; it is detached."""
+        options = {
+            "name": name,
+            "namespace": self._namespace,
+            "num_cpus": 0,
+            "max_concurrency": MAX_CONCURRENCY,
+            "lifetime": "detached",
+        }
+
+        def create() -> None:
+            standby_class().options(**options).remote(self._namespace, name, imports)
+
+        await self._run(create)
+
+    def forget(self, process_name: str) -> None:
+        """The process has ended by itself."""
+        self._children.pop(process_name, None)
+
+    async def kill_children(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        for process_name in tuple(self._children):
+            await self.kill(process_name)
+
+    # --- creating -----------------------------------------------------------------------------
+
+    async def _create_when_free(
+        self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]], give_up: float
+    ) -> ActorHandle[Any]:
+        arguments = codec.encode(spec)
+        while True:
+            creating = asyncio.ensure_future(self._run(self._create, spec, arguments))
+            try:
+                return await asyncio.shield(creating)
+            except asyncio.CancelledError:
+                await asyncio.wait({creating})  # the actor would come to be all the same
+                if creating.exception() is None:
+                    await self._run(ray.kill, creating.result())
+                raise
+            except ValueError as error:  # also what older versions of Ray say to a taken name
+                if "already taken" not in str(error):
+                    raise
+                await self._until_free(spec.name, is_running, give_up, error)
+
+    async def _until_free(
+        self,
+        process_name: str,
+        is_running: Callable[[str], Awaitable[bool]],
+        give_up: float,
+        error: Exception,
+    ) -> None:
+        """After *error* said that the name is taken: wait for a moment if it will soon be free."""
+        if asyncio.get_running_loop().time() > give_up or await is_running(process_name):
+            raise ProcessExistsError(process_name) from error
+        await self._bury(process_name)
+        await asyncio.sleep(_NAME_FREED_POLL)
+
+    def _create(self, spec: EndpointSpec, arguments: bytes) -> ActorHandle[Any]:
+        actor_class = self._classes.get(spec.kind)
+        if actor_class is None:
+            actor_class = self._classes[spec.kind] = process_class(spec.kind)
+        handle: ActorHandle[Any] = actor_class.options(
+            **actor_options(spec, self._namespace)
+        ).remote(self._namespace, spec.name, spec.factory, arguments, dict(spec.environment))
+        return handle
+
+    async def _bury(self, process_name: str) -> None:
+        """Free the name of an actor that died a moment ago."""
+
+        def ask() -> tuple[ActorHandle[Any], Any]:
+            handle = ray.get_actor(process_name, self._namespace)
+            return handle, handle.ready.remote()
+
+        was_out_of_memory = False
+        while True:
+            try:
+                handle, answer = await self._run(ask)
+            except ValueError:
+                return
+            try:
+                await within(_NAME_FREED_POLL, result_of(answer))
+            except ray.exceptions.ActorDiedError:
+                break
+            except ray.exceptions.OutOfMemoryError:
+                if was_out_of_memory:  # see _tend
+                    break
+                was_out_of_memory = True
+                await asyncio.sleep(_ASK_AGAIN)
+                continue
+            except (ray.exceptions.RayError, asyncio.TimeoutError):
+                pass  # being started or restarted: it may be there in a moment
+            return
+        self._children.pop(process_name, None)
+        await self._run(ray.kill, handle)
+
+    # --- owning -------------------------------------------------------------------------------
+
+    def _adopt(self, process_name: str, handle: ActorHandle[Any]) -> None:
+        self._children[process_name] = handle
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._tend(process_name, handle), name=f"tend {process_name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tended)
+
+    def _tended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            logger.error("%s: failed: %r", task.get_name(), error, exc_info=error)
+
+    async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
+        """Give the name of a child free when it is dead.
+
+        Of one that Ray's memory monitor has killed, Ray says so and nothing else from then on.  If
+        it is being restarted, only calls that were under way hear that.
+        """
+        was_out_of_memory = False
+        while True:
+            pause = _NAME_FREED_POLL
+            try:
+                await result_of(handle.park.remote())
+                was_out_of_memory = False
+            except ray.exceptions.ActorDiedError:
+                break
+            except ray.exceptions.OutOfMemoryError:
+                if was_out_of_memory:
+                    break
+                was_out_of_memory = True
+                pause = _ASK_AGAIN
+            except ray.exceptions.RayError:
+                was_out_of_memory = False
+                pause = _ASK_AGAIN  # Ray restarts it, or does not reach it now
+            await asyncio.sleep(pause)
+        if self._children.get(process_name) is handle:
+            del self._children[process_name]
+        await patiently(self._run, ray.kill, handle)

@@ -1,0 +1,189 @@
+"""A process of the cluster: the Ray actor that hosts an endpoint.
+
+Ray's part is to place, name, supervise and restart it; messages between endpoints go through the
+actor's methods only for peers that cannot connect directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from flinkray.rpc.local_service import create_endpoint
+from flinkray.rpc.ray.garbage_collection import spare_what_is_there
+from flinkray.rpc.spec import load_factory
+from flinkray.rpc.wire import codec
+
+if TYPE_CHECKING:
+    from flinkray.rpc.endpoint import RpcEndpoint
+    from flinkray.rpc.ray.service import RayRpcService
+    from flinkray.rpc.spec import EndpointSpec
+
+logger = logging.getLogger(__name__)
+
+FAILED_START_LINGER = 10.0
+"""Seconds that a process whose first start failed waits for its spawner to ask why."""
+
+RESTART_PAUSE = 1.0
+"""Seconds between a failed start after a restart and the next one."""
+
+
+class RayProcess:
+    """Base of the actor classes; each kind of process has a subclass of that name."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
+        self,
+        namespace: str,
+        name: str,
+        factory: str,
+        spec_bytes: bytes,
+        environment: dict[str, str],
+    ) -> None:
+        os.environ.update(environment)
+        from flinkray.rpc.ray.service import RayRpcService
+
+        self._name = name
+        self._actor = ray.get_runtime_context().current_actor
+        self._leaving = asyncio.Event()
+        self._end_task: asyncio.Task[None] | None = None
+        self._service = await RayRpcService.open_process(namespace, name, self._end_of_service)
+        await self._host(factory, spec_bytes)
+
+    async def _host(self, factory: str, spec_bytes: bytes) -> None:
+        """Be the process that the spec describes; ``self._answer`` says whether that went well."""
+        try:
+            load_factory(factory)  # its module registers the messages that the spec may hold
+            spare_what_is_there()  # before a job is built
+            spec: EndpointSpec = codec.decode(spec_bytes)
+            endpoint = await create_endpoint(self._service, spec)
+        except Exception as error:
+            logger.exception("%s could not be started", self._name)
+            if self._service.is_restart:
+                await asyncio.sleep(RESTART_PAUSE)
+                os._exit(1)  # an error raised here would make Ray give the actor up
+            self._answer = codec.encode((False, error))
+            self._end_task = asyncio.create_task(self._end(FAILED_START_LINGER))
+            return
+        # What was imported stays: with Ray's and our modules in it, each full collection takes tens
+        # of milliseconds, in which no call is answered, and 1,000 calls under way bring them about.
+        spare_what_is_there()
+        self._answer = codec.encode((True, endpoint.address))
+        restarts = spec.max_restarts != 0
+        endpoint.terminated.add_done_callback(lambda _: self._main_ended(endpoint, restarts))
+
+    async def ready(self) -> bytes:
+        """Encoded: (True, address) or (False, the error of the start)."""
+        return self._answer
+
+    @ray.method(enable_task_events=False)
+    async def carry(self, request: bytes) -> bytes:
+        """For peers that cannot connect to the process: see :mod:`flinkray.rpc.wire.carried`."""
+        return await self._service.carry(request)
+
+    async def park(self) -> None:
+        """Return when the process is about to end; fails, by Ray, when it dies."""
+        await self._leaving.wait()
+
+    def __repr__(self) -> str:
+        return getattr(self, "_name", type(self).__name__)
+
+    def _main_ended(self, endpoint: RpcEndpoint, restarts: bool) -> None:
+        error = endpoint.terminated.exception()
+        if error is not None and restarts:
+            logger.error("%s failed and leaves its restart to Ray: %r", self._name, error)
+            logging.shutdown()
+            os._exit(1)
+        self._end_of_service()
+
+    def _end_of_service(self) -> None:
+        if self._end_task is None:
+            self._end_task = asyncio.create_task(self._end(0.0))
+
+    async def _end(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+        try:
+            await self._service.close()
+        except Exception:
+            logger.exception("%s ended with an error", self._name)
+        finally:
+            self._leaving.set()
+            # Not exit_actor: it waits until the calls that this process has open have been
+            # answered, and each of its watches is one that only the other's end answers.
+            await asyncio.get_running_loop().run_in_executor(None, self._kill_itself)
+
+    def _kill_itself(self) -> None:
+        ray.kill(self._actor, no_restart=True)
+
+
+class StandbyProcess(RayProcess):
+    """A process that is to become another one (see :mod:`flinkray.rpc.ray.standby`)."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
+        self, namespace: str, name: str, imports: tuple[str, ...]
+    ) -> None:
+        from flinkray.rpc.ray.directory import RayDirectory
+        from flinkray.rpc.ray.service import RayRpcService
+        from flinkray.rpc.ray.standby import Standby
+
+        for module in imports:
+            importlib.import_module(module)
+        self._actor = ray.get_runtime_context().current_actor
+        self._name = name
+        self._leaving = asyncio.Event()
+        self._end_task = None
+        self._service = standby_service = await RayRpcService.open_process(
+            namespace, name, self._end_of_service
+        )
+        standby = Standby(standby_service)
+        standby.start()
+        directory = RayDirectory(namespace)
+        await standby_service.run_blocking(directory.standby_ready, name)
+        role = await standby.role
+        await standby_service.run_blocking(directory.remove_standby, name)
+        load_factory(role.factory)
+        spec: EndpointSpec = codec.decode(role.spec)
+        self._name = spec.name  # as Ray shows it, which asks only now
+        self._service = await RayRpcService.open_process(
+            namespace, spec.name, self._end_of_service, actor_name=name
+        )
+        await self._host(role.factory, role.spec)
+        if role.owner is not None:
+            self._service.watch_process(role.owner, self._owner_ended)
+        role.answer.set_result(self._answer)
+        self._closing = asyncio.create_task(self._close_standby(standby_service))
+
+    async def _close_standby(self, service: RayRpcService) -> None:
+        await asyncio.sleep(0)  # the answer goes first
+        await service.close()
+
+    def _owner_ended(self, reason: str) -> None:
+        logger.info("%s ends with its owner: %s", self._name, reason)
+        self._end_of_service()
+
+
+def standby_class() -> Any:
+    """The actor class of standby processes."""
+    return _remote("Standby", StandbyProcess)
+
+
+def process_class(kind: str) -> Any:
+    """The actor class of that name."""
+    return _remote(kind, RayProcess)
+
+
+def _remote(kind: str, base: type) -> Any:
+    cls = type(
+        kind,
+        (base,),
+        {
+            "__module__": "flinkray.processes",  # not importable: travels with the actor
+            "__qualname__": kind,
+            "__doc__": f"A process of kind {kind}.",
+        },
+    )
+    return ray.remote(cls)

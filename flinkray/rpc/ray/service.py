@@ -1,0 +1,383 @@
+"""The RPC service on Ray: processes are named actors, messages go by direct connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import ray
+from ray.util.client import ray as ray_client
+
+from flinkray.core.errors import (
+    HandshakeError,
+    ProcessExistsError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcError,
+)
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.connection_pool import Opened
+from flinkray.rpc.clock import SystemClock
+from flinkray.rpc.ray.actors import RayActors
+from flinkray.rpc.ray.dialler import RayDialler, TransportChoice, Whereabouts
+from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
+from flinkray.rpc.ray.futures import patiently
+from flinkray.rpc.ray.metrics import MetricsExporter
+from flinkray.rpc.ray.standby import StandbyKeeper, StandbyTaker
+from flinkray.rpc.ray.watch import death_of
+from flinkray.rpc.service import RpcService
+from flinkray.rpc.serving.base_service import BaseRpcService
+from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.time_limit import within
+from flinkray.rpc.wire import handshake
+from flinkray.rpc.wire.carrier import AnsweringStream, Carrier
+from flinkray.rpc.wire.frames import FrameStream
+from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT, Listener
+from flinkray.rpc.wire.socket_access import SocketAccess
+from flinkray.rpc.wire.tls import tls_of
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_CALLS_END_TIMEOUT = 5.0
+"""Seconds that a closing service waits for its calls to Ray."""
+
+
+class RayRpcService(BaseRpcService):
+    """The RPC service of one process on a Ray cluster: an actor's or a driver's.
+
+    Create it with :meth:`open`.  A driver's service can do all that an actor's can; other
+    processes find it under its ``process_name`` as long as it is open.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        process_name: str,
+        secret: bytes,
+        *,
+        ask_timeout: float,
+        transport: TransportChoice = "auto",
+    ) -> None:
+        """For :meth:`open`."""
+        super().__init__(
+            process_name, uuid.uuid4().hex, clock=SystemClock(), ask_timeout=ask_timeout
+        )
+        self.namespace = namespace
+        self.is_restart = False
+        """Whether Ray has restarted this process after a death."""
+        self.actor_name = process_name
+        """Of the actor whose process this is: another one if it was a standby process."""
+        self._directory = RayDirectory(namespace)
+        self._secret = secret
+        self._on_end: Callable[[], None] | None = None
+        self._actors = RayActors(namespace, self._ray)
+        self._tls = tls = tls_of(os.environ)
+        self._listener = Listener(
+            lambda: FrameStream(self.max_frame_size),
+            self._welcome,
+            lambda reason: self.refuse_frame("an unknown peer", reason),
+            self.create_task,
+            None if tls is None else tls.server,
+        )
+        self._carrier = Carrier(
+            lambda stream: _ignore(self.create_task(self._welcome(stream), "welcome a peer")),
+            lambda: self.max_frame_size,
+        )
+        # a driver of Ray Client is on no node of the cluster
+        is_outside = bool(ray_client.is_connected())
+        node_id = None if is_outside else ray.get_runtime_context().get_node_id()
+        self._dialler = RayDialler(
+            namespace,
+            self.identity,
+            secret,
+            node_id,
+            tls,
+            transport,
+            self._ray,
+            lambda: self.max_frame_size,
+        )
+        self._standbys = StandbyTaker(self, self._directory, self._ray, self._actors.kill)
+        self._standby_keeper: StandbyKeeper | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._taken_children: set[str] = set()
+        """Names of the processes that standby processes became and that die with this one."""
+        # Ray's own calls may wait for its head: never in the way of user work
+        self._ray_executor = ThreadPoolExecutor(
+            max_workers=8, thread_name_prefix=f"ray-{process_name}"
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        namespace: str,
+        process_name: str | None = None,
+        *,
+        ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
+        transport: TransportChoice = "auto",
+        actor_name: str | None = None,
+    ) -> RayRpcService:
+        """Join the cluster of that Ray namespace with this process, on the running loop.
+
+        *process_name* defaults to ``client-<random>``.  *transport*: by "auto", messages go by
+        direct connections where they can be opened, and through Ray's actor calls, which is
+        slower, where not; "direct" and "ray" allow the one or the other only.  Drivers are reached
+        directly or not at all.  *actor_name*: of the actor that hosts it, if that is another one.
+
+        Raises:
+            RuntimeError: Ray is not initialised in this process.
+            ConfigurationError: Ray's TLS is on, and its files are not there.
+        """
+        if not ray.is_initialized():
+            raise RuntimeError("Ray is not initialised in this process: call ray.init first")
+        name = process_name or f"client-{uuid.uuid4().hex[:8]}"
+        loop = asyncio.get_running_loop()
+        secret = await loop.run_in_executor(None, RayDirectory(namespace).secret)
+        service = cls(namespace, name, secret, ask_timeout=ask_timeout, transport=transport)
+        service.actor_name = actor_name or name
+        try:
+            await service._listen()
+        except BaseException:
+            await service.close()
+            raise
+        if service._dialler.node_id is not None:  # Ray Client has no metrics
+            service.create_task(service._export_metrics(), "export metrics")
+        return service
+
+    @classmethod
+    async def open_process(
+        cls,
+        namespace: str,
+        process_name: str,
+        on_end: Callable[[], None],
+        actor_name: str | None = None,
+    ) -> RayRpcService:
+        """For the actor that hosts a process: *on_end* ends it; *actor_name*: if it has another."""
+        service = await cls.open(namespace, process_name, actor_name=actor_name)
+        service._on_end = on_end
+        return service
+
+    @property
+    def transport(self) -> TransportChoice:
+        """How others are reached; a new value holds for connections made later."""
+        return self._dialler.choice
+
+    @transport.setter
+    def transport(self, choice: TransportChoice) -> None:
+        self._dialler.choice = choice
+
+    @property
+    def socket_access(self) -> SocketAccess | None:
+        node_id = self._dialler.node_id
+        if node_id is None:
+            return None
+        host: str = ray.util.get_node_ip_address()
+        return SocketAccess(host, node_id, self._secret, self._tls)
+
+    async def _export_metrics(self) -> None:
+        exporter = MetricsExporter(self.process_name)
+        while (interval := self.metrics_export_interval) > 0:
+            await asyncio.sleep(interval)
+            if self.metrics_export_interval <= 0:
+                return
+            samples = [sample for sampler in self.samplers for sample in sampler()]
+            figures = self.metrics, self.refused_frames, len(self.connections()), samples
+            try:
+                exported = self.loop.run_in_executor(self._ray_executor, exporter.export, *figures)
+            except RuntimeError:  # the interpreter ends, and nobody has closed this service
+                return
+            await exported
+
+    # --- being reached ------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        host: str = ray.util.get_node_ip_address()
+        record = ProcessRecord(
+            incarnation=self.incarnation,
+            node_id=self._dialler.node_id,
+            host=host,
+            port=self._listener.listen_tcp(host),
+            unix_path=self._listener.listen_unix(f"flinkray-{self.incarnation}"),
+            has_tls=self._listener.has_tls,
+            actor_id=ray.get_runtime_context().get_actor_id(),
+            actor_name=self.actor_name,
+            pid=os.getpid(),
+        )
+        before = await self._ray(self._directory.get, self.process_name)
+        self.is_restart = (
+            before is not None
+            and before.actor_id is not None
+            and before.actor_id == record.actor_id
+        )
+        await self._ray(self._directory.put, self.process_name, record)
+
+    async def carry(self, request: bytes) -> bytes:
+        """For the actor that hosts a process: answer one call of a connection that Ray carries."""
+        return await self._carrier.carry(request)
+
+    async def _welcome(self, stream: FrameStream | AnsweringStream) -> None:
+        try:
+            identity = await within(
+                HANDSHAKE_TIMEOUT,
+                handshake.receive(stream, self._secret, self.process_name, self.incarnation),
+            )
+        except (RpcConnectionError, asyncio.TimeoutError) as error:
+            self.refuse_frame("an unknown peer", f"handshake: {error!r}")
+            stream.close()
+            return
+        except asyncio.CancelledError:
+            stream.abort("the service was closed")
+            raise
+        stream.attach(self.new_peer(stream, identity))
+
+    # --- reaching others ----------------------------------------------------------------------
+
+    async def _open_transport(self, process_name: str, where: Whereabouts | None) -> Opened:
+        if where is None:
+            record, was_carried = await self._find(process_name), None
+        else:
+            record, was_carried = where.record, where.is_carried
+        stream, is_carried = await self._dialler.dial(process_name, record, was_carried)
+        return Opened(stream, record.incarnation, Whereabouts(record, is_carried))
+
+    async def _find(self, process_name: str) -> ProcessRecord:
+        try:
+            record = await self._ray(self._directory.get, process_name)
+        except ray.exceptions.RayError as error:
+            raise RpcConnectionError(
+                f"cannot ask Ray's head where {process_name} is: {error}"
+            ) from error
+        if record is None:
+            raise RpcConnectionError(f"no process {process_name} is running")
+        return record
+
+    def _connection_opened(self, connection: ClientConnection) -> None:
+        where = connection.where
+        assert isinstance(where, Whereabouts)
+        # a connection that Ray carries ends with the calls that carry it
+        if where.record.actor_id is not None and not where.is_carried:
+            sentinel = self.create_task(
+                self._guard(connection, where.record), f"hear of {connection.process_name}'s death"
+            )
+            connection.on_lost(lambda: _ignore(sentinel.cancel()))
+
+    async def _guard(self, connection: ClientConnection, record: ProcessRecord) -> None:
+        """Break the connection when Ray reports the death of the process (or its node)."""
+        assert record.actor_id is not None
+        reason = await death_of(
+            self._ray,
+            connection,
+            self.namespace,
+            record.actor_name,
+            record.actor_id,
+            record.node_id,
+            self.ask_timeout,
+        )
+        logger.info("%s: %s", connection.process_name, reason)
+        connection.peer_died = True
+        connection.break_off(reason)
+
+    # --- starting and ending others -----------------------------------------------------------
+
+    async def spawn(self, spec: EndpointSpec) -> str:
+        if spec.may_take_over:
+            if await self._is_running(spec.name):
+                raise ProcessExistsError(spec.name)
+            address = None if self.transport == "ray" else await self._standbys.spawn(spec)
+            if address is not None:
+                if not spec.detached:
+                    self._taken_children.add(spec.name)
+                    self.watch(address, lambda _: self._taken_children.discard(spec.name))
+                return address
+        return await self._actors.start(spec, self._is_running)
+
+    def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
+        async def create(name: str) -> None:
+            await self._actors.create_standby(name, imports)
+
+        self._standby_keeper = keeper = StandbyKeeper(
+            self, self._directory, self._ray, create, self._actors.kill
+        )
+        if number:
+            self._keeping = self.create_task(keeper.keep(number), "keep standby processes")
+
+    async def end_standbys(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+        if self._standby_keeper is not None:
+            await self._standby_keeper.end_all()
+
+    async def _is_running(self, process_name: str) -> bool:
+        try:
+            connection = await self._connection(process_name)
+            return await connection.ping(self.ask_timeout)
+        except RpcError:
+            return False
+
+    async def kill(self, process_name: str) -> None:
+        record = await patiently(self._ray, self._directory.get, process_name)
+        self._taken_children.discard(process_name)
+        await self._actors.kill(process_name)
+        if record is not None and record.actor_name != process_name:
+            await self._actors.kill(record.actor_name)
+        if record is not None and record.actor_id is not None:
+            await patiently(self._ray, self._directory.remove, process_name, record.incarnation)
+
+    async def stop(self, process_name: str) -> None:
+        try:
+            connection = await self._connection(process_name)
+        except HandshakeError:
+            raise
+        except RpcConnectionError:
+            await self.kill(process_name)  # dead, or about to be restarted
+            return
+        lost = self.loop.create_future()
+        connection.on_lost(lambda: None if lost.done() else lost.set_result(None))
+        try:
+            await connection.stop_process()
+        except RecipientUnreachableError:
+            await self.kill(process_name)  # it died meanwhile: it shall not come back
+            return
+        await lost
+        self._actors.forget(process_name)
+
+    async def _end_children(self) -> None:
+        for process_name in tuple(self._taken_children):
+            await self.kill(process_name)
+        await self._actors.kill_children()
+
+    async def _end_process(self) -> None:
+        if self._on_end is not None:
+            self._on_end()
+        else:
+            await self.close()
+
+    async def _release(self) -> None:
+        await self._listener.close()
+        if ray.is_initialized():
+            removal = self._ray(self._directory.remove, self.process_name, self.incarnation)
+            try:
+                await within(_CALLS_END_TIMEOUT, removal)
+            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                logger.warning("%s could not sign off at Ray: %r", self.process_name, error)
+        await super()._release()
+        # calls of cancelled tasks may still be under way, and one that outlived ray.shutdown would
+        # make Ray end this process; but a head that is gone must not hold the end up for minutes
+        self._ray_executor.shutdown(wait=False, cancel_futures=True)
+        drained = self.loop.run_in_executor(None, self._ray_executor.shutdown)
+        await asyncio.wait([drained], timeout=_CALLS_END_TIMEOUT)
+
+    async def _ray(self, fn: Callable[..., T], *args: object) -> T:
+        """Run a call of Ray's that may block, off the loop."""
+        return await self.loop.run_in_executor(self._ray_executor, fn, *args)
+
+
+def _ignore(result: object) -> None:
+    """For callbacks whose result nobody wants."""

@@ -1,0 +1,195 @@
+"""Standby processes: started ahead, they take over the role of a process that is to be spawned.
+
+To create an actor takes Ray half a second, and several at once compete for the processor; a process
+that runs already is the new one within milliseconds: it opens a second RPC service under the
+name of its role.  The actor's own name was fixed when it was created; but its creation is not over,
+for Ray, before it has a role, so that Ray lists and shows it (``repr``) under its role's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+
+from flinkray.core.errors import RpcError
+from flinkray.rpc.endpoint import RpcEndpoint
+from flinkray.rpc.gateway import RpcGateway, ask_timeout, runs_to_completion
+from flinkray.rpc.ray.directory import RayDirectory
+from flinkray.rpc.service import RpcService
+from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.wire import codec
+
+logger = logging.getLogger(__name__)
+
+STANDBY_ENDPOINT = "standby"
+
+_POLL = 1.0
+"""Seconds between two looks at how many there are.  Those that were taken need not be replaced at
+once: the processor has better to do then."""
+
+_START_TIMEOUT = 60.0
+"""Seconds after which one that is being created is given up."""
+
+
+class StandbyGateway(RpcGateway):
+    """A process without a role."""
+
+    @abstractmethod
+    @ask_timeout(None)
+    @runs_to_completion
+    async def take_over(self, factory: str, spec: bytes, owner: str | None) -> bytes:
+        """Be the process of that spec, encoded.  *owner*: the process to die with.
+
+        Returns, encoded, (True, the address of its endpoint) or (False, the error of its start).
+        To be asked once, by who has taken the process out of the directory.
+        """
+
+
+class Role:
+    """What a standby is to be."""
+
+    def __init__(self, factory: str, spec: bytes, owner: str | None) -> None:
+        self.factory = factory
+        self.spec = spec
+        self.owner = owner
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+
+class Standby(RpcEndpoint, StandbyGateway):
+    """Waits for its role."""
+
+    def __init__(self, rpc_service: RpcService) -> None:
+        super().__init__(rpc_service, STANDBY_ENDPOINT)
+        self.role: asyncio.Future[Role] = rpc_service.loop.create_future()
+
+    async def take_over(self, factory: str, spec: bytes, owner: str | None) -> bytes:
+        role = Role(factory, spec, owner)
+        self.role.set_result(role)
+        return await asyncio.shield(role.answer)
+
+
+class StandbyTaker:
+    """Gives roles to the standby processes of a cluster."""
+
+    def __init__(
+        self,
+        service: RpcService,
+        directory: RayDirectory,
+        run: Callable[..., Awaitable[Any]],
+        kill_actor: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._service = service
+        self._directory = directory
+        self._run = run
+        self._kill_actor = kill_actor
+
+    async def spawn(self, spec: EndpointSpec) -> str | None:
+        """The address of the role's endpoint; None: there is no standby process.
+
+        Raises:
+            Exception: what the factory or ``on_start`` raised.
+        """
+        owner = None if spec.detached else self._service.process_name
+        for name in await self._run(self._directory.ready_standbys):
+            if not await self._take(name):
+                continue  # somebody else was faster
+            try:
+                standby = await self._service.connect(f"{name}/{STANDBY_ENDPOINT}", StandbyGateway)
+                answer = await standby.take_over(spec.factory, codec.encode(spec), owner)
+            except asyncio.CancelledError:
+                await self._kill_actor(name)  # nobody else knows of it
+                raise
+            except RpcError as error:
+                logger.info("%s cannot become %s: %s", name, spec.name, error)
+                await self._kill_actor(name)  # or it might become it all the same, later
+                continue
+            started, outcome = codec.decode(answer)
+            if not started:
+                raise outcome
+            return str(outcome)
+        return None
+
+    async def _take(self, name: str) -> bool:
+        """Whether that standby process is now ours; if so, nobody else knows of it."""
+        taking = asyncio.ensure_future(self._run(self._directory.remove_standby, name))
+        try:
+            return bool(await asyncio.shield(taking))
+        except asyncio.CancelledError:
+            await asyncio.wait({taking})  # it comes about all the same
+            if taking.exception() is None and taking.result():
+                await self._kill_actor(name)
+            raise
+
+
+class StandbyKeeper:
+    """Keeps a number of standby processes ready, whoever takes them."""
+
+    def __init__(
+        self,
+        service: RpcService,
+        directory: RayDirectory,
+        run: Callable[..., Awaitable[Any]],
+        create: Callable[[str], Awaitable[None]],
+        kill_actor: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """*create* begins to create one of that name."""
+        self._service = service
+        self._directory = directory
+        self._run = run
+        self._create = create
+        self._kill_actor = kill_actor
+        self._starting: dict[str, float] = {}
+        """Since when each has been seen to start."""
+
+    async def keep(self, number: int) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            try:
+                await self._fill_up(number)
+            except (RpcError, ray.exceptions.RayError) as error:  # also: Ray's head is away
+                logger.warning("standby processes: %s", error)
+            await asyncio.sleep(_POLL)
+
+    async def _fill_up(self, number: int) -> None:
+        starting = await self._run(self._directory.starting_standbys)
+        ready = await self._run(self._directory.ready_standbys)
+        now = self._service.clock.monotonic()
+        self._starting = {name: self._starting.get(name, now) for name in starting}
+        for name, since in self._starting.items():
+            if now - since > _START_TIMEOUT:
+                await self._end(name)
+        missing = [name for name in ready if not await self._is_there(name)]
+        if missing:
+            # who has become another process meanwhile was taken out of the book before
+            still_ready = await self._run(self._directory.ready_standbys)
+            for name in missing:
+                if name in still_ready:
+                    await self._end(name)
+        for _ in range(number - len({*ready, *starting})):
+            name = f"Standby-{uuid.uuid4().hex[:8]}"
+            await self._run(self._directory.standby_begun, name)
+            await self._create(name)
+
+    async def _end(self, name: str) -> None:
+        await self._run(self._directory.remove_standby, name)
+        await self._kill_actor(name)
+
+    async def _is_there(self, name: str) -> bool:
+        try:
+            await self._service.connect(f"{name}/{STANDBY_ENDPOINT}", StandbyGateway)
+        except RpcError:
+            return False
+        return True
+
+    async def end_all(self) -> None:
+        """End those without a role."""
+        for name in await self._run(self._directory.starting_standbys):
+            await self._end(name)
+        for name in await self._run(self._directory.ready_standbys):
+            await self._end(name)

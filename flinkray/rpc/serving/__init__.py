@@ -1,0 +1,1 @@
+"""The called side: requests become handlers of endpoints."""

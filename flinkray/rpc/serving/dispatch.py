@@ -1,0 +1,321 @@
+"""The called side of a connection: requests come in and become handlers of endpoints."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from flinkray.core.errors import (
+    EndpointNotStartedError,
+    FencingTokenError,
+    FrameTooLargeError,
+    HandshakeError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcError,
+    RpcSerializationError,
+)
+from flinkray.core.ids import FencingToken
+from flinkray.rpc.calls.metrics import RpcRecorder
+from flinkray.rpc.clock import time_of
+from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
+from flinkray.rpc.gateway import GatewayMethod
+from flinkray.rpc.mailbox import EndpointState
+from flinkray.rpc.serving.exports import exports_of
+from flinkray.rpc.serving.handler_call import HandlerCall
+from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.envelope import (
+    ASK,
+    CONTROL_LANE,
+    ENDED,
+    ERROR,
+    PING,
+    PROTOCOL_VERSION,
+    RESOLVE,
+    RESULT,
+    STOP,
+    TELL,
+    TERMINATED,
+    Kind,
+    Payload,
+    frame_of,
+    unpack_request,
+)
+from flinkray.rpc.wire.packing import Packed
+from flinkray.rpc.wire.transport import Transport
+
+if TYPE_CHECKING:
+    from flinkray.rpc.serving.base_service import BaseRpcService
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING_CALLS = 10_000
+"""Default of :attr:`RpcService.max_pending_calls`."""
+MAX_PENDING_BYTES = 67_108_864
+"""Default of :attr:`RpcService.max_pending_bytes`."""
+
+
+class _Lane:
+    """Requests of one connection to one endpoint; with number 0, to the process."""
+
+    __slots__ = ("endpoint", "last_sequence", "mailbox", "methods", "post", "token")
+
+    def __init__(self, endpoint: RpcEndpoint | None, recorder: RpcRecorder) -> None:
+        self.endpoint = endpoint
+        self.last_sequence = 0
+        self.token: bytes | None = None
+        """Encoded; None: calls need none."""
+        if endpoint is not None:
+            self.mailbox = endpoint.mailbox
+            self.post = endpoint.mailbox.handlers.post
+            self.methods = {
+                name: (method, recorder.handled(method.full_name))
+                for name, method in exports_of(type(endpoint)).methods.items()
+            }
+            if isinstance(endpoint, FencedRpcEndpoint):
+                self.token = codec.encode(endpoint.fencing_token)
+
+    def count_refusal(self, name: str) -> None:
+        known = self.methods.get(name) if self.endpoint is not None else None
+        if known is not None:
+            known[1].calls += 1
+            known[1].failures += 1
+
+
+class ServerConnection:
+    """A connection from one peer to this process."""
+
+    def __init__(
+        self,
+        service: BaseRpcService,
+        transport: Transport,
+        peer: str,
+    ) -> None:
+        self._service = service
+        self._transport = transport
+        self._peer = peer
+        self._max_frame_size = service.max_frame_size
+        self._max_pending_calls = service.max_pending_calls
+        self._max_pending_bytes = service.max_pending_bytes
+        self._pending_calls = 0
+        self._pending_bytes = 0
+        self._is_paused = False
+        self._time = time_of(service.loop)
+        self._lanes = {CONTROL_LANE: _Lane(None, service.recorder)}
+        self._resolved: set[int] = set()
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        try:
+            _, kind, sequence, target, name, token, timeout, trace, payload = unpack_request(frame)
+        except RpcSerializationError as error:
+            self.frame_refused(str(error))
+            return
+        lane = self._lanes.get(target) or self._new_lane(target)
+        if sequence <= lane.last_sequence:
+            self.frame_refused(f"{Kind(kind).name} number {sequence} came twice or out of order")
+            return
+        lane.last_sequence = sequence
+        if kind != ASK and kind != TELL:
+            self._control(kind, sequence, target, name, payload)
+            return
+        answered = sequence if kind == ASK else 0
+        try:
+            endpoint = lane.endpoint
+            if endpoint is None:
+                raise RecipientUnreachableError(self._service.end_of(target))
+            if not lane.mailbox.accepts_calls:
+                _refuse_state(endpoint, name)
+            known = lane.methods.get(name)
+            if known is None:
+                _refuse_method(endpoint, name)
+            method, recorder = known
+            if lane.token is not None and token != lane.token:
+                _refuse_token(endpoint, method, token)
+            try:
+                arguments = codec.decode(payload)
+            except RpcSerializationError as error:
+                _refuse_arguments(endpoint, method, error)
+            if type(arguments) is not tuple or len(arguments) != len(method.parameters):
+                _refuse_arguments(endpoint, method, None)
+        except RpcError as error:
+            lane.count_refusal(name)
+            self._refuse(name, answered, error)
+            return
+        recorder.calls += 1
+        size = len(frame)
+        self._pending_calls += 1
+        self._pending_bytes += size
+        if (
+            self._pending_calls > self._max_pending_calls
+            or self._pending_bytes > self._max_pending_bytes
+        ):
+            self._is_paused = True
+            self._transport.pause_reading()
+        lane.post(
+            HandlerCall(
+                self, endpoint, method, recorder, answered, arguments, size, self._time(), timeout,
+                trace,
+            )
+        )  # fmt: skip
+
+    def frame_refused(self, reason: str) -> None:
+        self._service.refuse_frame(self._peer, reason)
+
+    def connection_lost(self, reason: str) -> None:
+        self._service.peer_lost(self)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def break_off(self, reason: str) -> None:
+        """As when this process dies."""
+        self._transport.break_off(reason)
+
+    def _new_lane(self, target: int) -> _Lane:
+        endpoint = self._service.endpoint_by_number(target)
+        lane = _Lane(endpoint, self._service.recorder)
+        if endpoint is not None:
+            self._lanes[target] = lane
+        return lane
+
+    # --- requests to the process --------------------------------------------------------------
+
+    def _control(self, kind: int, sequence: int, target: int, name: str, payload: Payload) -> None:
+        try:
+            if kind == RESOLVE:
+                self._resolve(sequence, target, name, payload)
+            elif kind == STOP:
+                self._service.stop_requested(lambda: self._reply(RESULT, sequence, None))
+            elif kind == PING:
+                self._reply(RESULT, sequence, bool(self._service.endpoints()))
+        except RpcError as error:
+            self._refuse(name, sequence, error)
+
+    def _resolve(self, sequence: int, target: int, endpoint_id: str, payload: Payload) -> None:
+        if target != CONTROL_LANE:  # known from a connection that broke
+            number, endpoint = target, self._service.endpoint_by_number(target)
+        else:
+            number, endpoint = self._service.find_endpoint(endpoint_id)
+        address = f"{self._service.process_name}/{endpoint_id}"
+        if endpoint is None:
+            if target != CONTROL_LANE:
+                raise RpcConnectionError(self._service.end_of(number))
+            raise RpcConnectionError(f"no endpoint at {address}")
+        gateway = codec.decode(payload)
+        gateways = exports_of(type(endpoint)).gateways
+        if gateway is not None and (type(gateway) is not str or gateway not in gateways):
+            raise HandshakeError(
+                f"{address} is a {type(endpoint).__name__} and does not implement {gateway}"
+            )
+        self._resolved.add(number)
+        self._reply(RESULT, sequence, (number, endpoint.endpoint_id))
+
+    def endpoint_terminated(self, number: int, reason: str) -> None:
+        """Tell the peer, if it has ever asked for this endpoint."""
+        self._lanes.pop(number, None)
+        if number in self._resolved:
+            self._resolved.discard(number)
+            self._reply(TERMINATED, number, None if reason == ENDED else reason)
+
+    # --- calls under way ----------------------------------------------------------------------
+
+    def expire_at(self, deadline: float, call: HandlerCall) -> None:
+        """For calls: see :class:`~flinkray.rpc.calls.deadlines.Deadlines`."""
+        self._service.deadlines.add(deadline, call)
+
+    def _done(self, call: HandlerCall) -> None:
+        seconds = self._time() - call.begun
+        call.recorder.seconds += seconds
+        call.recorder.buckets[int(seconds * 1e6).bit_length()] += 1
+        self._pending_calls -= 1
+        self._pending_bytes -= call.size
+        if (
+            self._is_paused
+            and self._pending_calls <= self._max_pending_calls // 2
+            and self._pending_bytes <= self._max_pending_bytes // 2
+        ):
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def succeeded(self, call: HandlerCall, result: object) -> None:
+        """For calls: the handler has returned."""
+        self._done(call)
+        if call.sequence == 0:
+            return
+        try:
+            self._reply(RESULT, call.sequence, result)
+        except FrameTooLargeError as error:
+            call.recorder.failures += 1
+            too_large = FrameTooLargeError(f"{call.what}: the result: {error}")
+            self._refuse(call.method.name, call.sequence, too_large)
+        except RpcSerializationError as error:
+            call.recorder.failures += 1
+            unsendable = RpcSerializationError(f"{call.what}: the result: {error}")
+            unsendable.__cause__ = error
+            self._refuse(call.method.name, call.sequence, unsendable)
+
+    def failed(self, call: HandlerCall, error: BaseException) -> None:
+        """For calls: the handler has failed, or could not begin."""
+        call.recorder.failures += 1
+        self._done(call)
+        self._refuse(call.method.name, call.sequence, error)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _refuse(self, method: str, sequence: int, error: BaseException) -> None:
+        if sequence == 0:
+            level = (
+                logging.DEBUG if isinstance(error, RecipientUnreachableError) else logging.WARNING
+            )
+            logger.log(level, "%s from %s failed: %r", method, self._peer, error, exc_info=error)
+            return
+        try:
+            self._send(ERROR, sequence, codec.encode_error(error))
+        except FrameTooLargeError:
+            self._send(ERROR, sequence, codec.encode_error_in_short(error))
+
+    def _reply(self, kind: int, sequence: int, value: object) -> None:
+        self._send(kind, sequence, codec.encode_in_parts(value))
+
+    def _send(self, kind: int, sequence: int, payload: Packed) -> None:
+        frame = frame_of((PROTOCOL_VERSION, kind, sequence, payload), self._max_frame_size)
+        if isinstance(frame, bytes):
+            self._transport.send(frame)
+        else:
+            self._transport.send_parts(frame)
+
+
+def _refuse_state(endpoint: RpcEndpoint, method: str) -> NoReturn:
+    if endpoint.mailbox.state is EndpointState.CREATED:
+        raise EndpointNotStartedError(
+            f"{endpoint.address}: {method}: the endpoint is not started yet"
+        )
+    raise RecipientUnreachableError(endpoint.mailbox.end_reason)
+
+
+def _refuse_method(endpoint: RpcEndpoint, method: str) -> NoReturn:
+    raise RpcError(f"{endpoint.address}: {type(endpoint).__name__} has no method {method}")
+
+
+def _refuse_token(endpoint: RpcEndpoint, method: GatewayMethod, received: bytes | None) -> NoReturn:
+    assert isinstance(endpoint, FencedRpcEndpoint)
+    token: object = None
+    if received is not None:
+        with suppress(RpcSerializationError):  # then it is nobody's
+            token = codec.decode(received)
+    raise FencingTokenError(
+        endpoint.address,
+        method.full_name,
+        endpoint.fencing_token,
+        token if isinstance(token, FencingToken) else None,
+    )
+
+
+def _refuse_arguments(
+    endpoint: RpcEndpoint, method: GatewayMethod, cause: RpcSerializationError | None
+) -> NoReturn:
+    what = f"{endpoint.address}: {method.full_name}"
+    if cause is None:
+        raise RpcSerializationError(f"{what}: wrong number of arguments")
+    raise RpcSerializationError(f"{what}: the arguments: {cause}") from cause

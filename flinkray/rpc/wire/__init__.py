@@ -1,0 +1,1 @@
+"""Bytes between two processes: frames, envelopes, transports."""

@@ -1,0 +1,250 @@
+"""A transport that is carried by calls of some other system, for who cannot open a connection.
+
+The calling side sends its frames in numbered *requests*; each is answered once, with frames that
+the called side has for it.  The called side keeps a request open until it has something to say,
+and the calling side always has one open; so an ask takes one request (its answer travels on the one
+that was open before), and the end of an endpoint is told at once.
+
+Calls may start out of order and twice, as those of Ray do: requests and answers are put in order
+by their numbers, and a request that comes again is answered as it was before.  What a call fails
+with is the end of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
+from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME
+from flinkray.rpc.wire.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
+
+WINDOW = 8
+"""Requests that the calling side has open at once."""
+
+NO_BATCH = 0
+"""Instead of the number of a batch of frames: the answer has none."""
+
+NOBODY = -1
+"""The same: the connection is not known."""
+
+
+class CarriedStream(Transport):
+    """What both sides have in common: frames that come in are read as from a socket."""
+
+    def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self._max_frame_size = max_frame_size
+        self._receiver: FrameReceiver | None = None
+        self._inbox: deque[bytes] = deque()
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._outbox: deque[bytes] = deque()
+        self._outbox_size = 0
+        self._is_flushing = False
+        self._lost: str | None = None
+
+    async def receive(self) -> bytes:
+        """The next frame of the handshake.
+
+        Raises:
+            RpcConnectionError: the connection ended.
+        """
+        while not self._inbox:
+            if self._lost is not None:
+                raise RpcConnectionError(self._lost)
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return self._inbox.popleft()
+
+    def attach(self, receiver: FrameReceiver) -> None:
+        self._receiver = receiver
+        self._read()
+        if self._lost is not None and self._receiver is not None:
+            self._receiver = None
+            receiver.connection_lost(self._lost)
+
+    def send(self, frame: bytes, lane: int | None = None) -> None:
+        if self._lost is not None:
+            return
+        self._outbox.append(frame)
+        self._outbox_size += len(frame)
+        if self._outbox_size > WRITE_HIGH_WATER:
+            self._hold_senders()
+        self._flush_soon()
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._read()
+        self._flush_soon()
+
+    def abort(self, reason: str) -> None:
+        """End the connection as it is; the receiver is told the reason."""
+        self._end(reason)
+
+    def break_off(self, reason: str) -> None:
+        self._receiver = None
+        self._end(reason)
+
+    # --- for the two sides --------------------------------------------------------------------
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Send what can be sent now."""
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._is_flushing = False
+        self._flush()
+
+    def _take_batch(self) -> list[bytes]:
+        """Frames for one call: as many as are small, or one that is large."""
+        batch: list[bytes] = []
+        size = 0
+        while self._outbox and (not batch or size + len(self._outbox[0]) <= WRITE_HIGH_WATER):
+            frame = self._outbox.popleft()
+            size += len(frame)
+            batch.append(frame)
+        self._outbox_size -= size
+        if self._congested is not None and self._outbox_size <= WRITE_HIGH_WATER // 2:
+            self._let_senders_go()
+        return batch
+
+    def _frames_came(self, frames: tuple[bytes, ...] | list[bytes]) -> None:
+        limit = MAX_HANDSHAKE_FRAME if self._receiver is None else self._max_frame_size
+        for frame in frames:
+            if type(frame) is not bytes or len(frame) > limit:
+                self.abort(f"what came is no frame of at most {limit} bytes")
+                return
+            self._inbox.append(frame)
+        self._read()
+
+    def _read(self) -> None:
+        if self._receiver is None:
+            self._wake()
+        while self._inbox and not self._is_paused and self._receiver is not None:
+            self._receiver.frame_received(self._inbox.popleft())
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end(self, reason: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = reason
+        self._outbox.clear()
+        self._let_senders_go()
+        self._wake()
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.connection_lost(reason)
+
+
+class CallingStream(CarriedStream):
+    """The side that calls."""
+
+    def __init__(
+        self,
+        connection_id: bytes,
+        call: Callable[[bytes], asyncio.Future[bytes]],
+        max_frame_size: int = MAX_FRAME_SIZE,
+    ) -> None:
+        """*call* takes a request to the other side's
+        :class:`~flinkray.rpc.wire.carrier.Carrier` and brings the answer; it raises
+        nothing, its future may."""
+        super().__init__(max_frame_size)
+        self._connection_id = connection_id
+        self._call = call
+        self._number = 0
+        self._open: dict[int, asyncio.Future[bytes]] = {}
+        self._next_batch = 1
+        self._early: dict[int, tuple[tuple[bytes, ...], str | None]] = {}
+        self._is_begun = False
+        """Whether the other side knows of this connection: nothing may overtake the first call."""
+
+    def close(self) -> None:
+        if self._lost is None:
+            self._request(list(self._outbox), is_last=True)
+            self._is_begun = False
+            self._end("the connection was closed")
+
+    def _end(self, reason: str) -> None:
+        if self._lost is None and self._is_begun:
+            self._request([], is_last=True)
+        super()._end(reason)
+
+    def _flush(self) -> None:
+        if self._lost is not None:
+            return
+        window = WINDOW if self._is_begun else 1
+        while self._outbox and len(self._open) < window:
+            self._request(self._take_batch())
+        if not self._open and self._is_begun:
+            self._request([])
+
+    def _request(self, frames: list[bytes], *, is_last: bool = False) -> None:
+        self._number += 1
+        oldest = next(iter(self._open), self._number)
+        request = msgpack.packb((self._connection_id, self._number, oldest, is_last, frames))
+        future = self._call(request)
+        if is_last:
+            future.add_done_callback(_forget)
+            return
+        self._open[self._number] = future
+        number = self._number
+        future.add_done_callback(lambda answer: self._answered(number, answer))
+
+    def _answered(self, number: int, future: asyncio.Future[bytes]) -> None:
+        del self._open[number]
+        error = None if future.cancelled() else future.exception()
+        if self._lost is not None:
+            return
+        if future.cancelled() or error is not None:
+            self._is_begun = False  # there is nobody to say good-bye to
+            self.abort(f"the call that carried the connection failed: {_told(error)}")
+            return
+        self._is_begun = True
+        batch, frames, end = msgpack.unpackb(future.result(), use_list=False)
+        if batch == NOBODY:
+            self._is_begun = False
+            self.abort(end)
+            return
+        if batch != NO_BATCH:
+            self._early[batch] = (frames, end)
+        while self._next_batch in self._early and self._lost is None:
+            frames, end = self._early.pop(self._next_batch)
+            self._next_batch += 1
+            self._frames_came(frames)
+            if end is not None:
+                self._is_begun = False
+                self.abort(end)
+        self._flush_soon()
+
+
+def _told(error: BaseException | None) -> str:
+    """Ray's errors have pages of text; the first line says it."""
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"
+
+
+def _forget(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

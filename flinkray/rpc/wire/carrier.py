@@ -1,0 +1,160 @@
+"""The called side of connections that calls carry: see :mod:`flinkray.rpc.wire.carried`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from flinkray.rpc.wire.carried import NO_BATCH, NOBODY, WINDOW, CarriedStream
+from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
+
+MAX_OPEN = 4
+"""Requests that are left unanswered although there is nothing to say."""
+
+MAX_AHEAD = 8 * WINDOW
+"""Requests that may have overtaken one that is missing.  The other side never has so many open."""
+
+ROUND = 20.0
+"""Seconds after which an open request is answered in any case."""
+
+SILENCE = 30.0
+"""Seconds without any request after which the connection is taken for lost."""
+
+_CLOSED = "the connection was closed by the other side"
+_EMPTY = (NO_BATCH, (), None)
+_NOTHING: bytes = msgpack.packb(_EMPTY)
+
+
+class AnsweringStream(CarriedStream):
+    """The called side."""
+
+    def __init__(
+        self, on_forgotten: Callable[[], None], max_frame_size: int = MAX_FRAME_SIZE
+    ) -> None:
+        """*on_forgotten*: no request is expected any more; some time after the end."""
+        super().__init__(max_frame_size)
+        self._on_forgotten = on_forgotten
+        self._next_request = 1
+        self._early: dict[int, tuple[bool, tuple[bytes, ...]]] = {}
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._answers: dict[int, bytes] = {}
+        """Those that the other side is not known to have."""
+        self._batch = 0
+        self._last_heard = self._loop.time()
+        self._is_end_told = False
+        self._loop.call_later(ROUND, self._round)
+
+    def answer(self, request: tuple[Any, ...]) -> asyncio.Future[bytes]:
+        """What becomes the answer to a request."""
+        _, number, oldest, is_last, frames = request
+        self._last_heard = self._loop.time()
+        for known in [known for known in self._answers if known < oldest]:
+            del self._answers[known]
+        waiting = self._waiting.get(number)
+        if waiting is not None:  # the call came twice
+            return waiting
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        if number < self._next_request or number in self._early:
+            future.set_result(self._answers.get(number, _NOTHING))
+            return future
+        self._waiting[number] = future
+        if number < self._next_request + MAX_AHEAD:
+            self._early[number] = (is_last, frames)
+        else:
+            self._end(f"request {number} came, and {self._next_request} has not")
+        while self._next_request in self._early and self._lost is None:
+            is_last, frames = self._early.pop(self._next_request)
+            self._next_request += 1
+            self._frames_came(frames)
+            if is_last:
+                self._end(_CLOSED)
+        if self._outbox or self._lost is not None or len(self._waiting) > MAX_OPEN:
+            self._flush_soon()
+        return future
+
+    def close(self) -> None:
+        last = tuple(self._outbox)
+        self._end(_CLOSED)
+        self._outbox.extend(last)
+        self._flush()
+
+    def _end(self, reason: str) -> None:
+        if self._lost is None:
+            super()._end(reason)
+            self._flush_soon()
+
+    def _flush(self) -> None:
+        while self._outbox and self._waiting:
+            self._answer_next(self._take_batch())
+        if self._lost is not None:
+            if self._waiting and not self._is_end_told:
+                self._is_end_told = True
+                self._answer_next([], self._lost)
+            while self._is_end_told and self._waiting:
+                self._answer(self._oldest(), _EMPTY)
+        while len(self._waiting) > MAX_OPEN and not self._is_paused:
+            self._answer(self._oldest(), _EMPTY)
+
+    def _answer_next(self, frames: list[bytes], end: str | None = None) -> None:
+        self._batch += 1
+        self._answer(self._oldest(), (self._batch, frames, end))
+
+    def _oldest(self) -> int:
+        return min(self._waiting)
+
+    def _answer(self, number: int, answer: tuple[Any, ...]) -> None:
+        self._answers[number] = data = msgpack.packb(answer)
+        waiting = self._waiting.pop(number)
+        if not waiting.done():
+            waiting.set_result(data)
+
+    def _round(self) -> None:
+        if self._is_paused:  # the other side may have sent all that it may
+            self._last_heard = self._loop.time()
+        elif self._loop.time() - self._last_heard > SILENCE:
+            self._end(f"nothing came for {SILENCE:g} s")
+            self._on_forgotten()
+            return
+        self._loop.call_later(ROUND, self._round)
+        if self._waiting and not self._is_paused:
+            self._answer(self._oldest(), _EMPTY)
+
+
+class Carrier:
+    """The called side of all carried connections of a process."""
+
+    def __init__(
+        self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]
+    ) -> None:
+        """*welcome* takes each new stream; *frame_limit*: bytes, for the next one."""
+        self._welcome = welcome
+        self._frame_limit = frame_limit
+        self._streams: dict[bytes, AnsweringStream] = {}
+
+    async def carry(self, request: bytes) -> bytes:
+        """Answer one call of a :class:`CallingStream`."""
+        try:
+            parts = msgpack.unpackb(request, use_list=False)
+            connection_id, number, _, is_last, _ = parts
+        except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
+            return _refusal("not a request of a carried connection")
+        if [type(part) for part in parts] != [bytes, int, int, bool, tuple]:
+            return _refusal("not a request of a carried connection")
+        stream = self._streams.get(connection_id)
+        if stream is None:
+            if number != 1 or is_last:
+                return _refusal(_CLOSED)
+            stream = AnsweringStream(lambda: self._forget(connection_id), self._frame_limit())
+            self._streams[connection_id] = stream
+            self._welcome(stream)
+        return await stream.answer(parts)
+
+    def _forget(self, connection_id: bytes) -> None:
+        self._streams.pop(connection_id, None)
+
+
+def _refusal(reason: str) -> bytes:
+    return bytes(msgpack.packb((NOBODY, (), reason)))

@@ -1,0 +1,328 @@
+"""Values to bytes and back: msgpack with an allow-list of types.
+
+What may travel: None, bool, int (64 bit), float, str, bytes, tuples and lists (arrive as tuples),
+dicts with str keys, and the types declared in :mod:`flinkray.core.message`: ids, str subclasses,
+enums, message dataclasses; and exceptions.  Anything else is refused at the sender.
+
+Wire form: ids, str subclasses and enums are msgpack ext values (type name, NUL, value); messages
+and exceptions are maps with one integer key, which no dict of a user can be.  Types travel under
+their names and are looked up in the registry, never imported.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import msgpack
+
+from flinkray.core.error_text import message_of, sendable, traceback_of, type_of
+from flinkray.core.errors import FlinkRayError, RemoteError, RpcSerializationError
+from flinkray.core.ids import AbstractID
+from flinkray.core.message import lookup, type_name
+from flinkray.rpc.wire.packing import LARGE, LONGEST, Packed, array_head, bytes_head, pack
+
+_ID_EXT = 1
+_STR_EXT = 2
+_ENUM_EXT = 3
+_MESSAGE_KEY = 0
+_ERROR_KEY = 1
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+"""Types that msgpack packs as they are; what it says of an int is told apart in :func:`encode`."""
+_all_plain = _PLAIN.issuperset
+_all_str = frozenset({str}).issuperset
+
+_Lowerer = Callable[[Any], Any]
+_lowerers: dict[type, _Lowerer] = {}
+_builders: dict[str, Callable[[list[Any]], Any]] = {}
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error from elsewhere
+    """Where an error arose in the process it came from; set as the error's ``__cause__``."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text}"
+
+
+class _RefusedError(Exception):
+    """Internal: a value cannot travel; the text says which and why."""
+
+
+def encode(value: object) -> bytes:
+    """The wire form of one value.
+
+    Raises:
+        RpcSerializationError: a part of it may not travel; the message names its type.
+    """
+    try:
+        return pack(value if type(value) in _PLAIN else _lower(value))
+    except _RefusedError as error:
+        raise RpcSerializationError(f"cannot send {error}") from None
+    except OverflowError:
+        raise RpcSerializationError(
+            f"cannot send a {type(value).__name__}: an int has more than 64 bits"
+        ) from None
+    except (ValueError, RecursionError, UnicodeEncodeError) as error:
+        raise RpcSerializationError(f"cannot send a {type(value).__name__}: {error}") from error
+
+
+def encode_in_parts(value: object) -> Packed:
+    """As :func:`encode`; large bytes, if *value* is such or a tuple of such, are not copied."""
+    if type(value) is tuple:
+        for item in value:
+            if type(item) is bytes and LARGE < len(item) <= LONGEST:
+                return _encode_items(value)
+    elif type(value) is bytes and LARGE < len(value) <= LONGEST:
+        return [bytes_head(len(value)), value]
+    return encode(value)
+
+
+def _encode_items(items: tuple[Any, ...]) -> list[bytes]:
+    parts: list[bytes] = []
+    small = [array_head(len(items))]
+    for item in items:
+        if type(item) is bytes and LARGE < len(item) <= LONGEST:
+            parts += (b"".join(small) + bytes_head(len(item)), item)
+            small = []
+        else:
+            small.append(encode(item))
+    return [*parts, b"".join(small)]
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """The value of a wire form.
+
+    Raises:
+        RpcSerializationError: not a wire form, or it names a type that is not registered here.
+    """
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            use_list=False,
+            strict_map_key=False,
+            ext_hook=_raise_ext,
+            object_hook=_raise_map,
+        )
+    except RpcSerializationError:
+        raise
+    except Exception as error:
+        raise RpcSerializationError(f"cannot decode a message: {error!r}") from error
+
+
+def encode_error(error: BaseException) -> bytes:
+    """The wire form of an exception; never fails.
+
+    Text that UTF-8 has no bytes for is written out; of what cannot be sent otherwise, type and
+    message remain.
+    """
+    try:
+        return encode(error)
+    except RpcSerializationError:
+        return encode_error_in_short(error)
+
+
+def encode_error_in_short(error: BaseException) -> bytes:
+    """Type, message and traceback of an exception that is too large or too odd to be sent whole:
+    of each at most some KiB."""
+    if isinstance(error, RemoteError):
+        short = [sendable(error.error_type), sendable(error.text)]
+    else:
+        short = [type_of(error), message_of(error)]
+    text = sendable(remote_traceback(error) or traceback_of(error, error.__traceback__))
+    return pack({_ERROR_KEY: [type_name(RemoteError), short, text]})
+
+
+def remote_traceback(error: BaseException) -> str | None:
+    """Where an error arose, when that was in another process."""
+    cause = error.__cause__
+    return cause.text if isinstance(cause, RemoteTraceback) else None
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+def _lower(value: Any) -> Any:
+    """*value* in types that msgpack packs as they are; itself where nothing is to be done."""
+    cls = type(value)
+    lowerer = _lowerers.get(cls)
+    if lowerer is None:
+        lowerer = _lowerers[cls] = _make_lowerer(cls)
+    return lowerer(value)
+
+
+def _make_lowerer(cls: type) -> _Lowerer:
+    if cls in _PLAIN:
+        return lambda value: value
+    if cls is tuple or cls is list:
+        return _lower_items
+    if cls is dict:
+        return _lower_dict
+    if issubclass(cls, BaseException):
+        return _lower_error
+    name = type_name(cls)
+    if lookup(name) is not cls:
+        raise _RefusedError(
+            f"a {cls.__name__} ({name} is not a registered message type; "
+            "declare it with flinkray.core.message)"
+        )
+    prefix = name.encode() + b"\0"
+    if issubclass(cls, AbstractID):
+        return lambda value: msgpack.ExtType(_ID_EXT, prefix + value.value)
+    if issubclass(cls, Enum):
+        members = {
+            member: msgpack.ExtType(_ENUM_EXT, prefix + member.name.encode()) for member in cls
+        }
+        return members.__getitem__
+    if issubclass(cls, str):
+        return lambda value: msgpack.ExtType(_STR_EXT, prefix + value.encode())
+    if is_dataclass(cls):
+        names = tuple(field.name for field in fields(cls) if field.init)
+
+        def lower_message(value: Any) -> Any:
+            return {_MESSAGE_KEY: (name, *_lower_items([getattr(value, it) for it in names]))}
+
+        return lower_message
+    raise _RefusedError(f"a {cls.__name__} (registered, but neither id, str, enum nor dataclass)")
+
+
+def _lower_items(value: tuple[Any, ...] | list[Any]) -> tuple[Any, ...] | list[Any]:
+    if _all_plain(map(type, value)):
+        return value
+    return [item if type(item) in _PLAIN else _lower(item) for item in value]
+
+
+def _lower_dict(value: dict[Any, Any]) -> dict[str, Any]:
+    if not _all_str(map(type, value)):
+        wrong = next(type(key) for key in value if type(key) is not str)
+        raise _RefusedError(f"a dict with a key of type {wrong.__name__}: keys must be str")
+    if _all_plain(map(type, value.values())):
+        return value
+    return {key: item if type(item) in _PLAIN else _lower(item) for key, item in value.items()}
+
+
+def _lower_error(error: BaseException) -> Any:
+    cls = type(error)
+    text = remote_traceback(error)
+    if text is None or error.__traceback__ is not None:
+        text = traceback_of(error, error.__traceback__)
+    known = lookup(type_name(cls)) is cls or cls is FlinkRayError or _builtin(cls.__name__) is cls
+    if known:
+        try:
+            arguments = [_lower_argument(argument) for argument in error.args]
+        except _RefusedError:
+            known = False
+    if not known:
+        return {_ERROR_KEY: [type_name(RemoteError), [type_of(error), message_of(error)], text]}
+    return {_ERROR_KEY: [type_name(cls), arguments, text]}
+
+
+def _lower_argument(argument: Any) -> Any:
+    if type(argument) is str:
+        return argument.encode(errors="backslashreplace").decode()  # lone surrogates, written out
+    return _lower(argument)
+
+
+# --- receiving ------------------------------------------------------------------------------------
+
+
+def _raise_ext(code: int, data: bytes) -> Any:
+    name, separator, value = bytes(data).partition(b"\0")
+    if not separator:
+        raise RpcSerializationError(f"cannot decode a message: ext value without type, code {code}")
+    cls = _registered(name.decode())
+    if code == _ID_EXT and issubclass(cls, AbstractID):
+        return cls(value)
+    if code == _STR_EXT and issubclass(cls, str):
+        return cls(value.decode())
+    if code == _ENUM_EXT and issubclass(cls, Enum):
+        return cls[value.decode()]
+    raise RpcSerializationError(f"cannot decode a message: ext code {code} for {name.decode()}")
+
+
+def _raise_map(value: dict[Any, Any]) -> Any:
+    for key in value:
+        if type(key) is not str:
+            break
+    else:
+        return value
+    if len(value) != 1:
+        raise RpcSerializationError("cannot decode a message: a map with keys that are not str")
+    key, body = value.popitem()
+    if key == _MESSAGE_KEY and type(key) is int:
+        name, *values = body
+        builder = _builders.get(name)
+        if builder is None:
+            builder = _builders[name] = _make_builder(name)
+        return builder(values)
+    if key == _ERROR_KEY and type(key) is int:
+        return _raise_error(*body)
+    raise RpcSerializationError(f"cannot decode a message: a map with the key {key!r}")
+
+
+def _registered(name: str) -> type:
+    cls = lookup(name)
+    if cls is None:
+        raise RpcSerializationError(
+            f"cannot decode a message: no type {name} is registered in this process "
+            "(import its module)"
+        )
+    return cls
+
+
+def _make_builder(name: str) -> Callable[[list[Any]], Any]:
+    message_type = _registered(name)
+    if not is_dataclass(message_type):
+        raise RpcSerializationError(f"cannot decode a message: {name} is not a message")
+    init = tuple(field for field in fields(message_type) if field.init)
+    cls: Callable[..., Any] = message_type
+    keywords = any(field.kw_only for field in init)
+    least = max((place + 1 for place, field in enumerate(init) if _is_required(field)), default=0)
+
+    def build(values: list[Any]) -> Any:
+        if not least <= len(values) <= len(init):
+            raise RpcSerializationError(
+                f"cannot decode a message: {name} has {len(init)} fields here, {len(values)} came"
+            )
+        if keywords:
+            return cls(**{field.name: value for field, value in zip(init, values, strict=False)})
+        return cls(*values)
+
+    return build
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _builtin(name: str) -> type[Exception] | None:
+    cls = getattr(builtins, name, None)
+    return cls if isinstance(cls, type) and issubclass(cls, Exception) else None
+
+
+def _raise_error(name: str, arguments: tuple[Any, ...], text: str) -> BaseException:
+    module, _, short_name = name.partition(":")
+    cls = _builtin(short_name) if module == "builtins" else lookup(name)
+    if name == type_name(FlinkRayError):
+        cls = FlinkRayError
+    error: BaseException
+    # no future can hold a StopIteration
+    if cls is None or not issubclass(cls, Exception) or issubclass(cls, StopIteration):
+        error = RemoteError(short_name or name, ", ".join(map(str, arguments)))
+    else:
+        try:
+            error = cls(*arguments)
+        except Exception:  # noqa: BLE001 - its constructor does not take its own args
+            error = RemoteError(short_name, ", ".join(map(str, arguments)))
+    if isinstance(error, FlinkRayError):
+        error.remote_traceback = text
+    error.__cause__ = RemoteTraceback(text)
+    return error

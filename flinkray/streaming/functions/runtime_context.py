@@ -1,0 +1,168 @@
+"""What a user function can ask of its surroundings in ``open``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from flinkray.state.errors import StateError
+from flinkray.state.heap import HeapKeyedStateBackend
+from flinkray.state.interfaces import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
+from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.functions.window_functions import KeyedStateStore
+
+
+class DistributedCache:
+    """Copies of the client's files, where the function runs."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def get_file(self, name: str) -> str:
+        """The path of a file or directory; not to be changed, others read it, too.
+
+        Raises:
+            CachedFileError: nothing was registered under that name.
+        """
+        path = self._paths.get(name)
+        if path is None:
+            known = ", ".join(map(repr, self._paths)) or "none"
+            raise CachedFileError(
+                f"no file is registered as {name!r}, known are: {known}; call "
+                "register_cached_file before execute"
+            )
+        return path
+
+
+class CachedFileError(FlinkRayError):
+    """A function asks for a file that the program has not registered."""
+
+
+class RuntimeContext(KeyedStateStore):
+    """Where a function runs, its metrics, and its keyed state."""
+
+    def __init__(
+        self,
+        task_name: str,
+        subtask_index: int,
+        parallelism: int,
+        max_parallelism: int,
+        attempt_number: int,
+        job_parameters: Mapping[str, str],
+        cached_files: Mapping[str, str],
+        metrics: MetricGroup,
+        keyed_state: HeapKeyedStateBackend | None,
+    ) -> None:
+        self._task_name = task_name
+        self._subtask_index = subtask_index
+        self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
+        self._attempt_number = attempt_number
+        self._job_parameters = dict(job_parameters)
+        self._cache = DistributedCache(cached_files)
+        self._metrics = metrics
+        self._keyed_state = keyed_state
+
+    def get_task_name(self) -> str:
+        """The operator's name."""
+        return self._task_name
+
+    def get_task_name_with_subtasks(self) -> str:
+        """``Map (1/4)#0``: name, subtask from 1, parallelism, attempt."""
+        return (
+            f"{self._task_name} ({self._subtask_index + 1}/{self._parallelism})"
+            f"#{self._attempt_number}"
+        )
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """The operator's parallelism."""
+        return self._parallelism
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """The number of key groups."""
+        return self._max_parallelism
+
+    def get_index_of_this_subtask(self) -> int:
+        """From 0."""
+        return self._subtask_index
+
+    def get_attempt_number(self) -> int:
+        """From 0."""
+        return self._attempt_number
+
+    def get_job_parameter(self, key: str, default_value: str) -> str:
+        """A global parameter of the job."""
+        return self._job_parameters.get(key, default_value)
+
+    def get_distributed_cache(self) -> DistributedCache:
+        """The files that the program has registered with ``register_cached_file``."""
+        return self._cache
+
+    def get_metrics_group(self) -> MetricGroup:
+        """Where the function registers metrics."""
+        return self._metrics
+
+    def get_metric_group(self) -> MetricGroup:
+        """The same by its new name."""
+        return self._metrics
+
+    def get_state(self, state_descriptor: ValueStateDescriptor[Any]) -> ValueState[Any]:
+        """One value for each key."""
+        return self._state(state_descriptor, ValueStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
+        """A list for each key."""
+        return self._state(state_descriptor, ListStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_map_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> MapState[Any, Any]:
+        """A dictionary for each key."""
+        return self._state(state_descriptor, MapStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_reducing_state(
+        self, state_descriptor: ReducingStateDescriptor[Any]
+    ) -> ReducingState[Any]:
+        """For each key the reduction of all that was added."""
+        return self._state(state_descriptor, ReducingStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_aggregating_state(
+        self, state_descriptor: AggregatingStateDescriptor[Any]
+    ) -> AggregatingState[Any, Any]:
+        """For each key the aggregate of all that was added."""
+        return self._state(  # type: ignore[no-any-return]
+            state_descriptor, AggregatingStateDescriptor
+        )
+
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        if self._keyed_state is None:
+            raise StateError(
+                f"state {descriptor.name!r}: {self._task_name} has no keyed state, because its "
+                "stream is not keyed; call key_by before it"
+            )
+        return typed_state(self._keyed_state, descriptor, kind, None)
+
+
+def typed_state(
+    backend: HeapKeyedStateBackend,
+    descriptor: StateDescriptor,
+    kind: type[StateDescriptor],
+    context: Any,
+) -> Any:
+    """The state of a descriptor that must be of that kind."""
+    if not isinstance(descriptor, kind):
+        raise StateError(f"a {kind.__name__} is needed here, got {descriptor!r}")
+    return backend.state(descriptor, context)

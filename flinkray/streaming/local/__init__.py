@@ -1,0 +1,1 @@
+"""A runner for whole programs in one process."""

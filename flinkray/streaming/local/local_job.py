@@ -1,0 +1,374 @@
+"""Runs a whole stream program in the calling process: all subtasks, one thread, in turn.
+
+One thread is the fastest way in one Python process, and with a manual clock the whole run is
+deterministic: the same program and seed do the same steps in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.errors import OperatorError, StreamError, operator_error
+from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.local.source_coordinator import SourceCoordinator
+from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.program.chain_builder import (
+    ChainBuilder,
+    OperatorCopies,
+    channel_targets,
+    prepared_partitioner,
+)
+from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
+from flinkray.streaming.program.graph import Chain, StreamGraph
+from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.task.mailbox import Mailbox
+from flinkray.streaming.task.task import StreamTask, TaskInput
+from flinkray.streaming.time.system_clock import SystemClock
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.watermark_alignment import AlignmentGroups, TaskAlignment
+
+POLL_INTERVAL = 0.005
+"""Seconds between two polls of a source that cannot say when it will have records."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A point in time of a whole job."""
+
+    operators: Mapping[tuple[str, int], OperatorState]
+    """(Operator id, subtask) -> state."""
+    coordinators: Mapping[str, Any]
+    """Operator id -> state of its source's enumerator."""
+
+
+class WaitingClock(Clock, Protocol):
+    """A clock that knows how to wait."""
+
+    def wait(self, seconds: float, woken: threading.Event) -> None:
+        """Return after so many of its seconds, or earlier once *woken* is set."""
+
+
+class LocalJob:
+    """One run of a graph.
+
+    Args:
+        clock: processing time; a manual clock makes the run deterministic.
+        seed: decides where rebalancing begins and what shuffling does.
+        restore: a checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        graph: StreamGraph,
+        clock: WaitingClock | None = None,
+        seed: int = 0,
+        restore: Checkpoint | None = None,
+        attempt: int = 0,
+    ) -> None:
+        if not graph.nodes:
+            raise StreamError("the program has no operators: there is nothing to execute")
+        self.graph = graph
+        self.clock: WaitingClock = clock or SystemClock()
+        self.seed = seed
+        self.attempt = attempt
+        self.metrics = MetricGroup()
+        self.tasks: list[StreamTask] = []
+        self._coordinators: list[SourceCoordinator] = []
+        self._copies = OperatorCopies()
+        self._alignment_groups = AlignmentGroups()
+        self._alignments: list[TaskAlignment] = []
+        self._operator_ids = graph.operator_ids()
+        self._edges = edges_of(graph)
+        self._numbers = {id(edge): number for number, edge in enumerate(self._edges)}
+        self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
+        self._acknowledged: dict[int, dict[tuple[str, int], OperatorState]] = {}
+        self._enumerators: dict[int, dict[str, Any]] = {}
+        self._requests = Mailbox()
+        self._awaited: dict[int, set[str]] = {}
+        self._on_checkpoint: dict[int, Callable[[Checkpoint], None]] = {}
+        self._cancelled = False
+        self._woken = threading.Event()
+        self._closed = False
+        chains = graph.chains()
+        for chain in chains:
+            self._make_channels(chain)
+        for chain in chains:
+            self._make_tasks(chain)
+        self._open(restore)
+
+    # --- building -----------------------------------------------------------------------------
+
+    def _make_channels(self, chain: Chain) -> None:
+        for edge in chain.head.inputs:
+            for producer in range(edge.source.parallelism):
+                for consumer in channel_targets(edge, producer):
+                    self._channels[self._numbers[id(edge)], producer, consumer] = MemoryChannel()
+
+    def _make_tasks(self, chain: Chain) -> None:
+        plan = plan_chain(self.graph, chain)
+        tasks = [self._make_task(chain, plan, subtask) for subtask in range(chain.parallelism)]
+        self.tasks += tasks
+        if isinstance(chain.head.operator, SourceOperator):
+            operator_id = self._operator_ids[chain.head.id]
+            self._coordinators.append(
+                SourceCoordinator(operator_id, chain.head.operator.source, tasks, self.clock)
+            )
+
+    def _make_task(self, chain: Chain, plan: ChainPlan, subtask: int) -> StreamTask:
+        time_service = ProcessingTimeService(self.clock)
+        name = f"{chain.name} ({subtask + 1}/{chain.parallelism})"
+        builder = ChainBuilder(
+            plan,
+            self._copies.copy_of,
+            lambda result: self._make_writer(plan.results[result], subtask, time_service),
+            subtask,
+            chain.parallelism,
+            self.attempt,
+            self.clock,
+            time_service,
+            self.seed,
+            self.metrics,
+            self._join_alignment(chain, subtask),
+        )
+        head = builder.build()
+        channels: list[MemoryChannel] = []
+        channel_inputs: list[tuple[int, int]] = []
+        counts = [0] * max(1, len(head.inputs()))
+        for edge in chain.head.inputs:
+            for producer in range(edge.source.parallelism):
+                channel = self._channels.get((self._numbers[id(edge)], producer, subtask))
+                if channel is not None:
+                    channels.append(channel)
+                    channel_inputs.append((edge.input_index, counts[edge.input_index]))
+                    counts[edge.input_index] += 1
+        inputs = [TaskInput(port, count) for port, count in zip(head.inputs(), counts, strict=True)]
+
+        def acknowledge(barrier: Barrier, states: Mapping[str, OperatorState]) -> None:
+            self._acknowledge(name, subtask, barrier, states)
+
+        return StreamTask(
+            name,
+            builder.operators,
+            InputGate(channels),
+            inputs,
+            channel_inputs,
+            builder.writers,
+            time_service,
+            acknowledge,
+        )
+
+    def _join_alignment(self, chain: Chain, subtask: int) -> TaskAlignment | None:
+        if not isinstance(chain.head.operator, SourceOperator):
+            return None
+        task = f"{self._operator_ids[chain.head.id]}/{subtask}"
+        self._alignments.append(TaskAlignment(task, self._align))
+        return self._alignments[-1]
+
+    def _align(self, group: str, member: str, watermark: int) -> None:
+        least = self._alignment_groups.report(group, member, watermark)
+        for alignment in self._alignments:
+            alignment.announce(group, least)
+
+    def _make_writer(
+        self, result: PlannedResult, producer: int, time_service: ProcessingTimeService
+    ) -> RecordWriter:
+        channels = [
+            self._channels[result.edge, producer, consumer]
+            for consumer in channel_targets(self._edges[result.edge], producer)
+        ]
+        partitioner = prepared_partitioner(result, len(channels), self.seed, producer)
+        return RecordWriter(channels, partitioner, result.buffer_timeout, time_service)
+
+    def _open(self, restore: Checkpoint | None) -> None:
+        enumerators = {} if restore is None else restore.coordinators
+        states = {} if restore is None else restore.operators
+        with self._closing_on_failure():
+            for coordinator in self._coordinators:
+                enumerator = enumerators.get(coordinator.operator_id)
+                self._guarded(coordinator, partial(coordinator.start, enumerator))
+            for task in self.tasks:
+                mine = {
+                    operator_id: assigned_states(
+                        states,
+                        operator_id,
+                        operator.context.subtask_index,
+                        operator.context.parallelism,
+                    )
+                    for operator_id, operator in task.operators
+                }
+                self._guarded(task, partial(task.open, mine))
+            for coordinator in self._coordinators:
+                self._guarded(coordinator, coordinator.serve)
+
+    # --- running ------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """All tasks have ended."""
+        return self._closed or all(task.finished for task in self.tasks)
+
+    def step(self) -> bool:
+        """One step of every task; False where none had anything to do.
+
+        Raises:
+            OperatorError: user code or an operator failed.  The job is closed then.
+        """
+        progressed = self._requests.run_pending()
+        with self._closing_on_failure():
+            for task in self.tasks:
+                if not task.finished and self._guarded(task, task.step):
+                    progressed = True
+            for coordinator in self._coordinators:
+                if self._guarded(coordinator, coordinator.serve):
+                    progressed = True
+        return progressed
+
+    def _guarded(self, acting: StreamTask | SourceCoordinator, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except (Exception, SystemExit) as error:  # a function must not end the program
+            raise operator_error(error, acting.name) from error
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OperatorError as failure:
+            try:
+                self.close()
+            finally:  # what fails while closing is a consequence
+                raise failure
+
+    def run_until_idle(self) -> None:
+        """Go on until nothing more happens without time passing or something coming from
+        outside."""
+        while not self._cancelled and self.step():
+            pass
+        if self.finished:
+            self.close()
+
+    def run(self) -> None:
+        """Go on to the end, or until :meth:`cancel`."""
+        while not self.finished and not self._cancelled:
+            self.advance()
+        self.close()
+
+    def advance(self) -> None:
+        """One step of every task, after waiting for something to do if there was nothing."""
+        if not self.step() and not self.finished:
+            self._wait()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def _wait(self) -> None:
+        now = self.clock.time()
+        waits = [
+            deadline / 1000 - now
+            for task in self.tasks
+            if not task.finished and (deadline := task.time_service.next_deadline()) is not None
+        ]
+        waits += [
+            POLL_INTERVAL if at is None else at - now
+            for coordinator in self._coordinators
+            for at in coordinator.wake_up_times()
+            if at != math.inf
+        ]
+        self.clock.wait(max(min(waits, default=POLL_INTERVAL), 0.0), self._woken)
+        self._woken.clear()
+
+    def cancel(self) -> None:
+        """End the run soon; from any thread."""
+        self._cancelled = True
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Something was put into a mailbox; from any thread."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Close all operators."""
+        if not self._closed:
+            self._closed = True
+            _close_each([*self.tasks, *self._coordinators])
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def trigger_checkpoint(
+        self, checkpoint_id: int, on_complete: Callable[[Checkpoint], None]
+    ) -> None:
+        """Send a barrier through the job with the next step; from any thread.  *on_complete* is
+        given every operator's state."""
+        self._requests.put(partial(self._begin_checkpoint, checkpoint_id, on_complete))
+        self.wake()
+
+    def _begin_checkpoint(
+        self, checkpoint_id: int, on_complete: Callable[[Checkpoint], None]
+    ) -> None:
+        barrier = Barrier(checkpoint_id, int(self.clock.time() * 1000))
+        self._enumerators[checkpoint_id] = {
+            coordinator.operator_id: coordinator.snapshot(checkpoint_id)
+            for coordinator in self._coordinators
+        }
+        self._acknowledged[checkpoint_id] = {}
+        self._awaited[checkpoint_id] = {task.name for task in self.tasks if not task.finished}
+        self._on_checkpoint[checkpoint_id] = on_complete
+        for task in self.tasks:
+            if not task.gate.channels and not task.finished:
+                task.mailbox.put(partial(task.trigger_checkpoint, barrier))
+
+    def _acknowledge(
+        self, name: str, subtask: int, barrier: Barrier, states: Mapping[str, OperatorState]
+    ) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id not in self._awaited:
+            return
+        collected = self._acknowledged[checkpoint_id]
+        for operator_id, state in states.items():
+            collected[operator_id, subtask] = state
+        self._awaited[checkpoint_id].discard(name)
+        if not self._awaited[checkpoint_id]:
+            del self._awaited[checkpoint_id], self._acknowledged[checkpoint_id]
+            for task in self.tasks:
+                if not task.finished:
+                    task.mailbox.put(partial(task.notify_checkpoint_complete, checkpoint_id))
+            complete = Checkpoint(collected, self._enumerators.pop(checkpoint_id))
+            self._on_checkpoint.pop(checkpoint_id)(complete)
+
+
+def assigned_states(
+    states: Mapping[tuple[str, int], OperatorState],
+    operator_id: str,
+    subtask: int,
+    parallelism: int,
+) -> list[OperatorState]:
+    """What a subtask is restored from: keyed state of all, of which it takes its key groups; list
+    state of those before it that fall to it; union and broadcast state of all."""
+    result = []
+    for (owner, number), state in states.items():
+        if owner != operator_id:
+            continue
+        operator = state.operator
+        if operator is not None and number % parallelism != subtask:
+            operator = operator.without_lists()
+        result.append(OperatorState(state.keyed, operator, state.timers))
+    return result
+
+
+def _close_each(remaining: Sequence[Any]) -> None:
+    """Also when closing one of them fails."""
+    if remaining:
+        try:
+            remaining[0].close()
+        finally:
+            _close_each(remaining[1:])

@@ -1,0 +1,267 @@
+"""What an operator is: it is given batches, time and the end of its input, and puts out batches.
+
+Operators of a chain call each other directly, batch by batch.  All calls of one operator come from
+its task's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Protocol
+
+from flinkray.core.clock import Clock
+from flinkray.state.heap import HeapKeyedStateBackend, KeyedSnapshot
+from flinkray.state.keys import key_group_range
+from flinkray.state.operator_state import OperatorSnapshot, OperatorStateBackend
+from flinkray.streaming.errors import text_of
+from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.runtime_context import RuntimeContext
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.watermark_alignment import TaskAlignment
+
+
+class ChainingStrategy(Enum):
+    """Whether an operator may run in one task with the one before it."""
+
+    ALWAYS = "always"
+    HEAD = "head"
+    """It starts a chain; others may follow in it."""
+    NEVER = "never"
+
+
+class Receiver(Protocol):
+    """What takes batches: an operator's input, or the way to another task."""
+
+    def process_block(self, block: Block) -> None: ...
+    def process_columns(self, columns: Columns) -> None: ...
+    def process_watermark(self, timestamp: int) -> None: ...
+    def process_status(self, idle: bool) -> None: ...
+
+
+class Output:
+    """Where an operator's results go: the receivers of its main output, and of its side outputs.
+
+    A block is handed to all receivers as it is; nobody changes it.
+    """
+
+    def __init__(
+        self,
+        main: Sequence[Receiver] = (),
+        side: Mapping[str, Sequence[Receiver]] | None = None,
+    ) -> None:
+        self._main = tuple(main)
+        self._side = {tag: tuple(receivers) for tag, receivers in (side or {}).items()}
+        everyone = [*self._main, *(r for receivers in self._side.values() for r in receivers)]
+        # One receiver is the rule; then the call goes there directly.
+        self.emit: Callable[[Block], None] = (
+            self._main[0].process_block if len(self._main) == 1 else self._emit_to_all
+        )
+        self.emit_columns: Callable[[Columns], None] = (
+            self._main[0].process_columns if len(self._main) == 1 else self._emit_columns_to_all
+        )
+        self._everyone = tuple(everyone)
+
+    def _emit_to_all(self, block: Block) -> None:
+        for receiver in self._main:
+            receiver.process_block(block)
+
+    def _emit_columns_to_all(self, columns: Columns) -> None:
+        for receiver in self._main:
+            receiver.process_columns(columns)
+
+    def emit_side(self, tag: OutputTag[Any], block: Block) -> None:
+        """To a side output; dropped where nobody asked for it."""
+        for receiver in self._side.get(tag.tag_id, ()):
+            receiver.process_block(block)
+
+    def emit_results(
+        self, values: list[Any], timestamps: list[int] | None, origin: Any = None
+    ) -> None:
+        """Results of user functions, among which ``(tag, value)`` pairs go to side outputs."""
+        if OutputTag.in_use:
+            values, timestamps = self._emit_tagged(values, timestamps, origin)
+        if values:
+            self.emit(Block(values, timestamps, None, origin))
+
+    def _emit_tagged(
+        self, values: list[Any], timestamps: list[int] | None, origin: Any
+    ) -> tuple[list[Any], list[int] | None]:
+        tagged = [
+            place
+            for place, value in enumerate(values)
+            if type(value) is tuple and len(value) == 2 and isinstance(value[0], OutputTag)
+        ]
+        if not tagged:
+            return values, timestamps
+        by_tag: dict[OutputTag[Any], list[int]] = {}
+        for place in tagged:
+            by_tag.setdefault(values[place][0], []).append(place)
+        for tag, places in by_tag.items():
+            times = None if timestamps is None else [timestamps[place] for place in places]
+            self.emit_side(tag, Block([values[place][1] for place in places], times, None, origin))
+        gone = set(tagged)
+        kept = [place for place in range(len(values)) if place not in gone]
+        times = None if timestamps is None else [timestamps[place] for place in kept]
+        return [values[place] for place in kept], times
+
+    def emit_watermark(self, timestamp: int) -> None:
+        for receiver in self._everyone:
+            receiver.process_watermark(timestamp)
+
+    def emit_status(self, idle: bool) -> None:
+        for receiver in self._everyone:
+            receiver.process_status(idle)
+
+
+@dataclass
+class OperatorContext:
+    """What an operator knows of its surroundings."""
+
+    name: str
+    time_service: ProcessingTimeService
+    clock: Clock
+    subtask_index: int = 0
+    parallelism: int = 1
+    max_parallelism: int = 128
+    attempt_number: int = 0
+    auto_watermark_interval: int = 200
+    keyed: bool = False
+    seed: int = 0
+    job_parameters: Mapping[str, str] = field(default_factory=dict)
+    cached_files: Mapping[str, str] = field(default_factory=dict)
+    metrics: MetricGroup = field(default_factory=MetricGroup)
+    alignment: TaskAlignment | None = None
+    """Of tasks that read a source."""
+
+    @property
+    def task_name(self) -> str:
+        return f"{self.name} ({self.subtask_index + 1}/{self.parallelism})"
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """A point in time of one operator's subtask."""
+
+    keyed: KeyedSnapshot | None = None
+    operator: OperatorSnapshot | None = None
+    timers: Mapping[int, bytes] | None = None
+    """Key group -> pickled timers."""
+
+
+class StreamOperator:
+    """Base of all operators with one input; by itself it passes everything on.
+
+    Life: :meth:`setup`, :meth:`restore` if there is something to restore, :meth:`open`, batches and
+    time, :meth:`finish` (the input ended; not when the task fails), :meth:`close`.
+    """
+
+    chaining: ClassVar[ChainingStrategy] = ChainingStrategy.ALWAYS
+    context: OperatorContext
+    output: Output
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        self.context = context
+        self.output = output
+        self.operator_state = OperatorStateBackend()
+        self.keyed_state: HeapKeyedStateBackend | None = None
+        if context.keyed:
+            self.keyed_state = HeapKeyedStateBackend(
+                context.max_parallelism,
+                key_group_range(
+                    context.max_parallelism, context.parallelism, context.subtask_index
+                ),
+                context.time_service.now,
+            )
+
+    def runtime_context(self) -> RuntimeContext:
+        """What the user's function is given in ``open``."""
+        context = self.context
+        return RuntimeContext(
+            task_name=context.name,
+            subtask_index=context.subtask_index,
+            parallelism=context.parallelism,
+            max_parallelism=context.max_parallelism,
+            attempt_number=context.attempt_number,
+            job_parameters=context.job_parameters,
+            cached_files=context.cached_files,
+            metrics=context.metrics,
+            keyed_state=self.keyed_state,
+        )
+
+    def inputs(self) -> Sequence[Receiver]:
+        """The inputs, first to last."""
+        return (self,)
+
+    def open(self) -> None:
+        """Before the first batch."""
+
+    def finish(self) -> None:
+        """The input has ended; what is still kept is put out now."""
+
+    def close(self) -> None:
+        """Give resources back; also after a failure."""
+
+    def process_block(self, block: Block) -> None:
+        self.output.emit(block)
+
+    def process_columns(self, columns: Columns) -> None:
+        """Operators that do not know columns are given rows."""
+        self.process_block(columns.to_block())
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.output.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self.output.emit_status(idle)
+
+    def snapshot(self, checkpoint_id: int) -> OperatorState:
+        """The state at this moment; called between two batches."""
+        keyed = self.keyed_state
+        return OperatorState(
+            None if keyed is None else keyed.snapshot(), self.operator_state.snapshot()
+        )
+
+    def restore(self, states: Sequence[OperatorState]) -> None:
+        """Take over what earlier subtasks left; between setup and open."""
+        if self.keyed_state is not None:
+            self.keyed_state.restore(s.keyed for s in states if s.keyed is not None)
+        self.operator_state.restore(s.operator for s in states if s.operator is not None)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete everywhere; ids come in increasing order."""
+
+    def describe_record(self, block: Block, place: int) -> str:
+        """For error messages."""
+        return text_of(block.values[place])
+
+    def describe_occasion(self) -> str:
+        """For error messages where there is no record: what the operator was at."""
+        return ""
+
+
+class FunctionOperator(StreamOperator):
+    """An operator around one user function, which it opens and closes."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self._opened = False
+
+    def open(self) -> None:
+        open_function = getattr(self.function, "open", None)
+        if open_function is not None and hasattr(self.function, "close"):
+            self._opened = True
+            open_function(self.runtime_context())
+
+    def close(self) -> None:
+        if self._opened:
+            self._opened = False
+            self.function.close()
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """The function's method of that name, or the function itself where it is a plain one."""
+        bound = getattr(self.function, name, None)
+        return bound if bound is not None else self.function  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""A stream program: its graph, and the chains that become tasks."""

@@ -1,0 +1,188 @@
+"""Builds the operators of one subtask of a chain and wires them to each other."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.channels import RecordWriter
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.operators.operator import OperatorContext, Output, Receiver, StreamOperator
+from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, PlannedResult
+from flinkray.streaming.program.graph import StreamEdge
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.partitioners import StreamPartitioner
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.watermark_alignment import TaskAlignment
+
+MakeWriter = Callable[[int], RecordWriter]
+
+
+class ConvertingReceiver:
+    """Turns values into those of a declared type on their way to the next operator."""
+
+    def __init__(self, convert: Callable[[Any], Any], receiver: Receiver) -> None:
+        self._convert = convert
+        self._receiver = receiver
+        self.process_columns: Callable[[Columns], None] = receiver.process_columns
+        self.process_watermark: Callable[[int], None] = receiver.process_watermark
+        self.process_status: Callable[[bool], None] = receiver.process_status
+
+    def process_block(self, block: Block) -> None:
+        convert = self._convert
+        records = iter(block.values)
+        values = [convert(value) for value in records]
+        self._receiver.process_block(Block(values, block.timestamps, None, block.origin))
+
+
+class OperatorCopies:
+    """Each subtask has its own copy of an operator with the user's function in it, as on a
+    cluster; operators that belong to the client's process are shared."""
+
+    def __init__(self) -> None:
+        self._pickled: dict[str, bytes] = {}
+
+    def copy_of(self, planned: PlannedOperator) -> StreamOperator:
+        operator = planned.operator
+        if getattr(operator, "shared", False):
+            return copy.copy(operator)
+        payload = self._pickled.get(planned.operator_id)
+        if payload is None:
+            payload = _pickle(planned)
+            self._pickled[planned.operator_id] = payload
+        return cloudpickle.loads(payload)  # type: ignore[no-any-return]
+
+
+def _pickle(planned: PlannedOperator) -> bytes:
+    try:
+        return cloudpickle.dumps(planned.operator)  # type: ignore[no-any-return]
+    except (TypeError, AttributeError, RecursionError, pickle.PicklingError) as error:
+        raise unpicklable_operator(planned.name, error) from error
+
+
+def unpicklable_operator(name: str, error: BaseException) -> StreamError:
+    """What to say of an operator that cannot be sent to its tasks."""
+    return StreamError(
+        f"the function of {name!r} cannot be sent to its tasks: {error}; make what it "
+        "refers to in open(), or give it only what can be pickled"
+    )
+
+
+class ChainBuilder:
+    """Makes the operators of one subtask.
+
+    Args:
+        copy_of: this subtask's copy of an operator.
+        make_writer: the writer of a result, by the result's place in the plan.
+    """
+
+    def __init__(
+        self,
+        plan: ChainPlan,
+        copy_of: Callable[[PlannedOperator], StreamOperator],
+        make_writer: MakeWriter,
+        subtask: int,
+        parallelism: int,
+        attempt: int,
+        clock: Clock,
+        time_service: ProcessingTimeService,
+        seed: int,
+        metrics: MetricGroup,
+        alignment: TaskAlignment | None = None,
+    ) -> None:
+        self._plan = plan
+        self._copy_of = copy_of
+        self._make_writer = make_writer
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._attempt = attempt
+        self._clock = clock
+        self._time_service = time_service
+        self._seed = seed
+        self._metrics = metrics
+        self._alignment = alignment
+        self.operators: list[tuple[str, StreamOperator]] = []
+        """Id and operator, each before those that it feeds."""
+        self.writers: list[RecordWriter] = []
+
+    def build(self, place: int = 0) -> StreamOperator:
+        """The operator at that place with all that are chained behind it."""
+        planned = self._plan.operators[place]
+        operator = self._copy_of(planned)
+        first = len(self.operators)
+        main: list[Receiver] = []
+        side: dict[str, list[Receiver]] = {}
+        for output in planned.outputs:
+            receiver: Receiver
+            if output.operator is not None:
+                receiver = self.build(output.operator).inputs()[0]
+            else:
+                assert output.result is not None
+                writer = self._make_writer(output.result)
+                self.writers.append(writer)
+                receiver = writer
+            if output.tag_id is not None:
+                side.setdefault(output.tag_id, []).append(receiver)
+            elif planned.convert is not None:
+                main.append(ConvertingReceiver(planned.convert, receiver))
+            else:
+                main.append(receiver)
+        following = self.operators[first:]
+        del self.operators[first:]
+        operator.setup(self._context(planned), Output(main, side))
+        self.operators += [(planned.operator_id, operator), *following]
+        return operator
+
+    def _context(self, planned: PlannedOperator) -> OperatorContext:
+        return OperatorContext(
+            name=planned.name,
+            time_service=self._time_service,
+            clock=self._clock,
+            subtask_index=self._subtask,
+            parallelism=self._parallelism,
+            max_parallelism=planned.max_parallelism,
+            attempt_number=self._attempt,
+            auto_watermark_interval=self._plan.auto_watermark_interval,
+            keyed=planned.keyed,
+            seed=self._seed,
+            job_parameters=self._plan.job_parameters,
+            cached_files=self._plan.cached_files,
+            metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
+            alignment=self._alignment,
+        )
+
+
+def prepared_partitioner(
+    result: PlannedResult, channels: int, seed: int, producer: int
+) -> StreamPartitioner:
+    """The partitioner of one subtask."""
+    partitioner = copy.copy(result.partitioner)
+    own_seed = (seed * 1_000_003 + result.edge) * 1_000_003 + producer
+    partitioner.setup(channels, result.max_parallelism, own_seed)
+    return partitioner
+
+
+def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
+    """The consumers that a producer's subtask writes to: all, or its own few (SPEC appendix B)."""
+    sources, targets = edge.source.parallelism, edge.target.parallelism
+    if not edge.partitioner.pointwise:
+        return range(targets)
+    return [
+        consumer
+        for consumer in range(targets)
+        if producer in pointwise_producers(sources, targets, consumer)
+    ]
+
+
+def pointwise_producers(sources: int, targets: int, consumer: int) -> range:
+    """The producers a consumer reads from."""
+    if sources >= targets:
+        return range(consumer * sources // targets, (consumer + 1) * sources // targets)
+    only = consumer * sources // targets
+    return range(only, only + 1)

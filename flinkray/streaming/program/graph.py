@@ -1,0 +1,196 @@
+"""The graph of a stream program: nodes with operators, edges with partitioners."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from flinkray.state.keys import default_max_parallelism
+from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
+from flinkray.streaming.records.partitioners import ForwardPartitioner, StreamPartitioner
+
+DEFAULT_SLOT_SHARING_GROUP = "default"
+
+
+@dataclass
+class StreamEdge:
+    """From one node to another."""
+
+    source: StreamNode
+    target: StreamNode
+    input_index: int
+    partitioner: StreamPartitioner
+    output_tag: str | None = None
+    """The side output it carries; None: the main one."""
+
+
+@dataclass
+class StreamNode:
+    """An operator, to be run by *parallelism* subtasks.  ``operator`` is the one that each subtask
+    gets a copy of."""
+
+    id: int
+    name: str
+    operator: StreamOperator
+    parallelism: int
+    max_parallelism: int
+    kind: str = "Operator"
+    """As the execution plan says it: Data Source, Operator, Data Sink."""
+    keyed: bool = False
+    chaining: ChainingStrategy = ChainingStrategy.ALWAYS
+    slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
+    uid: str | None = None
+    uid_hash: str | None = None
+    description: str = ""
+    convert: Any = None
+    """Turns results into values of the declared type; None where they are taken as they are."""
+    buffer_timeout: int | None = None
+    inputs: list[StreamEdge] = field(default_factory=list)
+    outputs: list[StreamEdge] = field(default_factory=list)
+
+
+@dataclass
+class StreamGraph:
+    """A whole program, nodes in topological order."""
+
+    job_name: str
+    nodes: list[StreamNode] = field(default_factory=list)
+    chaining_enabled: bool = True
+    auto_watermark_interval: int = 200
+    job_parameters: dict[str, str] = field(default_factory=dict)
+    cached_files: dict[str, str] = field(default_factory=dict)
+    batch: bool = False
+    """All input is bounded, and results are those of the whole of it."""
+
+    def connect(self, edge: StreamEdge) -> None:
+        edge.source.outputs.append(edge)
+        edge.target.inputs.append(edge)
+
+    def chains(self) -> list[Chain]:
+        """The tasks: operators that run together, upstream first.  Each is one job vertex."""
+        heads = [node for node in self.nodes if not self._chained_input(node)]
+        chains = [Chain(head, list(self._members(head))) for head in heads]
+        hashes = self._hashes()
+        for chain in chains:
+            chain.vertex_id = hashes[chain.head.id]
+        return chains
+
+    def _members(self, node: StreamNode) -> Iterator[StreamNode]:
+        yield node
+        for edge in node.outputs:
+            if self.is_chained(edge):
+                yield from self._members(edge.target)
+
+    def _chained_input(self, node: StreamNode) -> bool:
+        return any(self.is_chained(edge) for edge in node.inputs)
+
+    def is_chained(self, edge: StreamEdge) -> bool:
+        """Flink's rules: one input, forward, same parallelism and slot-sharing group, and neither
+        side against it."""
+        source, target = edge.source, edge.target
+        return (
+            self.chaining_enabled
+            and len(target.inputs) == 1
+            and isinstance(edge.partitioner, ForwardPartitioner)
+            and source.parallelism == target.parallelism
+            and source.slot_sharing_group == target.slot_sharing_group
+            and source.chaining is not ChainingStrategy.NEVER
+            and target.chaining is ChainingStrategy.ALWAYS
+        )
+
+    def _hashes(self) -> dict[int, str]:
+        """An id for each node that is the same whenever the same program is built: from its uid,
+        or from its place in the graph."""
+        hashes: dict[int, str] = {}
+        for place, node in enumerate(self.nodes):
+            if node.uid_hash is not None:
+                hashes[node.id] = node.uid_hash
+                continue
+            digest = hashlib.blake2b(digest_size=16)
+            if node.uid is not None:
+                digest.update(b"uid:" + node.uid.encode())
+            else:
+                digest.update(f"node:{place}".encode())
+                for edge in node.inputs:
+                    digest.update(hashes[edge.source.id].encode())
+            hashes[node.id] = digest.hexdigest()
+        return hashes
+
+    def operator_ids(self) -> dict[int, str]:
+        """Node id -> 32 hexadecimal digits under which its state is kept.
+
+        Raises:
+            ValueError: two nodes have the same uid.
+        """
+        hashes = self._hashes()
+        seen: dict[str, StreamNode] = {}
+        for node in self.nodes:
+            other = seen.setdefault(hashes[node.id], node)
+            if other is not node:
+                raise ValueError(
+                    f"{other.name!r} and {node.name!r} have the same uid {node.uid!r}: "
+                    "uids must be unique in a job"
+                )
+        return hashes
+
+    def execution_plan(self) -> str:
+        """The plan as JSON, in the form of Flink's ``getExecutionPlan``."""
+        nodes = []
+        for node in self.nodes:
+            entry: dict[str, Any] = {
+                "id": node.id,
+                "type": node.name,
+                "pact": node.kind,
+                "contents": node.description or node.name,
+                "parallelism": node.parallelism,
+            }
+            if node.inputs:
+                entry["predecessors"] = [
+                    {
+                        "id": edge.source.id,
+                        "ship_strategy": edge.partitioner.name,
+                        "side": "second",
+                    }
+                    for edge in node.inputs
+                ]
+            nodes.append(entry)
+        return json.dumps({"nodes": nodes}, indent=2)
+
+
+@dataclass
+class Chain:
+    """Operators that run in one task."""
+
+    head: StreamNode
+    nodes: list[StreamNode]
+    vertex_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """``Source: numbers -> Map -> (Filter, Sink: print)``, as Flink writes it."""
+        return _chain_name(self.head, {node.id for node in self.nodes})
+
+    @property
+    def parallelism(self) -> int:
+        return self.head.parallelism
+
+
+def _chain_name(node: StreamNode, members: set[int]) -> str:
+    following = [
+        _chain_name(edge.target, members)
+        for edge in node.outputs
+        if edge.target.id in members and len(edge.target.inputs) == 1
+    ]
+    if not following:
+        return node.name
+    if len(following) == 1:
+        return f"{node.name} -> {following[0]}"
+    return f"{node.name} -> ({', '.join(following)})"
+
+
+def max_parallelism_of(parallelism: int, wanted: int | None) -> int:
+    """The number of key groups of a node."""
+    return default_max_parallelism(parallelism) if wanted is None else wanted

@@ -1,0 +1,274 @@
+"""What the API builds, and its translation into a stream graph.
+
+Transformations remember what was called; unions, partitionings and side outputs are no operators
+and become properties of edges.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
+from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
+from flinkray.streaming.program.graph import (
+    DEFAULT_SLOT_SHARING_GROUP,
+    StreamEdge,
+    StreamGraph,
+    StreamNode,
+    max_parallelism_of,
+)
+from flinkray.streaming.records.key_sorter import DEFAULT_MEMORY
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.partitioners import (
+    ForwardPartitioner,
+    RebalancePartitioner,
+    StreamPartitioner,
+)
+
+
+@dataclass(eq=False)
+class Transformation:
+    """Base: something that puts out records."""
+
+    name: str
+    type_info: Any = None
+
+
+@dataclass(eq=False)
+class OperatorTransformation(Transformation):
+    """An operator on any number of inputs; several transformations at one input are a union."""
+
+    operator: StreamOperator = field(kw_only=True)
+    inputs: list[Transformation] = field(default_factory=list)
+    kind: str = "Operator"
+    keyed: bool = False
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+    non_parallel: bool = False
+    """The parallelism is 1 and cannot be changed."""
+    chaining: ChainingStrategy | None = None
+    slot_sharing_group: str | None = None
+    uid: str | None = None
+    uid_hash: str | None = None
+    description: str = ""
+    convert: Any = None
+    buffer_timeout: int | None = None
+    batch_operator: StreamOperator | None = None
+    """What takes the operator's place in batch mode."""
+    local_operator: StreamOperator | None = None
+    """In batch mode, what the records go through before they are divided by key."""
+    sort_keys: tuple[Keys | None, ...] | None = None
+    """The inputs' keys, by which batch mode sorts; None: it does not."""
+
+
+@dataclass(eq=False)
+class UnionTransformation(Transformation):
+    """The records of all inputs."""
+
+    inputs: list[Transformation] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class PartitionTransformation(Transformation):
+    """The input's records, going to the consumers that the partitioner says."""
+
+    input: Transformation = field(kw_only=True)
+    partitioner: StreamPartitioner = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class SideOutputTransformation(Transformation):
+    """A side output of the input."""
+
+    input: Transformation = field(kw_only=True)
+    tag_id: str = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class _Upstream:
+    """An operator's output, and how its records travel."""
+
+    node: StreamNode
+    partitioner: StreamPartitioner | None = None
+    tag_id: str | None = None
+
+
+@dataclass
+class GraphSettings:
+    """What holds for the whole program."""
+
+    job_name: str = "Flink Streaming Job"
+    parallelism: int = 1
+    max_parallelism: int | None = None
+    chaining_enabled: bool = True
+    auto_watermark_interval: int = 200
+    buffer_timeout: int | None = 100
+    batch: bool = False
+    sort_memory: int = DEFAULT_MEMORY
+    job_parameters: dict[str, str] = field(default_factory=dict)
+    cached_files: dict[str, str] = field(default_factory=dict)
+
+
+def build_graph(transformations: Iterable[Transformation], settings: GraphSettings) -> StreamGraph:
+    """The graph of all *transformations* and what they read from.
+
+    Raises:
+        StreamError: parallelisms, partitionings or groups that do not go together.
+    """
+    graph = StreamGraph(
+        settings.job_name,
+        chaining_enabled=settings.chaining_enabled,
+        auto_watermark_interval=settings.auto_watermark_interval,
+        job_parameters=dict(settings.job_parameters),
+        cached_files=dict(settings.cached_files),
+        batch=settings.batch,
+    )
+    builder = _Builder(graph, settings)
+    for transformation in transformations:
+        builder.upstreams(transformation)
+    graph.operator_ids()
+    _check_alignment(graph)
+    return graph
+
+
+def _check_alignment(graph: StreamGraph) -> None:
+    for chain in graph.chains():
+        for node in chain.nodes:
+            operator = node.operator
+            aligned = isinstance(operator, TimestampsAndWatermarksOperator) and operator.is_aligned
+            if aligned and not isinstance(chain.head.operator, SourceOperator):
+                raise StreamError(
+                    f"{node.name!r} cannot make its source wait, because it does not run in the "
+                    "source's task: give the strategy with watermark alignment to from_source"
+                )
+
+
+class _Builder:
+    def __init__(self, graph: StreamGraph, settings: GraphSettings) -> None:
+        self._graph = graph
+        self._settings = settings
+        self._done: dict[int, list[_Upstream]] = {}
+        self._keep: list[Transformation] = []
+
+    def upstreams(self, transformation: Transformation) -> list[_Upstream]:
+        known = self._done.get(id(transformation))
+        if known is None:
+            known = self._translate(transformation)
+            self._done[id(transformation)] = known
+            self._keep.append(transformation)
+        return known
+
+    def _translate(self, transformation: Transformation) -> list[_Upstream]:
+        if isinstance(transformation, OperatorTransformation):
+            return [_Upstream(self._operator(transformation))]
+        if isinstance(transformation, UnionTransformation):
+            return [up for part in transformation.inputs for up in self.upstreams(part)]
+        if isinstance(transformation, PartitionTransformation):
+            return [
+                _Upstream(up.node, transformation.partitioner, up.tag_id)
+                for up in self.upstreams(transformation.input)
+            ]
+        if isinstance(transformation, SideOutputTransformation):
+            return [
+                _Upstream(up.node, None, transformation.tag_id)
+                for up in self.upstreams(transformation.input)
+            ]
+        raise TypeError(f"unknown transformation {transformation!r}")
+
+    def _operator(self, transformation: OperatorTransformation) -> StreamNode:
+        inputs = [self.upstreams(part) for part in transformation.inputs]
+        settings = self._settings
+        if settings.batch and transformation.local_operator is not None:
+            inputs = [[self._local(transformation, up) for up in ups] for ups in inputs]
+        parallelism = 1 if transformation.non_parallel else transformation.parallelism
+        if parallelism is None:
+            parallelism = settings.parallelism
+        wanted = transformation.max_parallelism or settings.max_parallelism
+        max_parallelism = max_parallelism_of(parallelism, wanted)
+        if parallelism > max_parallelism:
+            raise StreamError(
+                f"{transformation.name}: parallelism {parallelism} is greater than its max "
+                f"parallelism {max_parallelism}"
+            )
+        operator = transformation.operator
+        if settings.batch and transformation.batch_operator is not None:
+            operator = transformation.batch_operator
+        elif settings.batch and transformation.sort_keys is not None:
+            operator = SortedInputsOperator(
+                operator, transformation.sort_keys, settings.sort_memory
+            )
+        node = StreamNode(
+            id=len(self._graph.nodes) + 1,
+            name=transformation.name,
+            operator=operator,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            kind=transformation.kind,
+            keyed=transformation.keyed,
+            chaining=transformation.chaining or type(transformation.operator).chaining,
+            slot_sharing_group=self._slot_sharing_group(transformation, inputs),
+            uid=transformation.uid,
+            uid_hash=transformation.uid_hash,
+            description=transformation.description,
+            convert=transformation.convert,
+            buffer_timeout=(
+                settings.buffer_timeout
+                if transformation.buffer_timeout is None
+                else transformation.buffer_timeout
+            ),
+        )
+        self._graph.nodes.append(node)
+        for index, upstreams in enumerate(inputs):
+            for upstream in upstreams:
+                self._graph.connect(self._edge(upstream, node, index))
+        return node
+
+    def _local(self, transformation: OperatorTransformation, upstream: _Upstream) -> _Upstream:
+        """The records of *upstream* after the local operator, which runs where they come from."""
+        assert transformation.local_operator is not None
+        source = upstream.node
+        node = StreamNode(
+            id=len(self._graph.nodes) + 1,
+            name=f"Local {transformation.name}",
+            operator=transformation.local_operator,
+            parallelism=source.parallelism,
+            max_parallelism=source.max_parallelism,
+            slot_sharing_group=source.slot_sharing_group,
+            buffer_timeout=source.buffer_timeout,
+        )
+        self._graph.nodes.append(node)
+        here = _Upstream(source, ForwardPartitioner(), upstream.tag_id)
+        self._graph.connect(self._edge(here, node, 0))
+        return _Upstream(node, upstream.partitioner)
+
+    @staticmethod
+    def _slot_sharing_group(
+        transformation: OperatorTransformation, inputs: list[list[_Upstream]]
+    ) -> str:
+        """Its own, or that of its inputs if they are of one mind."""
+        if transformation.slot_sharing_group is not None:
+            return transformation.slot_sharing_group
+        groups = {up.node.slot_sharing_group for upstreams in inputs for up in upstreams}
+        return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
+
+    @staticmethod
+    def _edge(upstream: _Upstream, target: StreamNode, index: int) -> StreamEdge:
+        source = upstream.node
+        partitioner = copy.copy(upstream.partitioner)
+        if partitioner is None:
+            same = source.parallelism == target.parallelism
+            partitioner = ForwardPartitioner() if same else RebalancePartitioner()
+        elif isinstance(partitioner, ForwardPartitioner) and (
+            source.parallelism != target.parallelism
+        ):
+            raise StreamError(
+                f"forward from {source.name} (parallelism {source.parallelism}) to {target.name} "
+                f"(parallelism {target.parallelism}) needs equal parallelism: use rebalance()"
+            )
+        return StreamEdge(source, target, index, partitioner, upstream.tag_id)

@@ -1,0 +1,1 @@
+"""What flows: batches of records, their types and keys."""

@@ -1,0 +1,143 @@
+"""What flows between operators: batches of records, and in line with them the signs of time.
+
+A batch is a :class:`Block` of Python values or :class:`Columns` of Arrow data.  There is no object
+around a single record: timestamps and keys are parallel lists.  A batch belongs to everyone who
+received it and is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flinkray.streaming.records.row import Row
+
+MIN_TIMESTAMP = -(1 << 63)
+"""Java's Long.MIN_VALUE: before all time, and "no timestamp" where a function asks for one."""
+MAX_TIMESTAMP = (1 << 63) - 1
+"""Java's Long.MAX_VALUE: a watermark of it ends the stream."""
+
+
+class Origin(NamedTuple):
+    """Where the records of a batch entered the job."""
+
+    source: str
+    """The source's name and subtask."""
+    position: int
+    """The number of the batch's first record there, from 0."""
+
+    def __str__(self) -> str:
+        return f"{self.source}, in the batch from record {self.position} on"
+
+
+class Block:
+    """Python values, with timestamps (milliseconds) and keys in parallel where there are any."""
+
+    __slots__ = ("keys", "origin", "timestamps", "values")
+
+    def __init__(
+        self,
+        values: Sequence[Any],
+        timestamps: Sequence[int] | None = None,
+        keys: Sequence[Any] | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        self.values = values
+        self.timestamps = timestamps
+        self.keys = keys
+        self.origin = origin
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def with_values(self, values: Sequence[Any]) -> Block:
+        """One new value for each old one."""
+        return Block(values, self.timestamps, None, self.origin)
+
+    def __repr__(self) -> str:
+        return f"Block({list(self.values)!r}, timestamps={self.timestamps!r})"
+
+
+class Columns:
+    """An Arrow record batch, with timestamps (milliseconds) as an int64 array."""
+
+    __slots__ = ("batch", "origin", "scalar", "timestamps")
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        timestamps: npt.NDArray[np.int64] | None = None,
+        origin: Origin | None = None,
+        scalar: bool = False,
+    ) -> None:
+        self.batch = batch
+        self.timestamps = timestamps
+        self.origin = origin
+        self.scalar = scalar
+        """The one column holds bare values, not rows with one field."""
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def to_block(self) -> Block:
+        """The same records as Python values: rows with the batch's field names."""
+        columns = [column.to_pylist() for column in self.batch.columns]
+        if self.scalar:
+            values = columns[0]
+        else:
+            names = list(self.batch.schema.names)
+            of = Row.of
+            values = [of(names, list(fields)) for fields in zip(*columns, strict=True)]
+        timestamps = None if self.timestamps is None else self.timestamps.tolist()
+        return Block(values, timestamps, None, self.origin)
+
+    def take(self, indices: npt.NDArray[Any]) -> Columns:
+        """The records at those places."""
+        timestamps = None if self.timestamps is None else self.timestamps[indices]
+        rows = pc.take(self.batch, pa.array(indices), boundscheck=False)
+        return Columns(rows, timestamps, self.origin, self.scalar)
+
+    def __repr__(self) -> str:
+        return f"Columns({self.batch.schema.names}, {len(self)} rows)"
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """No record with a timestamp of at most this follows, save late ones."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class WatermarkStatus:
+    """Whether a channel takes part in the progress of time."""
+
+    idle: bool
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Divides what belongs to a checkpoint from what comes after it."""
+
+    checkpoint_id: int
+    timestamp: int
+    savepoint: bool = False
+
+
+@dataclass(frozen=True)
+class EndOfInput:
+    """Nothing follows on this channel."""
+
+
+END_OF_INPUT = EndOfInput()
+IDLE = WatermarkStatus(True)
+ACTIVE = WatermarkStatus(False)
+
+Records = Block | Columns
+Element = Block | Columns | Watermark | WatermarkStatus | Barrier | EndOfInput

@@ -1,0 +1,130 @@
+"""Puts the records of bounded inputs in order of key and time, in bounded memory.
+
+Records are collected up to a limit, sorted and written to a temporary file as a run; in the end
+the runs are merged.  Keys are in the order of their stable hashes, so that it is the same in every
+run of a program.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from typing import IO, Any
+
+import cloudpickle
+
+from flinkray.state.keys import stable_hash
+from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
+
+DEFAULT_MEMORY = 128 << 20
+"""Bytes; Flink's default of ``execution.sorted-inputs.memory``."""
+
+_CHUNK = 1024
+"""Records that are written and read at once."""
+
+_OVERHEAD = 200
+"""Bytes that a record takes in memory beyond what its pickled form has."""
+
+Entry = tuple[int, int, int, Any, Any, bool]
+"""Hash of the key, timestamp, input, key, value, and whether there is a timestamp."""
+
+_ORDER: Callable[[Entry], Any] = itemgetter(0, 1)
+
+
+class KeySorter:
+    """Takes blocks of several inputs and gives their records back by key.
+
+    Args:
+        memory: bytes of records that are kept outside files, estimated from one record of each
+            block.
+    """
+
+    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
+        self._memory = memory
+        self._entries: list[Entry] = []
+        self._size = 0
+        self._runs: list[IO[bytes]] = []
+        self._files = ExitStack()
+        self._hashes: dict[tuple[type, Any], int] = {}
+
+    @property
+    def number_of_runs(self) -> int:
+        """Files there are."""
+        return len(self._runs)
+
+    def add(self, place: int, block: Block, keys: Any) -> None:
+        """Records of one input, with their keys."""
+        if not len(block):
+            return
+        times = block.timestamps
+        stamped = times is not None
+        for key, timestamp, value in zip(
+            keys, times or [MIN_TIMESTAMP] * len(block), block.values, strict=True
+        ):
+            self._entries.append((self._hash(key), timestamp, place, key, value, stamped))
+        self._size += (len(cloudpickle.dumps(block.values[0])) + _OVERHEAD) * len(block)
+        if self._size >= self._memory:
+            self._spill()
+
+    def _hash(self, key: Any) -> int:
+        typed = (type(key), key)
+        known = self._hashes.get(typed)
+        if known is None:
+            if len(self._hashes) >= 1 << 16:
+                self._hashes.clear()
+            known = self._hashes[typed] = stable_hash(key)
+        return known
+
+    def _spill(self) -> None:
+        self._entries.sort(key=_ORDER)
+        run = tempfile.TemporaryFile(prefix="flinkray-sorted-")  # noqa: SIM115 - read in the end
+        self._files.enter_context(run)
+        self._runs.append(run)
+        entries = iter(self._entries)
+        while chunk := list(islice(entries, _CHUNK)):
+            cloudpickle.dump(chunk, run)  # values may be of classes that have no module
+        run.seek(0)
+        self._entries, self._size = [], 0
+
+    def by_key(self) -> Iterator[tuple[Any, Iterator[Entry]]]:
+        """Each key with its records in order of time, those of one moment as they came.  The
+        records of a key have to be taken before the next key."""
+        self._entries.sort(key=_ORDER)
+        runs = [*map(_read, self._runs), iter(self._entries)]
+        for _, entries in groupby(heapq.merge(*runs, key=_ORDER), key=itemgetter(0)):
+            remaining: Iterator[Entry] = entries
+            while True:
+                first = next(remaining, None)
+                if first is None:
+                    break
+                # Other keys with the same hash are rare: they wait in memory.
+                others: list[Entry] = []
+                yield first[3], chain((first,), _only(first[3], remaining, others))
+                remaining = iter(others)
+
+    def close(self) -> None:
+        """Delete the files."""
+        self._files.close()
+        self._runs.clear()
+        self._entries.clear()
+
+
+def _only(key: Any, entries: Iterator[Entry], others: list[Entry]) -> Iterator[Entry]:
+    for entry in entries:
+        if entry[3] == key:
+            yield entry
+        else:
+            others.append(entry)
+
+
+def _read(run: IO[bytes]) -> Iterator[Entry]:
+    while True:
+        try:
+            yield from pickle.load(run)
+        except EOFError:
+            return

@@ -1,0 +1,383 @@
+"""Type information: what the values of a stream are.
+
+Python values are taken as they are; a declared row or tuple type turns results into rows with
+field names, or tuples, as PyFlink's coders do.  Types also say what Arrow type a column of such
+values has, and how a value reads in Java's notation, in which PyFlink's test programs compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from flinkray.streaming.records.row import Row
+
+Convert = Callable[[Any], Any]
+
+
+class TypeInformation:
+    """Base of all types; equal if they mean the same."""
+
+    def __init__(self, name: str, arrow: pa.DataType | None = None) -> None:
+        self._name = name
+        self._arrow = arrow
+
+    def converter(self) -> Convert | None:
+        """Makes a value of this type of what a function returned; None if there is nothing to
+        do."""
+        return None
+
+    def to_arrow(self) -> pa.DataType | None:
+        """The type of a column of such values; None where Arrow has none."""
+        return self._arrow
+
+    def stringify(self, value: Any) -> str:
+        """The value in Java's notation."""
+        if value is None:
+            return "null"
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return str(value)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (self._name,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TypeInformation) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class BasicTypeInfo(TypeInformation):
+    """A number, a text, a time."""
+
+
+class PickledBytesTypeInfo(TypeInformation):
+    """Anything: values that are pickled when they travel."""
+
+    def __init__(self) -> None:
+        super().__init__("PickledByteArrayTypeInfo")
+
+    def stringify(self, value: Any) -> str:
+        return java_string(value)
+
+
+class _Composite(TypeInformation):
+    def __init__(self, name: str, field_types: Sequence[TypeInformation]) -> None:
+        super().__init__(name)
+        self.field_types = list(field_types)
+
+    def get_field_types(self) -> list[TypeInformation]:
+        return list(self.field_types)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (self._name, *self.field_types)
+
+    def __repr__(self) -> str:
+        return f"{self._name}({', '.join(map(repr, self.field_types))})"
+
+    def _field_converters(self) -> list[Convert | None]:
+        return [field.converter() for field in self.field_types]
+
+    def _stringify_fields(self, value: Any) -> list[str]:
+        pairs = zip(self.field_types, value, strict=False)
+        return [field.stringify(item) for field, item in pairs]
+
+
+class RowTypeInfo(_Composite):
+    """Rows; fields without given names are f0, f1, …"""
+
+    def __init__(
+        self, field_types: Sequence[TypeInformation], field_names: Sequence[str] | None = None
+    ) -> None:
+        super().__init__("RowTypeInfo", field_types)
+        names = [f"f{place}" for place in range(len(self.field_types))]
+        self._is_named = field_names is not None
+        self.field_names = list(field_names) if field_names is not None else names
+        if len(self.field_names) != len(self.field_types):
+            raise ValueError(
+                f"a row type needs as many names as types, got {self.field_names} and "
+                f"{self.field_types}"
+            )
+
+    def get_field_names(self) -> list[str]:
+        return list(self.field_names)
+
+    def converter(self) -> Convert | None:
+        names, named = self.field_names, self._is_named
+        converters = self._field_converters()
+        plain = not any(converters)
+
+        def to_row(value: Any) -> Any:
+            if isinstance(value, Row):
+                if plain and value._fields == names:
+                    return value
+                kind = value.get_row_kind()
+                values = value.values_by(names) if named else list(value)
+            elif isinstance(value, dict):
+                kind = None
+                values = [value[name] for name in names]
+            elif isinstance(value, tuple | list):
+                kind = None
+                values = list(value)
+            else:
+                return value
+            if not plain:
+                pairs = zip(converters, values, strict=False)
+                values = [item if c is None or item is None else c(item) for c, item in pairs]
+            row = Row.of(names, values)
+            if kind is not None:
+                row.set_row_kind(kind)
+            return row
+
+        return to_row
+
+    def to_arrow(self) -> pa.DataType | None:
+        arrow = [field.to_arrow() for field in self.field_types]
+        if any(field is None for field in arrow):
+            return None
+        return pa.struct(list(zip(self.field_names, arrow, strict=True)))
+
+    def stringify(self, value: Any) -> str:
+        if value is None:
+            return "null"
+        kind = value.get_row_kind().short_string() if isinstance(value, Row) else "+I"
+        return f"{kind}[{', '.join(self._stringify_fields(value))}]"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (self._name, *self.field_types, *self.field_names)
+
+    def __repr__(self) -> str:
+        pairs = zip(self.field_names, self.field_types, strict=True)
+        return f"RowTypeInfo({', '.join(f'{name}: {field!r}' for name, field in pairs)})"
+
+
+class TupleTypeInfo(_Composite):
+    """Tuples."""
+
+    def __init__(self, field_types: Sequence[TypeInformation]) -> None:
+        super().__init__("TupleTypeInfo", field_types)
+
+    def converter(self) -> Convert | None:
+        converters = self._field_converters()
+        if any(converters):
+
+            def convert_fields(value: Any) -> Any:
+                if not isinstance(value, tuple | list | Row):
+                    return value
+                pairs = zip(converters, value, strict=False)
+                return tuple(item if c is None or item is None else c(item) for c, item in pairs)
+
+            return convert_fields
+        return lambda value: (
+            value if type(value) is tuple or not isinstance(value, list | Row) else tuple(value)
+        )
+
+    def to_arrow(self) -> pa.DataType | None:
+        return RowTypeInfo(self.field_types).to_arrow()
+
+    def stringify(self, value: Any) -> str:
+        return "null" if value is None else f"({','.join(self._stringify_fields(value))})"
+
+
+class ListTypeInfo(TypeInformation):
+    """Lists and arrays of one element type."""
+
+    def __init__(self, element_type: TypeInformation, name: str = "ListTypeInfo") -> None:
+        super().__init__(name)
+        self.element_type = element_type
+
+    def converter(self) -> Convert | None:
+        convert = self.element_type.converter()
+        if convert is None:
+            return None
+        return lambda value: [None if item is None else convert(item) for item in value]
+
+    def to_arrow(self) -> pa.DataType | None:
+        element = self.element_type.to_arrow()
+        return None if element is None else pa.list_(element)
+
+    def stringify(self, value: Any) -> str:
+        if value is None:
+            return "null"
+        return f"[{', '.join(self.element_type.stringify(item) for item in value)}]"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (self._name, self.element_type)
+
+    def __repr__(self) -> str:
+        return f"{self._name}<{self.element_type!r}>"
+
+
+class MapTypeInfo(TypeInformation):
+    """Dictionaries."""
+
+    def __init__(self, key_type: TypeInformation, value_type: TypeInformation) -> None:
+        super().__init__("MapTypeInfo")
+        self.key_type = key_type
+        self.value_type = value_type
+
+    def to_arrow(self) -> pa.DataType | None:
+        key, value = self.key_type.to_arrow(), self.value_type.to_arrow()
+        return None if key is None or value is None else pa.map_(key, value)
+
+    def stringify(self, value: Any) -> str:
+        if value is None:
+            return "null"
+        entries = (
+            f"{self.key_type.stringify(key)}={self.value_type.stringify(item)}"
+            for key, item in value.items()
+        )
+        return f"{{{', '.join(entries)}}}"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (self._name, self.key_type, self.value_type)
+
+    def __repr__(self) -> str:
+        return f"MapTypeInfo<{self.key_type!r}, {self.value_type!r}>"
+
+
+def java_string(value: Any) -> str:
+    """A value of unknown type in Java's notation; rows as rows."""
+    if isinstance(value, Row):
+        kind = value.get_row_kind().short_string()
+        return f"{kind}[{', '.join(java_string(item) for item in value)}]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+class Types:
+    """Makes type information: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
+
+    @staticmethod
+    def STRING() -> TypeInformation:  # noqa: N802 - PyFlink's names
+        """``str``."""
+        return BasicTypeInfo("String", pa.string())
+
+    @staticmethod
+    def BOOLEAN() -> TypeInformation:  # noqa: N802
+        """``bool``."""
+        return BasicTypeInfo("Boolean", pa.bool_())
+
+    @staticmethod
+    def BYTE() -> TypeInformation:  # noqa: N802
+        """``int`` of 8 bits."""
+        return BasicTypeInfo("Byte", pa.int8())
+
+    @staticmethod
+    def SHORT() -> TypeInformation:  # noqa: N802
+        """``int`` of 16 bits."""
+        return BasicTypeInfo("Short", pa.int16())
+
+    @staticmethod
+    def INT() -> TypeInformation:  # noqa: N802
+        """``int`` of 32 bits."""
+        return BasicTypeInfo("Integer", pa.int32())
+
+    @staticmethod
+    def LONG() -> TypeInformation:  # noqa: N802
+        """``int`` of 64 bits."""
+        return BasicTypeInfo("Long", pa.int64())
+
+    @staticmethod
+    def FLOAT() -> TypeInformation:  # noqa: N802
+        """``float`` of 32 bits."""
+        return BasicTypeInfo("Float", pa.float32())
+
+    @staticmethod
+    def DOUBLE() -> TypeInformation:  # noqa: N802
+        """``float``."""
+        return BasicTypeInfo("Double", pa.float64())
+
+    @staticmethod
+    def CHAR() -> TypeInformation:  # noqa: N802
+        """``str`` of one character."""
+        return BasicTypeInfo("Character", pa.string())
+
+    @staticmethod
+    def BIG_INT() -> TypeInformation:  # noqa: N802
+        """``int`` without limit."""
+        return BasicTypeInfo("BigInteger", pa.decimal256(76, 0))
+
+    @staticmethod
+    def BIG_DEC() -> TypeInformation:  # noqa: N802
+        """``decimal.Decimal``."""
+        return BasicTypeInfo("BigDecimal", pa.decimal128(38, 18))
+
+    @staticmethod
+    def INSTANT() -> TypeInformation:  # noqa: N802
+        """A moment."""
+        return BasicTypeInfo("Instant", pa.timestamp("us", "UTC"))
+
+    @staticmethod
+    def SQL_DATE() -> TypeInformation:  # noqa: N802
+        """``datetime.date``."""
+        return BasicTypeInfo("java.sql.Date", pa.date32())
+
+    @staticmethod
+    def SQL_TIME() -> TypeInformation:  # noqa: N802
+        """``datetime.time``."""
+        return BasicTypeInfo("java.sql.Time", pa.time64("us"))
+
+    @staticmethod
+    def SQL_TIMESTAMP() -> TypeInformation:  # noqa: N802
+        """``datetime.datetime``."""
+        return BasicTypeInfo("java.sql.Timestamp", pa.timestamp("us"))
+
+    @staticmethod
+    def PICKLED_BYTE_ARRAY() -> TypeInformation:  # noqa: N802
+        """Anything; what is assumed where no type is declared."""
+        return PickledBytesTypeInfo()
+
+    @staticmethod
+    def ROW(field_types: Sequence[TypeInformation]) -> RowTypeInfo:  # noqa: N802
+        """Rows with fields f0, f1, …"""
+        return RowTypeInfo(field_types)
+
+    @staticmethod
+    def ROW_NAMED(  # noqa: N802
+        field_names: Sequence[str], field_types: Sequence[TypeInformation]
+    ) -> RowTypeInfo:
+        """Rows with names."""
+        return RowTypeInfo(field_types, field_names)
+
+    @staticmethod
+    def TUPLE(field_types: Sequence[TypeInformation]) -> TupleTypeInfo:  # noqa: N802
+        """Tuples."""
+        return TupleTypeInfo(field_types)
+
+    @staticmethod
+    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists of numbers."""
+        return ListTypeInfo(element_type, "PrimitiveArrayTypeInfo")
+
+    @staticmethod
+    def BASIC_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists of basic values."""
+        return ListTypeInfo(element_type, "BasicArrayTypeInfo")
+
+    @staticmethod
+    def OBJECT_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists of anything."""
+        return ListTypeInfo(element_type, "ObjectArrayTypeInfo")
+
+    @staticmethod
+    def LIST(element_type_info: TypeInformation) -> ListTypeInfo:  # noqa: N802
+        """Lists."""
+        return ListTypeInfo(element_type_info)
+
+    @staticmethod
+    def MAP(  # noqa: N802
+        key_type_info: TypeInformation, value_type_info: TypeInformation
+    ) -> MapTypeInfo:
+        """Dictionaries."""
+        return MapTypeInfo(key_type_info, value_type_info)

@@ -1,0 +1,1 @@
+"""A task: one subtask of a chain, driven through its mailbox."""

@@ -1,0 +1,1 @@
+"""The life of an elastic job, which runs with what slots there are."""

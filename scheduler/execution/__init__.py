@@ -1,0 +1,1 @@
+"""The execution graph: subtasks, their attempts, results, and failover."""

@@ -1,0 +1,84 @@
+"""Which regions must be executed anew after a failure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.shared.states import ExecutionState
+
+
+class FailoverStrategy(ABC):
+    """Stateless; vertices are ordinals of the graph."""
+
+    def __init__(self, graph: ExecutionGraph, regions: PipelinedRegions) -> None:
+        self._graph = graph
+        self._regions = regions
+
+    @abstractmethod
+    def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
+        """Indices, ascending, of the regions to restart when vertices have failed.
+
+        Partitions that a failed vertex could not read must have been marked as gone before.
+        """
+
+    def tasks_to_restart(self, failed: Iterable[int]) -> list[int]:
+        """The vertices of these regions, ascending, but for those that are still CREATED: there is
+        nothing to restart yet (FO-06)."""
+        subtasks = self._graph.subtasks
+        return sorted(
+            ordinal
+            for index in self.regions_to_restart(failed)
+            for ordinal in self._regions.regions[index].vertices
+            if subtasks[ordinal].current.state is not ExecutionState.CREATED
+        )
+
+
+class RestartAllFailoverStrategy(FailoverStrategy):
+    """Every failure restarts everything."""
+
+    def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
+        return list(range(len(self._regions.regions)))
+
+
+class RestartPipelinedRegionFailoverStrategy(FailoverStrategy):
+    """The region that failed; with each region those that produce what it needs and what is gone
+    (FO-04, FO-05); with each region all that read its results, which may differ the next time
+    (FO-03).  The default.
+
+    Takes time in proportion to the vertices and groups concerned: a group is looked at once,
+    however many regions have to do with it.
+    """
+
+    def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
+        regions = self._regions
+        wanted = dict.fromkeys(regions.of[ordinal] for ordinal in failed)
+        queue = list(wanted)
+        inputs_seen: set[int] = set()
+        outputs_seen: set[int] = set()
+
+        def want(indices: Iterable[int]) -> None:
+            for index in indices:
+                if index not in wanted:
+                    wanted[index] = None
+                    queue.append(index)
+
+        while queue:
+            region = regions.regions[queue.pop()]
+            for group in region.inputs:
+                if id(group) in inputs_seen:
+                    continue
+                inputs_seen.add(id(group))
+                result, first = group.edge.result, group.edge.result.producer.first
+                want(
+                    regions.of[first + partition]
+                    for partition in group.partitions
+                    if not result.is_available(partition)
+                )
+            for group in region.outputs:
+                if id(group) not in outputs_seen:
+                    outputs_seen.add(id(group))
+                    want(regions.consumers(group))
+        return sorted(wanted)

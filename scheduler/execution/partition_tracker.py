@@ -1,0 +1,136 @@
+"""Blocking partitions: where they are, and when nobody needs them any more (EX-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flinkray.core.ids import ResourceID
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
+from flinkray.scheduler.execution.intermediate_result import IntermediateResult
+from flinkray.scheduler.execution.regions import PipelinedRegions, blocking_groups
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.tasks import ResultPartitionID
+
+Tell = Callable[[WorkerLocation, ResultPartitionID], None]
+
+
+class PartitionTracker:
+    """Knows the finished blocking partitions, and has each released when every region that reads it
+    is finished.
+
+    Persistent ones are kept until the job ends; if it finishes, they are the cluster's (TM-28).
+
+    A region that is restarted reads its inputs again: those that were released by then are gone,
+    and the same failover has them produced again.
+    """
+
+    def __init__(
+        self, graph: ExecutionGraph, regions: PipelinedRegions, release: Tell, promote: Tell
+    ) -> None:
+        self._graph = graph
+        self._regions = regions
+        self._release = release
+        self._promote = promote
+        self._tracked: dict[ResourceID, dict[int, None]] = {}
+        """TaskExecutor -> ordinals of the finished subtasks whose partitions are there."""
+        for group in blocking_groups(graph):
+            group.readers = len(regions.readers(group))
+
+    def finished(self, vertex: ExecutionVertex) -> None:
+        """A subtask has finished; its blocking partitions stay where it ran."""
+        execution = vertex.current
+        if execution.slot is not None and _blocking_results(vertex):
+            where = execution.slot.location.resource_id
+            self._tracked.setdefault(where, {})[vertex.ordinal] = None
+
+    def region_finished(self, index: int) -> None:
+        """All of a region is finished: what only it still had to read is released."""
+        for group in self._regions.regions[index].reads:
+            group.readers -= 1
+            if group.readers:
+                continue
+            result = group.edge.result
+            if result.result_type.is_persistent:
+                continue
+            for partition in group.partitions:
+                if not any(e.group_of_partition(partition).readers for e in result.edges):
+                    self._release_partition(result, partition)
+
+    def region_unfinished(self, index: int) -> None:
+        """A finished region is going to run again."""
+        for group in self._regions.regions[index].reads:
+            group.readers += 1
+
+    def reset(self, vertex: ExecutionVertex) -> None:
+        """The subtask is going to be executed again: what it produced is of no use."""
+        for result in _blocking_results(vertex):
+            self._release_partition(result, vertex.subtask_index)
+        self._untrack(vertex)
+
+    def task_executor_lost(self, resource_id: ResourceID) -> list[ExecutionVertex]:
+        """Its partitions are lost; the producers of those that a region still has to read."""
+        needed = []
+        for ordinal in self._tracked.pop(resource_id, {}):
+            vertex = self._graph.subtasks[ordinal]
+            partition = vertex.subtask_index
+            is_needed = False
+            for result in _blocking_results(vertex):
+                if result.lose(partition):
+                    groups = (edge.group_of_partition(partition) for edge in result.edges)
+                    is_needed |= any(group.readers for group in groups)
+                    is_needed |= result.result_type.is_persistent
+            if is_needed:
+                needed.append(vertex)
+        return needed
+
+    def all_lost(self) -> list[ExecutionVertex]:
+        """All TaskExecutors forget the job: see :meth:`task_executor_lost`."""
+        return [vertex for one in tuple(self._tracked) for vertex in self.task_executor_lost(one)]
+
+    def release_all(self, *, is_finished: bool) -> None:
+        """The job has ended; if it has finished, what is persistent is promoted."""
+        for tracked in tuple(self._tracked.values()):
+            for ordinal in tuple(tracked):
+                vertex = self._graph.subtasks[ordinal]
+                if is_finished:
+                    for result in _blocking_results(vertex):
+                        if result.result_type.is_persistent:
+                            self._hand_over(result, vertex.subtask_index, self._promote)
+                self.reset(vertex)
+
+    def holds_partitions_on(self, resource_id: ResourceID) -> bool:
+        """Whether finished partitions are kept there (JM-15)."""
+        return bool(self._tracked.get(resource_id))
+
+    def _release_partition(self, result: IntermediateResult, partition: int) -> None:
+        self._hand_over(result, partition, self._release)
+
+    def _hand_over(self, result: IntermediateResult, partition: int, tell: Tell) -> None:
+        """It is not the job's any more."""
+        if result.data_set_id is None or not result.lose(partition):
+            return
+        vertex = result.producer.subtasks[partition]
+        execution = vertex.current
+        assert execution.slot is not None
+        tell(
+            execution.slot.location,
+            ResultPartitionID(result.data_set_id, partition, execution.attempt_number),
+        )
+        if not any(r.is_there(partition) for r in _blocking_results(vertex)):
+            self._untrack(vertex)
+
+    def _untrack(self, vertex: ExecutionVertex) -> None:
+        slot = vertex.current.slot
+        if slot is not None:
+            tracked = self._tracked.get(slot.location.resource_id, {})
+            tracked.pop(vertex.ordinal, None)
+            if not tracked:
+                self._tracked.pop(slot.location.resource_id, None)
+
+
+def _blocking_results(vertex: ExecutionVertex) -> list[IntermediateResult]:
+    return [
+        result
+        for result in vertex.job_vertex.results
+        if not result.is_pipelined and result.data_set_id is not None
+    ]

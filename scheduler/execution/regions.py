@@ -1,0 +1,206 @@
+"""Pipelined regions: the vertices that must run at the same time, and so fail together.
+
+A pipelined edge joins what it connects, a blocking one cuts; regions that wait for each other in
+a circle are one (FO-01, FO-02).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.intermediate_result import PartitionGroup
+
+
+class PipelinedRegion:
+    """Execution vertices by ordinal, and the groups of blocking partitions at its rim."""
+
+    __slots__ = ("index", "inputs", "outputs", "reads", "vertices")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        """Regions are numbered in topological order."""
+        self.vertices: list[int] = []
+        """Ordinals, ascending."""
+        self.inputs: list[PartitionGroup] = []
+        """What it reads of other regions."""
+        self.outputs: list[PartitionGroup] = []
+        """What other regions read of it."""
+        self.reads: list[PartitionGroup] = []
+        """The inputs, and what it reads of its own."""
+
+
+class PipelinedRegions:
+    """All regions of a graph.  Takes time and space in proportion to vertices and groups.
+
+    A region that reads a group produces all of the group's partitions or none of them: it need
+    never wait for a part of a group.
+    """
+
+    def __init__(self, graph: ExecutionGraph) -> None:
+        self.of = _regions_of(graph)
+        """Ordinal -> index of its region."""
+        self.regions = [PipelinedRegion(index) for index in range(max(self.of, default=-1) + 1)]
+        """In topological order."""
+        for ordinal, index in enumerate(self.of):
+            self.regions[index].vertices.append(ordinal)
+        for group in blocking_groups(graph):
+            for index in self.readers(group):
+                self.regions[index].reads.append(group)
+            consumers = self.consumers(group)
+            for index in consumers:
+                self.regions[index].inputs.append(group)
+            if consumers:
+                for index in self.producers(group):
+                    self.regions[index].outputs.append(group)
+
+    def producers(self, group: PartitionGroup) -> list[int]:
+        """The regions that produce a group's partitions, each once."""
+        return _distinct(self.of, group.producer_ordinals)
+
+    def readers(self, group: PartitionGroup) -> list[int]:
+        """The regions that read a group, each once."""
+        return _distinct(self.of, group.consumer_ordinals)
+
+    def consumers(self, group: PartitionGroup) -> list[int]:
+        """Those of the readers that do not produce it themselves."""
+        producers = set(self.producers(group))
+        return [index for index in self.readers(group) if index not in producers]
+
+
+def _distinct(regions: list[int], ordinals: range) -> list[int]:
+    return list(dict.fromkeys(regions[ordinals.start : ordinals.stop]))
+
+
+def _regions_of(graph: ExecutionGraph) -> list[int]:
+    """Ordinal -> region, in topological order."""
+    joined = _join_pipelined(graph)
+    while True:
+        regions = _components_in_order(graph, joined)
+        joined = _join_torn_groups(graph, regions)
+        if joined == regions:
+            return regions
+
+
+def _join_torn_groups(graph: ExecutionGraph, regions: list[int]) -> list[int]:
+    """A region that produces a part of a group that it reads would wait for itself: it is joined
+    with those that produce the rest.  (Pointwise edges of odd ratios can do that.)"""
+    parent = list(range(max(regions, default=-1) + 1))
+
+    def find(node: int) -> int:
+        while parent[node] != node:
+            node = parent[node]
+        return node
+
+    for group in blocking_groups(graph):
+        if len(group.partitions) == 1:
+            continue
+        producers = set(_distinct(regions, group.producer_ordinals))
+        readers = _distinct(regions, group.consumer_ordinals)
+        if len(producers) > 1 and not producers.isdisjoint(readers):
+            first, *others = sorted(find(index) for index in producers)
+            for other in others:
+                parent[other] = first
+    return [find(region) for region in regions]
+
+
+def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:
+    """All groups of blocking results."""
+    for edge in graph.edges:
+        if not edge.result.is_pipelined:
+            yield from edge.groups
+
+
+def _join_pipelined(graph: ExecutionGraph) -> list[int]:
+    """Union-find: per ordinal the smallest ordinal that pipelined edges join it with."""
+    parent = list(range(len(graph.subtasks)))
+
+    def find(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    def join(ordinals: range, root: int) -> int:
+        for ordinal in ordinals:
+            other = find(ordinal)
+            if other != root:
+                if other < root:
+                    other, root = root, other
+                parent[other] = root
+        return root
+
+    for vertex in graph.vertices:
+        if vertex.is_spark_stage:  # its executors live and die together
+            join(vertex.ordinals, find(vertex.first))
+    for edge in graph.edges:
+        if edge.result.is_pipelined:
+            for group in edge.groups:
+                root = join(group.producer_ordinals, find(group.producer_ordinals.start))
+                join(group.consumer_ordinals, root)
+    return [find(ordinal) for ordinal in range(len(parent))]
+
+
+def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
+    """Per ordinal the number of its region: circles merged, numbered in topological order.
+
+    Tarjan's algorithm without recursion, over regions *and* groups as nodes, so that a group of n
+    producers and m consumers has n + m arcs and not n x m.
+    """
+    number = {root: i for i, root in enumerate(dict.fromkeys(joined))}
+    region_of = [number[root] for root in joined]
+    groups = list(blocking_groups(graph))
+    if not groups:
+        return region_of
+    first_group = len(number)
+    successors: list[list[int]] = [[] for _ in range(first_group + len(groups))]
+    for node, group in enumerate(groups, first_group):
+        producers, consumers = group.producer_ordinals, group.consumer_ordinals
+        for region in dict.fromkeys(region_of[producers.start : producers.stop]):
+            successors[region].append(node)
+        successors[node] = list(dict.fromkeys(region_of[consumers.start : consumers.stop]))
+    component = _tarjan(successors)
+    # Components come out in reverse topological order; those of groups alone are left out.
+    wanted = sorted({component[node] for node in range(first_group)}, reverse=True)
+    order = {c: i for i, c in enumerate(wanted)}
+    return [order[component[region]] for region in region_of]
+
+
+def _tarjan(successors: list[list[int]]) -> list[int]:
+    """The strongly connected component of each node, numbered in reverse topological order."""
+    unseen = -1
+    index = [unseen] * len(successors)
+    low = [0] * len(successors)
+    component = [unseen] * len(successors)
+    stack: list[int] = []
+    next_index = components = 0
+    for start in reversed(range(len(successors))):
+        if index[start] != unseen:
+            continue
+        index[start] = low[start] = next_index
+        next_index += 1
+        stack.append(start)
+        path = [(start, reversed(successors[start]))]
+        while path:
+            node, remaining = path[-1]
+            for successor in remaining:
+                if index[successor] == unseen:
+                    index[successor] = low[successor] = next_index
+                    next_index += 1
+                    stack.append(successor)
+                    path.append((successor, reversed(successors[successor])))
+                    break
+                if component[successor] == unseen:
+                    low[node] = min(low[node], index[successor])
+            else:
+                path.pop()
+                if path:
+                    before = path[-1][0]
+                    low[before] = min(low[before], low[node])
+                if low[node] == index[node]:
+                    while True:
+                        member = stack.pop()
+                        component[member] = components
+                        if member == node:
+                            break
+                    components += 1
+    return component

@@ -1,0 +1,1 @@
+"""The job graph: what a user submits, and what follows from it alone."""

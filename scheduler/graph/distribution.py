@@ -1,0 +1,86 @@
+"""Distribution patterns: which partitions of a result a consumer reads, and which part of each.
+
+With S producers (partitions) and T consumers:
+
+* ALL_TO_ALL: every consumer reads every partition; consumer i reads subpartition i of each.
+* POINTWISE, S >= T: consumer i reads partitions [i*S//T, (i+1)*S//T), which have one subpartition.
+* POINTWISE, S < T: consumer i reads partition i*S//T; that partition has as many subpartitions as
+  consumers, and its k-th consumer reads the k-th.
+
+This is the integer form of Flink's VertexInputInfoComputationUtils (since 1.14); earlier versions
+rounded floats, and differ for some pairs of S and T.
+
+In each pattern the partitions and consumers of an edge fall apart into *groups*: every consumer of
+a group reads every partition of it and nothing else of the edge.  So an edge is held as its groups,
+each of them two ranges, and never as S x T pairs.
+"""
+
+from __future__ import annotations
+
+from flinkray.scheduler.graph.job_graph import DistributionPattern
+
+ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
+
+
+def number_of_groups(pattern: DistributionPattern, producers: int, consumers: int) -> int:
+    """How many groups an edge has."""
+    return 1 if pattern is ALL_TO_ALL else min(producers, consumers)
+
+
+def group_of_consumer(
+    pattern: DistributionPattern, producers: int, consumers: int, consumer: int
+) -> int:
+    """The group that a consumer reads."""
+    if pattern is ALL_TO_ALL:
+        return 0
+    return consumer if producers >= consumers else consumer * producers // consumers
+
+
+def group_of_partition(
+    pattern: DistributionPattern, producers: int, consumers: int, partition: int
+) -> int:
+    """The group that a partition is in."""
+    if pattern is ALL_TO_ALL:
+        return 0
+    if producers < consumers:
+        return partition
+    return ((partition + 1) * consumers - 1) // producers
+
+
+def partitions_of_group(
+    pattern: DistributionPattern, producers: int, consumers: int, group: int
+) -> range:
+    """The partitions of a group."""
+    if pattern is ALL_TO_ALL:
+        return range(producers)
+    if producers < consumers:
+        return range(group, group + 1)
+    return range(group * producers // consumers, (group + 1) * producers // consumers)
+
+
+def consumers_of_group(
+    pattern: DistributionPattern, producers: int, consumers: int, group: int
+) -> range:
+    """The consumers of a group."""
+    if pattern is ALL_TO_ALL:
+        return range(consumers)
+    if producers >= consumers:
+        return range(group, group + 1)
+    # i*S//T == g  <=>  ceil(g*T/S) <= i < ceil((g+1)*T/S)
+    return range(-(-group * consumers // producers), -(-(group + 1) * consumers // producers))
+
+
+def number_of_subpartitions(
+    pattern: DistributionPattern, producers: int, consumers: int, partition: int
+) -> int:
+    """Into how many parts a partition is divided: one for each of its consumers."""
+    group = group_of_partition(pattern, producers, consumers, partition)
+    return len(consumers_of_group(pattern, producers, consumers, group))
+
+
+def subpartition_of(
+    pattern: DistributionPattern, producers: int, consumers: int, consumer: int
+) -> int:
+    """Which subpartition a consumer reads, the same of every partition that it reads."""
+    group = group_of_consumer(pattern, producers, consumers, consumer)
+    return consumer - consumers_of_group(pattern, producers, consumers, group).start

@@ -1,0 +1,217 @@
+"""What cannot run is refused before anything is started, with one sentence that says how to mend
+it; and the order in which vertices depend on each other."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from flinkray.core.errors import JobSubmissionError
+from flinkray.core.ids import IntermediateDataSetID, JobVertexID
+from flinkray.scheduler.graph.job_graph import (
+    PYTHON,
+    SPARK,
+    STREAM,
+    TASK_PROCESS_KINDS,
+    JobGraph,
+    JobType,
+    JobVertex,
+    SchedulerMode,
+)
+from flinkray.scheduler.graph.max_parallelism import LOWER_BOUND, UPPER_BOUND
+
+
+def validate(job_graph: JobGraph) -> None:
+    """Refuse a job that could never run.
+
+    Raises:
+        JobSubmissionError: the first thing that is wrong, and how to mend it.
+    """
+    problem = _problem_of(job_graph)
+    if problem is not None:
+        raise JobSubmissionError(job_graph.job_id, problem)
+    topological_order(job_graph)
+
+
+def topological_order(job_graph: JobGraph) -> tuple[JobVertex, ...]:
+    """The vertices, each after all that it reads; otherwise in the graph's own order.
+
+    Raises:
+        JobSubmissionError: a data set is read that no vertex produces, or vertices read each other.
+    """
+    producers = {
+        result.data_set_id: vertex.vertex_id
+        for vertex in job_graph.vertices
+        for result in vertex.results
+    }
+    by_id = {vertex.vertex_id: vertex for vertex in job_graph.vertices}
+    missing: dict[JobVertexID, int] = {}
+    readers: dict[JobVertexID, list[JobVertexID]] = {}
+    for vertex in job_graph.vertices:
+        sources = set()
+        for edge in vertex.inputs:
+            if edge.source not in producers:
+                raise JobSubmissionError(job_graph.job_id, _unknown_source(vertex, edge.source))
+            sources.add(producers[edge.source])
+        missing[vertex.vertex_id] = len(sources)
+        for source in sorted(sources):
+            readers.setdefault(source, []).append(vertex.vertex_id)
+    ready = deque(vertex_id for vertex_id, count in missing.items() if not count)
+    order = []
+    while ready:
+        vertex_id = ready.popleft()
+        order.append(by_id[vertex_id])
+        for reader in readers.get(vertex_id, ()):
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    if len(order) < len(by_id):
+        names = ", ".join(repr(by_id[v].name) for v, count in missing.items() if count)
+        raise JobSubmissionError(
+            job_graph.job_id,
+            f"the vertices {names} read each other's results in a circle, or what comes out of "
+            "one: a job graph must have no cycle",
+        )
+    return tuple(order)
+
+
+def _unknown_source(vertex: JobVertex, source: IntermediateDataSetID) -> str:
+    return (
+        f"vertex {vertex.name!r} reads the data set {source}, which no vertex of the job produces: "
+        "add it to the results of its producer, or remove the input"
+    )
+
+
+def _problem_of(job_graph: JobGraph) -> str | None:
+    if not job_graph.vertices:
+        return f"{job_graph.name!r} has no vertices, there is nothing to run: add at least one"
+    seen: dict[JobVertexID, str] = {}
+    produced: dict[IntermediateDataSetID, str] = {}
+    for vertex in job_graph.vertices:
+        if vertex.vertex_id in seen:
+            return (
+                f"the vertices {seen[vertex.vertex_id]!r} and {vertex.name!r} have the same id, "
+                f"{vertex.vertex_id}: give each its own"
+            )
+        seen[vertex.vertex_id] = vertex.name
+        for result in vertex.results:
+            if result.data_set_id in produced:
+                return (
+                    f"the data set {result.data_set_id} is produced by {vertex.name!r} and by "
+                    f"{produced[result.data_set_id]!r}: give each result an id of its own"
+                )
+            produced[result.data_set_id] = vertex.name
+        problem = _problem_of_vertex(vertex)
+        if problem is not None:
+            return problem
+    return (
+        _problem_of_spark_stages(job_graph)
+        or _problem_of_groups(job_graph)
+        or _problem_of_streaming(job_graph)
+        or _problem_of_adaptive(job_graph)
+    )
+
+
+def _problem_of_vertex(vertex: JobVertex) -> str | None:
+    if vertex.parallelism < 1:
+        return f"vertex {vertex.name!r} has parallelism {vertex.parallelism}: it must be at least 1"
+    maximum = vertex.max_parallelism
+    if maximum is not None and not LOWER_BOUND <= maximum <= UPPER_BOUND:
+        return (
+            f"vertex {vertex.name!r} has max parallelism {maximum}: it must be from {LOWER_BOUND} "
+            f"to {UPPER_BOUND}"
+        )
+    if vertex.parallelism > (UPPER_BOUND if maximum is None else maximum):
+        return (
+            f"the parallelism of vertex {vertex.name!r}, {vertex.parallelism}, is higher than the "
+            f"max parallelism, {UPPER_BOUND if maximum is None else maximum}: lower the one or "
+            "raise the other"
+        )
+    if not 1 <= vertex.min_parallelism <= vertex.parallelism:
+        return (
+            f"vertex {vertex.name!r} has min parallelism {vertex.min_parallelism}: it must be from "
+            f"1 to the parallelism, {vertex.parallelism}"
+        )
+    takes_any_slot = vertex.slot_profile.is_zero() and vertex.invokable.kind in TASK_PROCESS_KINDS
+    if vertex.slot_profile.cpu <= 0 and not takes_any_slot:
+        return (
+            f"vertex {vertex.name!r} asks for {vertex.slot_profile.cpu:g} CPU per slot: "
+            "it must be more than 0"
+        )
+    if vertex.invokable.kind not in (SPARK, *TASK_PROCESS_KINDS):
+        return (
+            f"vertex {vertex.name!r} is of kind {vertex.invokable.kind!r}, which this version "
+            f"cannot run: the kinds it knows are {SPARK!r}, {PYTHON!r} and {STREAM!r}"
+        )
+    return None
+
+
+def _problem_of_spark_stages(job_graph: JobGraph) -> str | None:
+    stages = [v for v in job_graph.vertices if v.invokable.kind == SPARK]
+    if not stages:
+        return None
+    first, *others = stages
+    for other in others:
+        if (other.parallelism, other.slot_profile) != (first.parallelism, first.slot_profile):
+            return (
+                f"the Spark stages {first.name!r} ({first.parallelism} x {first.slot_profile}) and "
+                f"{other.name!r} ({other.parallelism} x {other.slot_profile}) share the job's "
+                "slots: give them the same parallelism and slot profile, or make them two jobs"
+            )
+    for vertex in job_graph.vertices:
+        if vertex.invokable.kind != SPARK:
+            return (
+                f"vertex {vertex.name!r} is in one job with the Spark stage {first.name!r}, whose "
+                "executors take the job's slots whole: make them two jobs"
+            )
+    return None
+
+
+def _problem_of_groups(job_graph: JobGraph) -> str | None:
+    sharing: dict[str, JobVertex] = {}
+    located: dict[str, JobVertex] = {}
+    for vertex in job_graph.vertices:
+        first = sharing.setdefault(vertex.slot_sharing_group, vertex)
+        if first.slot_profile != vertex.slot_profile:
+            return (
+                f"the vertices {first.name!r} ({first.slot_profile}) and {vertex.name!r} "
+                f"({vertex.slot_profile}) share slots, in group {vertex.slot_sharing_group!r}: "
+                "give them the same slot profile or different slot-sharing groups"
+            )
+        if vertex.co_location_group is None:
+            continue
+        first = located.setdefault(vertex.co_location_group, vertex)
+        if (first.slot_sharing_group, first.parallelism) != (
+            vertex.slot_sharing_group,
+            vertex.parallelism,
+        ):
+            return (
+                f"the vertices {first.name!r} and {vertex.name!r} are in co-location group "
+                f"{vertex.co_location_group!r}: give them the same slot-sharing group and the "
+                "same parallelism"
+            )
+    return None
+
+
+def _problem_of_streaming(job_graph: JobGraph) -> str | None:
+    if job_graph.job_type is JobType.BATCH:
+        return None
+    for vertex in job_graph.vertices:
+        for result in vertex.results:
+            if not result.result_type.is_pipelined:
+                return (
+                    f"vertex {vertex.name!r} of a streaming job has a blocking result, which would "
+                    "be read only when it is finished: make the result pipelined or the job a "
+                    "batch job"
+                )
+    return None
+
+
+def _problem_of_adaptive(job_graph: JobGraph) -> str | None:
+    if job_graph.scheduler_mode is SchedulerMode.DEFAULT:
+        return None
+    if job_graph.job_type is JobType.BATCH or job_graph.needs_dedicated_workers:
+        return (
+            f"{job_graph.name!r} is to be scheduled adaptively, which is for streaming jobs "
+            "without Spark stages: leave its scheduler mode at DEFAULT"
+        )
+    return None

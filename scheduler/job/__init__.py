@@ -1,0 +1,1 @@
+"""The life of a job: the decisions of a JobMaster."""

@@ -1,0 +1,219 @@
+"""Deployments, cancellations and releases in bulk: one message per TaskExecutor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.core.ids import ExecutionAttemptID, ResourceID
+from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
+from flinkray.scheduler.execution.intermediate_result import PartitionGroup
+from flinkray.scheduler.job.job_scheduler_actions import (
+    CancelTasks,
+    DeployTasks,
+    PromotePartitions,
+    ReleasePartitions,
+)
+from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.tasks import (
+    ConsumerInformation,
+    InputInformation,
+    JobInformation,
+    PartitionLocations,
+    ResultInformation,
+    ResultPartitionID,
+    SharedPart,
+    TaskDeployment,
+    TaskDeployments,
+    VertexInformation,
+    pack_numbers,
+)
+
+_JOB_KEY = 0
+
+BulkAction = CancelTasks | ReleasePartitions | PromotePartitions | DeployTasks
+
+
+class Deployments:
+    """Collects what an event leads to, and knows which shared parts each TaskExecutor has.
+
+    Keys of shared parts: 0 is the job's, then one per vertex, then one per group of partitions.
+    """
+
+    def __init__(self, graph: ExecutionGraph, first_version: int = 0) -> None:
+        """*first_version*: above all versions of parts of an earlier graph of the job."""
+        self._graph = graph
+        self._first_version = first_version
+        job = graph.job_graph
+        information = JobInformation(job.job_id, job.name, job.files)
+        self._job = SharedPart(_JOB_KEY, first_version, information)
+        self._vertices = [
+            SharedPart(1 + vertex.index, first_version, _vertex_information(vertex))
+            for vertex in graph.vertices
+        ]
+        key = 1 + len(graph.vertices)
+        self._first_key: list[int] = []
+        """Edge -> the key of its first group."""
+        for edge in graph.edges:
+            self._first_key.append(key)
+            key += len(edge.groups)
+        self._groups: dict[int, SharedPart] = {}
+        self._newest = first_version
+        self._known: dict[ResourceID, tuple[WorkerLocation, dict[int, int]]] = {}
+        """TaskExecutor -> keys and versions of the parts that it was sent."""
+        self._deploy: dict[ResourceID, list[Execution]] = {}
+        self._cancel: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
+        self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
+        self._promote: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
+
+    @property
+    def next_version(self) -> int:
+        """Above all versions so far."""
+        return self._newest + 1
+
+    def deploy(self, execution: Execution) -> None:
+        """The attempt has its slot."""
+        assert execution.slot is not None
+        self._deploy.setdefault(execution.slot.location.resource_id, []).append(execution)
+
+    def cancel(self, execution: Execution) -> None:
+        """The attempt was deployed."""
+        slot = _slot_of(execution)
+        entry = self._cancel.setdefault(slot.location.resource_id, (slot.location, []))
+        entry[1].append(execution.attempt_id)
+
+    def release(self, location: WorkerLocation, partition: ResultPartitionID) -> None:
+        """The partition is not needed any more."""
+        self._release.setdefault(location.resource_id, (location, []))[1].append(partition)
+
+    def promote(self, location: WorkerLocation, partition: ResultPartitionID) -> None:
+        """The partition is the cluster's from now on."""
+        self._promote.setdefault(location.resource_id, (location, []))[1].append(partition)
+
+    def forget(self, resource_id: ResourceID) -> None:
+        """The TaskExecutor is gone, or may not have got what it was sent."""
+        self._known.pop(resource_id, None)
+
+    def take(self) -> list[BulkAction]:
+        """All that was collected since the last time."""
+        actions: list[BulkAction] = []
+        for location, attempts in self._cancel.values():
+            actions.append(CancelTasks(location, tuple(attempts)))
+        for location, partitions in self._release.values():
+            actions.append(ReleasePartitions(location, tuple(partitions)))
+        for location, partitions in self._promote.values():
+            actions.append(PromotePartitions(location, tuple(partitions)))
+        for executions in self._deploy.values():
+            actions.append(self._deployments(executions))
+        self._cancel, self._release, self._promote, self._deploy = {}, {}, {}, {}
+        return actions
+
+    def _deployments(self, executions: list[Execution]) -> DeployTasks:
+        location = _slot_of(executions[0]).location
+        known = self._known.get(location.resource_id)
+        if known is None or known[0] != location:
+            known = self._known[location.resource_id] = (location, {})
+        parts: list[SharedPart] = []
+        self._send((self._job,), known[1], parts)
+        tasks = []
+        for execution in executions:
+            vertex = execution.vertex.job_vertex
+            subtask = execution.vertex.subtask_index
+            inputs = tuple(
+                self._group(edge.group_of_consumer(subtask), known[1], parts)
+                for edge in vertex.inputs
+            )
+            self._send((self._vertices[vertex.index],), known[1], parts)
+            tasks.append(
+                TaskDeployment(
+                    1 + vertex.index,
+                    subtask,
+                    execution.attempt_number,
+                    _slot_of(execution).allocation_id,
+                    inputs,
+                    execution.restored_state,
+                )
+            )
+            execution.restored_state = None
+        job_id = self._graph.job_graph.job_id
+        return DeployTasks(location, TaskDeployments(job_id, _JOB_KEY, tuple(parts), tuple(tasks)))
+
+    def _send(
+        self, wanted: Iterable[SharedPart], known: dict[int, int], parts: list[SharedPart]
+    ) -> None:
+        for part in wanted:
+            if known.get(part.key) != part.version:
+                known[part.key] = part.version
+                parts.append(part)
+
+    def _group(self, group: PartitionGroup, known: dict[int, int], parts: list[SharedPart]) -> int:
+        key = self._first_key[group.edge.index] + group.index
+        version = self._first_version + group.version
+        if known.get(key) != version:
+            part = self._groups.get(key)
+            if part is None or part.version != version:
+                part = SharedPart(key, version, self._locations(group))
+                self._groups[key] = part
+                self._newest = max(self._newest, version)
+            self._send((part,), known, parts)
+        return key
+
+    def _locations(self, group: PartitionGroup) -> PartitionLocations:
+        ordinals = group.producer_ordinals
+        places: dict[ResourceID, int] = {}
+        locations: list[WorkerLocation] = []
+        place_of, attempts = [], []
+        for subtask in self._graph.subtasks[ordinals.start : ordinals.stop]:
+            location = _slot_of(subtask.current).location
+            place = places.setdefault(location.resource_id, len(locations))
+            if place == len(locations):
+                locations.append(location)
+            place_of.append(place)
+            attempts.append(subtask.current.attempt_number)
+        data_set_id = group.edge.result.data_set_id
+        assert data_set_id is not None
+        return PartitionLocations(
+            data_set_id,
+            group.partitions.start,
+            tuple(locations),
+            pack_numbers(place_of),
+            pack_numbers(attempts),
+        )
+
+
+def _slot_of(execution: Execution) -> AllocatedSlot:
+    if execution.slot is None:
+        raise execution.illegal("be named in a deployment: it has no slot")
+    return execution.slot
+
+
+def _vertex_information(vertex: ExecutionJobVertex) -> VertexInformation:
+    inputs = tuple(
+        InputInformation(
+            edge.result.data_set_id,
+            edge.result.result_type,
+            edge.pattern,
+            edge.result.producer.vertex.vertex_id,
+            edge.result.producer.parallelism,
+        )
+        for edge in vertex.inputs
+        if edge.result.data_set_id is not None
+    )
+    results = tuple(
+        ResultInformation(
+            result.data_set_id,
+            result.result_type,
+            tuple(ConsumerInformation(e.pattern, e.consumer.parallelism) for e in result.edges),
+        )
+        for result in vertex.results
+        if result.data_set_id is not None
+    )
+    return VertexInformation(
+        vertex.vertex.vertex_id,
+        vertex.vertex.name,
+        vertex.parallelism,
+        vertex.max_parallelism,
+        vertex.vertex.invokable,
+        inputs,
+        results,
+    )

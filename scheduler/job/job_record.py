@@ -1,0 +1,133 @@
+"""What a JobMaster knows of its job as a whole: status, failures, and how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flinkray.core.ids import WorkerGroupId
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job.job_status_machine import JobStatusMachine
+from flinkray.scheduler.reports.exception_history import ExceptionHistory
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobResult,
+    VertexInfo,
+)
+from flinkray.scheduler.reports.json_plan import json_plan
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import JobStatus
+
+if TYPE_CHECKING:
+    from flinkray.spark.gateway import SparkResult
+
+
+class JobRecord:
+    """Times that go in are monotonic seconds, those that come out seconds since the epoch."""
+
+    def __init__(self, job_graph: JobGraph, epoch_offset: float, now: float) -> None:
+        self._job_graph = job_graph
+        self._plan = json_plan(job_graph)
+        self.epoch_offset = epoch_offset
+        self._started_at = now
+        self._machine = JobStatusMachine(f"job {job_graph.job_id} ({job_graph.name})", now)
+        self._history = ExceptionHistory()
+        self.restarts = 0
+        self.failure: Failure | None = None
+        """Why the job is FAILING."""
+        self.suspension: str | None = None
+        """Why this JobMaster is giving the job up."""
+        self.result: SparkResult | None = None
+
+    @property
+    def status(self) -> JobStatus:
+        return self._machine.status
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its end is decided, whatever fails yet."""
+        ending = (JobStatus.FAILING, JobStatus.CANCELLING)
+        return self.status.is_terminal or self.status in ending or self.suspension is not None
+
+    @property
+    def story(self) -> str:
+        return str(self._machine.story)
+
+    def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
+        """Take a transition; raises IllegalTransitionError."""
+        self._machine.enter(status, now, cause)
+
+    def fail(self, failure: Failure, now: float) -> None:
+        """Enter FAILING."""
+        self.add_failure(failure, now)
+        self.failure = failure
+        self.enter(JobStatus.FAILING, now, failure.text)
+
+    def suspend(self, reason: str, now: float) -> None:
+        self.suspension = reason
+        self._machine.story.add(now, f"is to be suspended: {reason}")
+
+    def add_failure(self, failure: Failure, now: float) -> None:
+        """Into the exceptions history."""
+        self._history.add(failure, now + self.epoch_offset)
+
+    def add_concurrent_failure(self, failure: Failure, now: float) -> None:
+        """Into the exceptions history, to the last failure."""
+        self._history.add_concurrent(failure, now + self.epoch_offset)
+
+    @property
+    def exceptions(self) -> tuple[ExceptionEntry, ...]:
+        """The exceptions history, oldest first."""
+        return self._history.entries
+
+    def details(
+        self,
+        vertices: tuple[VertexInfo, ...],
+        pending_reason: str | None,
+        worker_group: WorkerGroupId | None,
+    ) -> JobDetails:
+        """The job as clients see it."""
+        times = {s.name: at + self.epoch_offset for s, at in self._machine.entered.items()}
+        return JobDetails(
+            job_id=self._job_graph.job_id,
+            name=self._job_graph.name,
+            status=self.status,
+            start_time=self._started_at + self.epoch_offset,
+            end_time=times[self.status.name] if self.status.is_terminal else None,
+            status_timestamps=times,
+            restarts=self.restarts,
+            vertices=vertices,
+            pending_reason=pending_reason,
+            exceptions=self.exceptions,
+            worker_group=worker_group,
+            plan=self._plan,
+        )
+
+    def overview(self, tasks: dict[str, int]) -> JobOverview:
+        """The same in a few numbers; *tasks*: how many are in which state."""
+        ended = self._machine.entered[self.status] if self.status.is_terminal else None
+        return JobOverview(
+            self._job_graph.job_id,
+            self._job_graph.name,
+            self.status,
+            self._started_at + self.epoch_offset,
+            None if ended is None else ended + self.epoch_offset,
+            tasks,
+        )
+
+    def job_result(self, now: float) -> JobResult:
+        """How the job ended.  A cancelled job's result is without any failure (JM-22)."""
+        failure = self.failure if self.status is JobStatus.FAILED else None
+        result = self.result if self.status is JobStatus.FINISHED else None
+        return JobResult(
+            job_id=self._job_graph.job_id,
+            name=self._job_graph.name,
+            status=self.status,
+            net_runtime=max(0.0, now - self._started_at),
+            failure=None if failure is None else failure.text,
+            failure_traceback=None if failure is None else failure.traceback,
+            result_location=None if result is None else result.location,
+            num_rows=None if result is None else result.num_rows,
+            schema_json=None if result is None else result.schema_json,
+        )

@@ -1,0 +1,49 @@
+"""What an event leads to, collected while it is worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.job.deployment import Deployments
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobSchedulerAction
+
+
+class Outbox:
+    """Actions in the order of the decisions; those that go to TaskExecutors in bulk are put
+    together per TaskExecutor and come after the others, the job's end last of all."""
+
+    def __init__(self) -> None:
+        self._bulk: Deployments | None = None
+        self._actions: list[JobSchedulerAction] = []
+
+    @property
+    def bulk(self) -> Deployments:
+        """Of the present execution graph."""
+        assert self._bulk is not None
+        return self._bulk
+
+    def open(self, graph: ExecutionGraph) -> None:
+        """From now on deployments are of this graph; what was collected of the one before goes
+        first."""
+        version = 0
+        if self._bulk is not None:
+            self._actions += self._bulk.take()
+            version = self._bulk.next_version
+        self._bulk = Deployments(graph, version)
+
+    def add(self, action: JobSchedulerAction) -> None:
+        self._actions.append(action)
+
+    def extend(self, actions: Iterable[JobSchedulerAction]) -> None:
+        self._actions += actions
+
+    def take(self) -> list[JobSchedulerAction]:
+        """All since the last time."""
+        actions, self._actions = self._actions, []
+        bulk = self.bulk.take()
+        if not bulk:
+            return actions
+        if actions and isinstance(actions[-1], JobEnded):
+            return [*actions[:-1], *bulk, actions[-1]]
+        return [*actions, *bulk]

@@ -1,0 +1,1 @@
+"""What people are told of jobs and of the cluster."""

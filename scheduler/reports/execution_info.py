@@ -1,0 +1,29 @@
+"""One attempt of a subtask as clients see it."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from flinkray.core.message import message
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
+
+
+@message
+class ExecutionInfo:
+    """The current attempt of one subtask."""
+
+    subtask_index: int
+    attempt_number: int
+    state: ExecutionState
+    location: str | None
+    """``<TaskExecutor> bundle <i> on <node ip>`` once it has a slot."""
+    executor_actor_id: str | None = None
+    executor_pid: int | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    state_timestamps: dict[str, float] = field(default_factory=dict)
+    """ExecutionState name -> seconds since the epoch when it was entered."""
+    failure: str | None = None
+    io_metrics: IOMetrics | None = None
+    """None: it is no stream task, has not begun, or its process could not tell (any more)."""

@@ -1,0 +1,193 @@
+"""Jobs, workers and the cluster as clients see them."""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+
+from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
+from flinkray.core.message import message
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.many_executions import ManyExecutions
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.states import JobStatus
+
+
+@message
+class ExceptionEntry:
+    """One failure in a job's history; ``task`` and ``location`` are None for the job as a whole."""
+
+    timestamp: float
+    """Seconds since the epoch."""
+    text: str
+    traceback: str | None = None
+    task: str | None = None
+    location: str | None = None
+    concurrent: tuple[ExceptionEntry, ...] = ()
+    """What failed besides it, until the restart that it led to."""
+
+
+@message
+class StageProgressInfo:
+    """Progress of one running Spark stage."""
+
+    stage_id: int
+    name: str
+    num_tasks: int
+    active_tasks: int
+    completed_tasks: int
+    failed_tasks: int
+
+
+@message
+class VertexInfo:
+    """One vertex of a running or ended job."""
+
+    vertex_id: JobVertexID
+    name: str
+    parallelism: int
+    executions: tuple[ExecutionInfo, ...] | ManyExecutions
+    active_stages: tuple[StageProgressInfo, ...] = ()
+    completed_stages: int = 0
+    completed_tasks: int = 0
+    failed_tasks: int = 0
+    max_parallelism: int | None = None
+    prior_executions: tuple[ExecutionInfo, ...] | ManyExecutions = ()
+    """Earlier attempts of its subtasks, oldest first of each; the newest few."""
+    tasks: dict[str, int] = field(default_factory=dict)
+    """ExecutionState name -> how many of the executions are in it; those that occur."""
+    io_metrics: IOMetrics | None = None
+    """The sum over those executions of which it is known."""
+    measured: int = 0
+    """How many these are."""
+
+
+@message
+class JobDetails:
+    """All that a client may want to know of a job."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    start_time: float
+    end_time: float | None
+    status_timestamps: dict[str, float]
+    """JobStatus name -> seconds since the epoch when it was entered last."""
+    restarts: int
+    vertices: tuple[VertexInfo, ...] = ()
+    pending_reason: str | None = None
+    """Why the job waits for slots, when it does."""
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    worker_group: WorkerGroupId | None = None
+    plan: str = ""
+    """JSON, in the shape of Flink's."""
+
+    def without_executions(self) -> JobDetails:
+        """For jobs so large that even :class:`ManyExecutions` is too much for one message."""
+        bare = (replace(v, executions=(), prior_executions=()) for v in self.vertices)
+        return replace(self, vertices=tuple(bare))
+
+
+@message
+class VertexProgress:
+    """How far a vertex is, in a few numbers."""
+
+    name: str
+    parallelism: int
+    tasks: dict[str, int]
+    """ExecutionState name -> how many of the current executions are in it; those that occur."""
+    is_spark_stage: bool = False
+    active_stages: tuple[StageProgressInfo, ...] = ()
+    completed_stages: int = 0
+    completed_tasks: int = 0
+
+
+@message
+class JobProgress:
+    """How far a job is; of the same size however many tasks it has."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    restarts: int
+    pending_reason: str | None = None
+    """Why the job waits for slots, when it does."""
+    vertices: tuple[VertexProgress, ...] = ()
+    """None, while and after no JobMaster runs it."""
+
+    @classmethod
+    def of(cls, details: JobDetails) -> JobProgress:
+        """Of a job that no JobMaster runs."""
+        return cls(
+            details.job_id,
+            details.name,
+            details.status,
+            details.restarts,
+            details.pending_reason,
+        )
+
+
+@message
+class JobOverview:
+    """One line of a job list; of the same size however many tasks the job has."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    start_time: float
+    end_time: float | None
+    tasks: dict[str, int] = field(default_factory=dict)
+    """ExecutionState name -> how many subtasks are in it; those that occur."""
+
+
+@message
+class JobResult:
+    """How a job ended.  Only FINISHED is success."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    net_runtime: float
+    """Seconds."""
+    failure: str | None = None
+    failure_traceback: str | None = None
+    result_location: str | None = None
+    """Where a returned DataFrame lies as Parquet."""
+    num_rows: int | None = None
+    schema_json: str | None = None
+    cancel_cause: str | None = None
+    """Why a job was cancelled, if nobody has asked for it."""
+
+    def __post_init__(self) -> None:
+        if not self.status.is_terminal:
+            raise ValueError(f"a job result has a terminal status, not {self.status.name}")
+        if self.status is JobStatus.FAILED and self.failure is None:
+            raise ValueError("a failed job's result needs its cause")
+        if self.net_runtime < 0:
+            raise ValueError(f"net runtime must not be negative: {self.net_runtime}")
+
+
+@message
+class TaskExecutorInfo:
+    """One worker in the cluster's overview."""
+
+    location: WorkerLocation
+    total_profile: ResourceProfile
+    number_of_slots: int
+    free_slots: int
+    jobs: tuple[JobID, ...] = ()
+
+
+@message
+class ClusterOverview:
+    """The cluster in a few numbers."""
+
+    version: str
+    task_executors: tuple[TaskExecutorInfo, ...]
+    slots_total: int
+    slots_available: int
+    jobs: tuple[JobOverview, ...]
+    cluster_total: ResourceProfile
+    cluster_available: ResourceProfile
+    dashboard_url: str | None = None

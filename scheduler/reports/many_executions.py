@@ -1,0 +1,192 @@
+"""The executions of a large job in little room, to be sent and stored.
+
+As messages one by one, those of 100,000 tasks take several times the frame limit of 10 MiB.  Here
+each field is a column: times as 8-byte floats whose bytes are ordered by significance, which
+compresses well because most tasks pass through their states at about the same time; texts, which
+repeat, as numbers of distinct ones.  Nothing is lost.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from math import isnan, nan
+from typing import Any, overload
+
+from flinkray.core.message import message, register
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
+
+FEW = 100
+"""So many are left as they are."""
+
+_LEVEL = 1
+
+
+@message
+class _Texts:
+    """A column of texts or None."""
+
+    distinct: tuple[str, ...]
+    numbers: bytes
+    """Of the rows, compressed: 0 for None, n + 1 for the distinct text n."""
+
+    @classmethod
+    def of(cls, texts: Iterable[str | None]) -> _Texts:
+        known: dict[str | None, int] = {None: 0}
+        numbers = _ints(known.setdefault(text, len(known)) for text in texts)
+        return cls(tuple(text for text in known if text is not None), numbers)
+
+    def rows(self) -> list[str | None]:
+        texts = (None, *self.distinct)
+        return [texts[number] for number in _ints_back(self.numbers)]
+
+
+@register
+@dataclass(frozen=True)
+class ManyExecutions(Sequence[ExecutionInfo]):
+    """A sequence that is unpacked when it is first read; passing it on costs nothing."""
+
+    size: int
+    subtasks: bytes
+    attempts: bytes
+    states: _Texts
+    locations: _Texts
+    actor_ids: _Texts
+    pids: bytes
+    """0: None; else one more than the id."""
+    start_times: bytes
+    end_times: bytes
+    timestamps: dict[str, bytes]
+    """By the name of the state; its time for each execution that entered it."""
+    failures: _Texts
+    io_metrics: tuple[bytes, ...] = ()
+    """Per field of IOMetrics its column; 0: None, else one more than the number.  Empty: all are
+    None."""
+    _unpacked: list[ExecutionInfo] = field(
+        init=False, default_factory=list, compare=False, repr=False
+    )
+
+    @classmethod
+    def of(cls, executions: Sequence[ExecutionInfo]) -> ManyExecutions:
+        states = dict.fromkeys(name for e in executions for name in e.state_timestamps)
+        return cls(
+            len(executions),
+            _ints(e.subtask_index for e in executions),
+            _ints(e.attempt_number for e in executions),
+            _Texts.of(e.state.name for e in executions),
+            _Texts.of(e.location for e in executions),
+            _Texts.of(e.executor_actor_id for e in executions),
+            _ints(0 if e.executor_pid is None else e.executor_pid + 1 for e in executions),
+            _times(e.start_time for e in executions),
+            _times(e.end_time for e in executions),
+            {name: _times(e.state_timestamps.get(name) for e in executions) for name in states},
+            _Texts.of(e.failure for e in executions),
+            _metrics([e.io_metrics for e in executions]),
+        )
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> ExecutionInfo: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ExecutionInfo]: ...
+
+    def __getitem__(self, index: int | slice) -> ExecutionInfo | Sequence[ExecutionInfo]:
+        return self._rows()[index]
+
+    def __iter__(self) -> Iterator[ExecutionInfo]:
+        return iter(self._rows())
+
+    def _rows(self) -> list[ExecutionInfo]:
+        if not self._unpacked and self.size:
+            self._unpacked.extend(self._unpack())
+        return self._unpacked
+
+    def _unpack(self) -> Iterator[ExecutionInfo]:
+        names = tuple(self.timestamps)
+        columns = [_times_back(column) for column in self.timestamps.values()]
+        rows = zip(
+            _ints_back(self.subtasks),
+            _ints_back(self.attempts),
+            self.states.rows(),
+            self.locations.rows(),
+            self.actor_ids.rows(),
+            _ints_back(self.pids),
+            _times_back(self.start_times),
+            _times_back(self.end_times),
+            zip(*columns, strict=True) if columns else [()] * self.size,
+            self.failures.rows(),
+            _metrics_back(self.io_metrics) if self.io_metrics else [None] * self.size,
+            strict=True,
+        )
+        for (
+            subtask, attempt, state, location, actor_id, pid, start, end, times, failure, metrics
+        ) in rows:  # fmt: skip
+            assert state is not None
+            entered = {name: at for name, at in zip(names, times, strict=True) if at is not None}
+            yield ExecutionInfo(
+                subtask, attempt, ExecutionState[state], location, actor_id,
+                pid - 1 if pid else None, start, end, entered, failure, metrics,
+            )  # fmt: skip
+
+
+def packed(
+    executions: tuple[ExecutionInfo, ...],
+) -> tuple[ExecutionInfo, ...] | ManyExecutions:
+    """The same; many of them in little room."""
+    return executions if len(executions) <= FEW else ManyExecutions.of(executions)
+
+
+def _ints(values: Iterable[int]) -> bytes:
+    return _compressed(array("q", values))
+
+
+def _ints_back(data: bytes) -> array[int]:
+    return _decompressed("q", data)
+
+
+def _metrics(every: Sequence[IOMetrics | None]) -> tuple[bytes, ...]:
+    if not any(every):
+        return ()
+    rows = [None if one is None else astuple(one) for one in every]
+    return tuple(
+        _ints(0 if row is None or row[place] is None else row[place] + 1 for row in rows)
+        for place in range(len(fields(IOMetrics)))
+    )
+
+
+def _metrics_back(columns: tuple[bytes, ...]) -> Iterator[IOMetrics | None]:
+    for row in zip(*map(_ints_back, columns), strict=True):
+        numbers: list[Any] = [number - 1 if number else None for number in row]
+        yield IOMetrics(*numbers) if any(row) else None
+
+
+def _times(values: Iterable[float | None]) -> bytes:
+    return _compressed(array("d", (nan if value is None else value for value in values)))
+
+
+def _times_back(data: bytes) -> list[float | None]:
+    return [None if isnan(value) else value for value in _decompressed("d", data)]
+
+
+def _compressed(column: array[int] | array[float]) -> bytes:
+    data = column.tobytes()
+    width = column.itemsize
+    return zlib.compress(b"".join(data[place::width] for place in range(width)), _LEVEL)
+
+
+def _decompressed(kind: str, data: bytes) -> array:  # type: ignore[type-arg]
+    column = array(kind)
+    ordered = zlib.decompress(data)
+    size, width = len(ordered) // column.itemsize, column.itemsize
+    mixed = bytearray(len(ordered))
+    for place in range(width):
+        mixed[place::width] = ordered[place * size : (place + 1) * size]
+    column.frombytes(bytes(mixed))
+    return column

@@ -1,0 +1,1 @@
+"""The resources of the cluster: the decisions of a ResourceManager."""

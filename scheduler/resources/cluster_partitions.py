@@ -1,0 +1,211 @@
+"""Partitions that outlive their job, until their data set is released (RM-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
+from flinkray.core.message import message
+from flinkray.scheduler.shared.tasks import ResultPartitionID
+
+
+@message
+class ClusterPartitionReport:
+    """What a TaskExecutor has of one cluster data set."""
+
+    data_set_id: IntermediateDataSetID
+    partitions: tuple[int, ...]
+    """Indexes of the partitions, ascending."""
+    total_partitions: int
+    """How many the data set has in all, wherever they are."""
+
+
+@message
+class ClusterDataSet:
+    """A result that has outlived its job."""
+
+    data_set_id: IntermediateDataSetID
+    number_of_partitions: int
+    """Those that TaskExecutors have told of."""
+    total_partitions: int
+    """Those that its job has produced."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.number_of_partitions == self.total_partitions
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDataSets:
+    """Ask a TaskExecutor to release all that it has of these."""
+
+    resource_id: ResourceID
+    data_sets: tuple[IntermediateDataSetID, ...]
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """What a TaskExecutor has of one data set."""
+
+    partitions: set[int] = field(default_factory=set)
+    totals: set[int] = field(default_factory=set)
+    """More than one if its job was run again, with another parallelism."""
+
+
+class ClusterPartitionTracker:
+    """The ResourceManager's view: a data set with one partition gone is of no use, and is released
+    everywhere; so is one that is put together from runs of its job with different parallelisms
+    (Flink's ResourceManager fails then)."""
+
+    def __init__(self) -> None:
+        self._hosted: dict[ResourceID, dict[IntermediateDataSetID, _Hosted]] = {}
+        self._hosts: dict[IntermediateDataSetID, dict[ResourceID, None]] = {}
+        self._releasing: set[IntermediateDataSetID] = set()
+        """Those that somebody has yet; who tells that he has is asked again."""
+
+    def report(
+        self, resource_id: ResourceID, reports: Iterable[ClusterPartitionReport]
+    ) -> list[ReleaseDataSets]:
+        """A TaskExecutor's heartbeat, with all that it has."""
+        before = self._hosted.get(resource_id, {})
+        now: dict[IntermediateDataSetID, _Hosted] = {}
+        for report in reports:
+            hosted = now.setdefault(report.data_set_id, _Hosted())
+            hosted.partitions.update(report.partitions)
+            hosted.totals.add(report.total_partitions)
+        broken = [
+            data_set
+            for data_set, held in before.items()
+            if data_set not in now or not held.partitions <= now[data_set].partitions
+        ]
+        self._forget(resource_id)
+        if now:
+            self._hosted[resource_id] = now
+        for data_set in now:
+            self._hosts.setdefault(data_set, {})[resource_id] = None
+        broken += [one for one in now if one not in broken and len(self._totals_of(one)) > 1]
+        asked_again = [data_set for data_set in now if data_set in self._releasing]
+        releases = self._release(broken)
+        if asked_again and not any(r.resource_id == resource_id for r in releases):
+            releases.append(ReleaseDataSets(resource_id, tuple(asked_again)))
+        return releases
+
+    def task_executor_lost(self, resource_id: ResourceID) -> list[ReleaseDataSets]:
+        """All data sets of which it had a part are of no use."""
+        broken = tuple(self._hosted.get(resource_id, ()))
+        self._forget(resource_id)
+        return self._release(broken)
+
+    def release(self, data_set_id: IntermediateDataSetID) -> list[ReleaseDataSets]:
+        """A client does not want the data set any more."""
+        return self._release((data_set_id,))
+
+    def data_sets(self) -> tuple[ClusterDataSet, ...]:
+        """With the number of different partitions that there are of each."""
+        return tuple(
+            ClusterDataSet(
+                data_set,
+                len({p for host in hosts for p in self._hosted[host][data_set].partitions}),
+                max(self._totals_of(data_set)),
+            )
+            for data_set, hosts in self._hosts.items()
+        )
+
+    def _totals_of(self, data_set: IntermediateDataSetID) -> set[int]:
+        return {n for host in self._hosts[data_set] for n in self._hosted[host][data_set].totals}
+
+    def _forget(self, resource_id: ResourceID) -> None:
+        for data_set in self._hosted.pop(resource_id, ()):
+            hosts = self._hosts[data_set]
+            del hosts[resource_id]
+            if not hosts:
+                del self._hosts[data_set]
+
+    def _release(self, broken: Sequence[IntermediateDataSetID]) -> list[ReleaseDataSets]:
+        """They stay tracked until their TaskExecutors report that they are gone."""
+        self._releasing.update(broken)
+        self._releasing &= self._hosts.keys()
+        to_release: dict[ResourceID, list[IntermediateDataSetID]] = {}
+        for data_set in broken:
+            for resource_id in self._hosts.get(data_set, ()):
+                to_release.setdefault(resource_id, []).append(data_set)
+        return [ReleaseDataSets(where, tuple(sets)) for where, sets in to_release.items()]
+
+
+class TaskExecutorPartitions:
+    """A TaskExecutor's view: each partition belongs to its job, or, once promoted, to the cluster.
+
+    Every method that releases returns the partitions whose data is to be deleted.
+    """
+
+    def __init__(self) -> None:
+        self._of_job: dict[JobID, dict[ResultPartitionID, int]] = {}
+        """With the number of partitions that the data set has in all."""
+        self._of_cluster: dict[IntermediateDataSetID, dict[ResultPartitionID, int]] = {}
+
+    def produced(self, job_id: JobID, partition: ResultPartitionID, total: int) -> None:
+        """A task of the job has produced a partition that stays after its end, of *total* ones of
+        its data set."""
+        self._of_job.setdefault(job_id, {})[partition] = total
+
+    def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
+        """They outlive the job from now on; those that are not the job's are ignored."""
+        of_job = self._of_job.get(job_id, {})
+        for partition in partitions:
+            if (total := of_job.pop(partition, None)) is not None:
+                self._of_cluster.setdefault(partition.data_set_id, {})[partition] = total
+        self._drop_if_empty(job_id)
+
+    def is_promoted(self, partition: ResultPartitionID) -> bool:
+        """Whether it is the cluster's."""
+        return partition in self._of_cluster.get(partition.data_set_id, ())
+
+    def release(
+        self, job_id: JobID, partitions: Iterable[ResultPartitionID]
+    ) -> tuple[ResultPartitionID, ...]:
+        """The job needs these no more; others than its own are ignored."""
+        of_job = self._of_job.get(job_id, {})
+        released = tuple(p for p in partitions if of_job.pop(p, None) is not None)
+        self._drop_if_empty(job_id)
+        return released
+
+    def lost(self, job_id: JobID, partition: ResultPartitionID) -> None:
+        """Its data is gone, whosever it was."""
+        self.release(job_id, (partition,))
+        of_cluster = self._of_cluster.get(partition.data_set_id, {})
+        if of_cluster.pop(partition, None) is not None and not of_cluster:
+            del self._of_cluster[partition.data_set_id]
+
+    def job_gone(self, job_id: JobID) -> tuple[ResultPartitionID, ...]:
+        """Its JobMaster is gone: what was not promoted is released (TM-28)."""
+        return tuple(self._of_job.pop(job_id, ()))
+
+    def release_data_sets(
+        self, data_sets: Iterable[IntermediateDataSetID]
+    ) -> tuple[ResultPartitionID, ...]:
+        """The cluster needs these no more."""
+        return tuple(p for data_set in data_sets for p in self._of_cluster.pop(data_set, ()))
+
+    def report(self) -> tuple[ClusterPartitionReport, ...]:
+        """For the ResourceManager: what is the cluster's, and nothing of jobs (TM-28)."""
+        found: dict[tuple[IntermediateDataSetID, int], list[int]] = {}
+        for data_set, partitions in self._of_cluster.items():
+            for partition, total in partitions.items():
+                found.setdefault((data_set, total), []).append(partition.partition)
+        return tuple(
+            ClusterPartitionReport(data_set, tuple(sorted(indexes)), total)
+            for (data_set, total), indexes in found.items()
+        )
+
+    def has_partitions_of(self, job_id: JobID) -> bool:
+        """Whether the job must keep the TaskExecutor although it has no slot there (JM-15)."""
+        return job_id in self._of_job
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._of_job or self._of_cluster)
+
+    def _drop_if_empty(self, job_id: JobID) -> None:
+        if not self._of_job.get(job_id, True):
+            del self._of_job[job_id]

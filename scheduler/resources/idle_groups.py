@@ -1,0 +1,92 @@
+"""Worker groups that nobody needs: how long they are kept, and how they are let go."""
+
+from __future__ import annotations
+
+from flinkray.scheduler.resources.slot_books import SlotBooks
+from flinkray.scheduler.resources.slot_manager_actions import (
+    AskWhetherReleasable,
+    SlotManagerAction,
+)
+from flinkray.scheduler.resources.worker_groups import WorkerGroup
+
+
+def look_after_groups(books: SlotBooks, now: float, actions: list[SlotManagerAction]) -> None:
+    """Note of the groups that have changed whether they are needed, and release shared ones that
+    hold nothing and are not."""
+    while books.to_look_after:
+        to_look_after, books.to_look_after = books.to_look_after, {}
+        for group_id in to_look_after:
+            group = books.groups.started.get(group_id)
+            if group is not None:
+                _look_after(books, group, now, actions)
+
+
+def idle_timeout_over(
+    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+) -> None:
+    """The group was not needed for the idle time-out.  TaskExecutors that any job might use are
+    asked whether they can go (SM-15); a group that its job does not claim goes at once."""
+    if group.unneeded_since is None:
+        return
+    workers = books.workers_of(group) if group.is_shared else []
+    if workers and _is_redundant_reserve(books, group):
+        books.deadlines.set(("idle", group.group_id), now + books.settings.idle_timeout)
+    elif workers:
+        names = tuple(worker.location.resource_id for worker in workers)
+        actions.append(AskWhetherReleasable(group.group_id, names))
+        # should there be no answer
+        books.deadlines.set(("idle", group.group_id), now + books.settings.idle_timeout)
+    else:
+        _release(books, group, now, actions)
+
+
+def may_be_released(
+    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+) -> None:
+    """Its TaskExecutors say that they can go: it does, unless it is needed by now."""
+    since = group.unneeded_since
+    if since is not None and now >= since + books.settings.idle_timeout:
+        _release(books, group, now, actions)
+
+
+def _release(
+    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+) -> None:
+    reason = f"not needed for {books.settings.idle_timeout:g} s"
+    books.release_group(group, reason, now, actions)
+
+
+def _look_after(
+    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+) -> None:
+    if _is_needed(books, group):
+        group.unneeded_since = None
+        books.deadlines.remove(("idle", group.group_id))
+        return
+    if group.is_shared and len(group.empty) == len(group.bundles):
+        books.release_group(group, "its TaskExecutor is gone and not needed", now, actions)
+    elif group.unneeded_since is None:
+        group.unneeded_since = now
+        books.deadlines.set(("idle", group.group_id), now + books.settings.idle_timeout)
+
+
+def _is_needed(books: SlotBooks, group: WorkerGroup) -> bool:
+    """Whether the group must not be released, however long that lasts."""
+    if not group.is_known:
+        return False
+    if group.job_id is None:
+        is_coming = group.number_starting > 0 and books.waits_for_shared_workers
+        return is_coming or not books.is_unused(group)
+    requirements = books.jobs.get(group.job_id)
+    if requirements is None:
+        return False
+    return bool(requirements.requirements) or not books.is_unused(group)
+
+
+def _is_redundant_reserve(books: SlotBooks, group: WorkerGroup) -> bool:
+    """Whether too few slots would be free without it, while jobs run."""
+    settings = books.settings
+    if not settings.redundant_workers or not books.users_of_shared_workers:
+        return False
+    left = books.index.free_shared - sum(w.available_static() for w in books.workers_of(group))
+    return left < settings.redundant_workers * settings.shared_worker_slots

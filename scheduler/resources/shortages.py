@@ -1,0 +1,213 @@
+"""Why slots are missing, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flinkray.core.ids import WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.resources.slot_books import SlotBooks, bundles_for
+from flinkray.scheduler.resources.slot_index import Service, service_of
+from flinkray.scheduler.resources.worker_groups import BundleState, GroupRequest, WorkerGroup
+from flinkray.scheduler.shared.matching import times_it_fits
+from flinkray.scheduler.shared.slots import (
+    ResourceRequirement,
+    ResourceRequirements,
+    ResourceShortage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterResources:
+    """What Ray says of the cluster now."""
+
+    total: ResourceProfile
+    available: ResourceProfile
+    nodes: tuple[ResourceProfile, ...]
+    """Total resources of each live node."""
+    pending_groups: dict[int, str] = field(default_factory=dict)
+    """Request number of an unanswered StartWorkerGroup -> Ray's text about that placement group."""
+    autoscaling: bool = False
+    """Whether Ray may add nodes: then nothing is unfulfillable, only delayed."""
+    groups: dict[WorkerGroupId, str] = field(default_factory=dict)
+    """Ray's text about started groups that it is placing anew."""
+
+    @property
+    def largest_node(self) -> ResourceProfile:
+        """The node with most CPU, then memory; a profile of nothing when there is no node."""
+        return max(self.nodes, key=lambda n: (n.cpu, n.memory), default=ResourceProfile(0.0))
+
+
+def explain(
+    books: SlotBooks, requirements: ResourceRequirements, now: float, cluster: ClusterResources
+) -> tuple[ResourceShortage, ...]:
+    """Why the slots of a job are missing, one entry per profile; empty: it has all it requires."""
+    return tuple(
+        _explain_one(books, requirements, missing, now, cluster)
+        for missing in books.missing(requirements)
+    )
+
+
+def slots_that_fit(profile: ResourceProfile, nodes: tuple[ResourceProfile, ...]) -> float:
+    """How many slots of a profile empty nodes can hold; infinite for a profile of nothing."""
+    return sum(times_it_fits(profile, node) for node in nodes)
+
+
+def _explain_one(
+    books: SlotBooks,
+    requirements: ResourceRequirements,
+    missing: ResourceRequirement,
+    now: float,
+    cluster: ClusterResources,
+) -> ResourceShortage:
+    required = sum(r.count for r in requirements.requirements if r.profile == missing.profile)
+    each = "" if missing.profile.is_zero() else f" ({missing.profile} each)"
+    sentences = [
+        f"{missing.count} of {required} {'slot' if required == 1 else 'slots'}{each} "
+        f"{'is' if missing.count == 1 else 'are'} missing."
+    ]
+    if cluster.nodes:
+        sentences.append(
+            f"The cluster has {cluster.total} in all and {cluster.available} free; "
+            f"its largest node has {cluster.largest_node}."
+        )
+    else:
+        sentences.append("The cluster has no nodes yet.")
+    impossible = _why_impossible(books, requirements, missing.profile, cluster)
+    if impossible is not None and not books.fail_unfulfillable:
+        impossible = None
+        sentences.append("The cluster is starting up, larger workers may be on their way.")
+    exhausted = impossible is None and requirements.job_id in books.exhausted
+    if impossible is not None:
+        sentences.append(impossible)
+    elif exhausted:
+        sentences.append(
+            f"No more than {books.settings.max_slots} slots may be started in all "
+            "(slotmanager.number-of-slots.max): raise the limit, or wait for other jobs to end."
+        )
+    else:
+        sentences += _what_is_awaited(books, requirements, now, cluster)
+    return ResourceShortage(
+        missing=missing.count,
+        profile=missing.profile,
+        reason=" ".join(sentences),
+        unfulfillable=impossible is not None,
+        cluster_total=cluster.total,
+        cluster_available=cluster.available,
+        largest_node=cluster.largest_node,
+        exhausted=exhausted,
+    )
+
+
+def _why_impossible(
+    books: SlotBooks,
+    requirements: ResourceRequirements,
+    profile: ResourceProfile,
+    cluster: ClusterResources,
+) -> str | None:
+    """A sentence, when the nodes there are could never give the slots and no others can come."""
+    if not requirements.dedicated_workers:
+        if any(profile.fits_into(total) for total in books.index.shared_totals()):
+            return None
+        worker, slot = books.settings.shared_worker_profile, books.settings.shared_slot_profile
+        if service_of(profile, worker, slot) is Service.NOT:
+            return (
+                f"Shared workers have slots of {slot} and no more than {worker} in all: none can "
+                "ever hold it; ask for less."
+            )
+        profile = worker
+    if cluster.autoscaling or not cluster.nodes:
+        return None
+    if not slots_that_fit(profile, cluster.nodes):
+        what = "such a slot" if requirements.dedicated_workers else f"a worker of {profile}"
+        return f"No node can ever hold {what}: ask for less per slot, or add a larger node."
+    if not requirements.dedicated_workers:
+        return None
+    bundles = bundles_for(requirements)
+    whole = bundles[0]
+    for bundle in bundles[1:]:
+        whole = whole + bundle
+    most = slots_that_fit(profile, cluster.nodes)
+    if not whole.fits_into(cluster.total) or (len(set(bundles)) == 1 and len(bundles) > most):
+        return (
+            f"The job needs its {len(bundles)} slots at the same time, {whole} in all, and all "
+            f"nodes together can never hold more than {most:g} of them: lower the parallelism, ask "
+            "for less per slot, or add nodes."
+        )
+    return None
+
+
+def _what_is_awaited(
+    books: SlotBooks,
+    requirements: ResourceRequirements,
+    now: float,
+    cluster: ClusterResources,
+) -> list[str]:
+    job_id = requirements.job_id if requirements.dedicated_workers else None
+    sentences: list[str] = []
+    if job_id is None:
+        sentences += _about_shared_groups(books, cluster)
+        requests = list(books.groups.shared_requests.values())
+    else:
+        group, request = books.groups.of_job(job_id), books.groups.request_of_job(job_id)
+        sentences += [] if group is None else _about_group(group, cluster)
+        requests = [] if request is None else [request]
+    sentences += [_about_request(request, now, cluster) for request in requests[:_SHOWN]]
+    if len(requests) > _SHOWN:
+        sentences.append(f"So are {len(requests) - _SHOWN} others.")
+    if books.start_rate.delay(now):
+        sentences.append("Too many starts of workers have failed: the next one is being delayed.")
+    failures = books.groups.failures.get(job_id)
+    if failures is not None:
+        attempts = "attempt" if failures.count == 1 else "attempts"
+        sentences.append(
+            f"{failures.count} {attempts} to create a worker group failed, the last one with: "
+            f"{failures.cause.rstrip('.')}."
+        )
+    if cluster.autoscaling:
+        sentences.append("The autoscaler may add nodes.")
+    return sentences
+
+
+_SHOWN = 3
+"""Of many groups and requests so many are told of one by one."""
+
+_WAITED = (1, 5, 15, 60, 300, 900, 3600)
+"""Steps, in seconds, in which the text tells of time, so that it does not change at every look."""
+
+
+def _about_request(request: GroupRequest, now: float, cluster: ClusterResources) -> str:
+    waited = max((step for step in _WAITED if now - request.since >= step), default=0)
+    count = len(request.profiles)
+    text = f"A placement group of {count} {'bundle' if count == 1 else 'bundles'} is asked for"
+    text += f" and has been waiting for {waited} s or more" if waited else ""
+    answer = cluster.pending_groups.get(request.number)
+    return f"{text}; Ray says: {answer.rstrip('.')}." if answer else f"{text}."
+
+
+def _about_shared_groups(books: SlotBooks, cluster: ClusterResources) -> list[str]:
+    groups = list(books.groups.shared_starting.values())
+    sentences = [sentence for group in groups[:_SHOWN] for sentence in _about_group(group, cluster)]
+    others = sum(group.number_starting for group in groups[_SHOWN:])
+    return [*sentences, f"{others} other TaskExecutors are starting."] if others else sentences
+
+
+def _about_group(group: WorkerGroup, cluster: ClusterResources) -> list[str]:
+    sentences = []
+    starting = group.number_starting
+    if starting:
+        sentences.append(
+            f"{starting} of {len(group.bundles)} TaskExecutors of worker group {group.group_id} "
+            "are starting."
+        )
+    for _, bundle in sorted(group.bundles.items()):
+        if bundle.state is BundleState.STARTING and bundle.last_cause is not None:
+            sentences.append(
+                f"The one in bundle {bundle.index} was lost or did not start before "
+                f"({bundle.last_cause.rstrip('.')})."
+            )
+    if group.group_id in cluster.groups:
+        sentences.append(
+            f"Ray on worker group {group.group_id}: {cluster.groups[group.group_id].rstrip('.')}."
+        )
+    return sentences

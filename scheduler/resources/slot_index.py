@@ -1,0 +1,280 @@
+"""What the SlotManager looks for, found without a scan: slots by job, free capacity by shape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heappop, heappush
+
+from flinkray.core.ids import JobID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.resources.workers import ManagedSlot, SlotState, Worker, WorkerListener
+from flinkray.scheduler.shared.matching import size_of
+
+
+class Service(Enum):
+    """How a worker serves a profile."""
+
+    STATIC = "by one of its static slots"
+    DYNAMIC = "by a slot that is cut out of what is free"
+    NOT = "not at all"
+
+
+def service_of(
+    profile: ResourceProfile, total: ResourceProfile, slot_profile: ResourceProfile
+) -> Service:
+    """A static slot serves what would not fit into it twice, and what asks for nothing; all else is
+    cut to measure, as long as the worker is large enough."""
+    if profile.fits_into(slot_profile) and (
+        profile.is_zero() or not (profile + profile).fits_into(slot_profile)
+    ):
+        return Service.STATIC
+    return Service.DYNAMIC if profile.fits_into(total) else Service.NOT
+
+
+@dataclass(slots=True, eq=False)
+class _Shape:
+    """Workers that are alike."""
+
+    total: ResourceProfile
+    slot_profile: ResourceProfile
+    number_static: int
+    services: dict[ResourceProfile, Service] = field(default_factory=dict)
+
+    def service_of(self, profile: ResourceProfile) -> Service:
+        service = self.services.get(profile)
+        if service is None:
+            service = service_of(profile, self.total, self.slot_profile)
+            self.services[profile] = service
+        return service
+
+
+@dataclass(slots=True, eq=False)
+class _Bucket:
+    """Shared workers of one shape with the same free capacity."""
+
+    shape: _Shape
+    available_static: int
+    takes_dynamic: bool
+    free: ResourceProfile
+    heap: list[tuple[int, Worker]] = field(default_factory=list)
+    """By age; with entries of workers that are in another bucket now."""
+
+
+_MOST_BUCKETS = 256
+"""When there are more, those without workers are forgotten."""
+
+_Key = tuple[int, int, int, bool, ResourceProfile | None]
+"""Shape, static slots available and used, whether dynamic ones are given, and what those take."""
+
+
+class SlotIndex(WorkerListener):
+    """Follows every change of every slot.
+
+    A choice takes time in proportion to the number of different capacities, not of workers.
+    """
+
+    def __init__(self, spread_out: bool) -> None:
+        """*spread_out*: give from the least used worker instead of the fullest (SM-13)."""
+        self._spread_out = spread_out
+        self._of_job: dict[JobID, dict[ManagedSlot, None]] = {}
+        self._counts: dict[tuple[JobID, JobID | None], Counter[ResourceProfile]] = {}
+        """Job and owner of the workers -> its slots there, by profile."""
+        self._shapes: dict[tuple[ResourceProfile, ResourceProfile, int], tuple[int, _Shape]] = {}
+        self._buckets: dict[_Key, _Bucket] = {}
+        self._bucket_of: dict[Worker, tuple[_Key, int]] = {}
+        self._shared_totals: Counter[ResourceProfile] = Counter()
+        self._dedicated: dict[JobID, dict[Worker, None]] = {}
+        """Workers of a job's own that have a slot to give."""
+        self.number_of_slots = 0
+        """Static slots of all workers."""
+        self.free_shared = 0
+        """Static slots of shared workers that may be given now."""
+        self.has_grown = False
+        """Whether some worker has more to give than before; who looks sets it back."""
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def slots_of_job(self, job_id: JobID) -> list[ManagedSlot]:
+        """Requested and allocated slots of a job, wherever they are."""
+        return list(self._of_job.get(job_id, ()))
+
+    def counts(self, job_id: JobID, owner: JobID | None) -> Counter[ResourceProfile]:
+        """How many slots of which profile a job has on the workers of an owner."""
+        return self._counts.get((job_id, owner), Counter())
+
+    def dedicated_workers(self, job_id: JobID) -> list[Worker]:
+        """Workers of the job's own that have slots to give."""
+        return list(self._dedicated.get(job_id, ()))
+
+    def shared_totals(self) -> list[ResourceProfile]:
+        """The different totals of the shared workers that there are, busy or not."""
+        return [total for total, number in self._shared_totals.items() if number]
+
+    def best_shared(self, profile: ResourceProfile) -> ManagedSlot | None:
+        """The slot to give: of those that hold the profile the smallest; of equal ones that on the
+        fullest worker, so that idle workers can go, or on the least used one; then on the oldest.
+        """
+        best: Worker | None = None
+        best_rank: tuple[object, ...] = ()
+        best_service = Service.NOT
+        for key, bucket in self._buckets.items():
+            if not bucket.heap:
+                continue
+            service = bucket.shape.service_of(profile)
+            rank = self._rank(bucket, profile, service)
+            if rank is None:
+                continue
+            worker = self._oldest(key, bucket)
+            if worker is None:
+                continue
+            whole_rank = (*rank, worker.number)
+            if best is None or whole_rank < best_rank:
+                best, best_rank, best_service = worker, whole_rank, service
+        if best is None:
+            return None
+        if best_service is Service.STATIC:
+            return best.next_static()
+        return best.new_dynamic_slot(profile)
+
+    def _rank(
+        self, bucket: _Bucket, profile: ResourceProfile, service: Service
+    ) -> tuple[object, ...] | None:
+        if service is Service.STATIC and bucket.available_static:
+            shape = bucket.shape
+            left = bucket.available_static / shape.number_static
+            return size_of(shape.slot_profile), -left if self._spread_out else left
+        if service is Service.DYNAMIC and bucket.takes_dynamic and profile.fits_into(bucket.free):
+            left = bucket.free.cpu / bucket.shape.total.cpu if bucket.shape.total.cpu else 0.0
+            return size_of(bucket.shape.total), -left if self._spread_out else left
+        return None
+
+    def _oldest(self, key: _Key, bucket: _Bucket) -> Worker | None:
+        while bucket.heap:
+            number, worker = bucket.heap[0]
+            if self._bucket_of.get(worker) == (key, number):
+                return worker
+            heappop(bucket.heap)
+        return None
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def add_worker(self, worker: Worker) -> None:
+        """It may have slots already."""
+        for slot in {*worker.slots.values(), *worker.dynamic.values()}:
+            self.after_change(slot)
+        self._shared_totals[worker.total_profile] += worker.owner is None
+        self.capacity_changed(worker)
+
+    def remove_worker(self, worker: Worker) -> None:
+        """It keeps its slots, but none is found here any more."""
+        for slot in {*worker.slots.values(), *worker.dynamic.values()}:
+            self.before_change(slot)
+        self._shared_totals[worker.total_profile] -= worker.owner is None
+        is_usable, worker.is_usable = worker.is_usable, False
+        self.capacity_changed(worker)
+        worker.is_usable = is_usable
+
+    def refuse(self, slot: ManagedSlot) -> None:
+        """A free slot is not given for a while."""
+        if not slot.is_refused and slot.state is SlotState.FREE:
+            slot.is_refused = True
+            slot.worker.refused_static += 1
+            self.capacity_changed(slot.worker)
+
+    def allow(self, slot: ManagedSlot) -> None:
+        """The while is over."""
+        if slot.is_refused:
+            slot.is_refused = False
+            slot.worker.refused_static -= 1
+            self.capacity_changed(slot.worker)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def before_change(self, slot: ManagedSlot) -> None:
+        worker = slot.worker
+        if slot.is_refused:
+            slot.is_refused = False
+            worker.refused_static -= 1
+        if not slot.is_dynamic:
+            worker.number_static -= 1
+            self.number_of_slots -= 1
+        if slot.state is SlotState.FREE:
+            return
+        if slot.is_dynamic:
+            worker.dynamic_used -= slot.profile
+        else:
+            worker.used_static -= 1
+        assert slot.job_id is not None
+        of_job = self._of_job[slot.job_id]
+        del of_job[slot]
+        if not of_job:
+            del self._of_job[slot.job_id]
+        self._counts[slot.job_id, worker.owner][slot.profile] -= 1
+
+    def after_change(self, slot: ManagedSlot) -> None:
+        worker = slot.worker
+        if not slot.is_dynamic:
+            worker.number_static += 1
+            worker.slot_profile = slot.profile
+            self.number_of_slots += 1
+        if slot.state is SlotState.FREE:
+            return
+        if slot.is_dynamic:
+            worker.dynamic_used += slot.profile
+        else:
+            worker.used_static += 1
+        assert slot.job_id is not None
+        self._of_job.setdefault(slot.job_id, {})[slot] = None
+        self._counts.setdefault((slot.job_id, worker.owner), Counter())[slot.profile] += 1
+
+    def capacity_changed(self, worker: Worker) -> None:
+        available = worker.available_static()
+        if worker.owner is not None:
+            self._dedicated_changed(worker, worker.owner, available)
+        else:
+            self._shared_changed(worker, available)
+
+    def _dedicated_changed(self, worker: Worker, owner: JobID, available: int) -> None:
+        if available:
+            self._dedicated.setdefault(owner, {})[worker] = None
+            self.has_grown = True
+        else:
+            with_slots = self._dedicated.get(owner)
+            if with_slots is not None:
+                with_slots.pop(worker, None)
+                if not with_slots:
+                    del self._dedicated[owner]
+
+    def _shared_changed(self, worker: Worker, available: int) -> None:
+        before = self._bucket_of.pop(worker, None)
+        old_key = None if before is None else before[0]
+        if old_key is not None:
+            self.free_shared -= old_key[1]
+        takes_dynamic = worker.is_usable and not worker.refuses_dynamic
+        if not (available or takes_dynamic):
+            return
+        number, shape = self._shape_of(worker)
+        used = worker.dynamic_used if worker.dynamic else None
+        key = (number, available, worker.used_static, takes_dynamic, used)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            if len(self._buckets) >= _MOST_BUCKETS:
+                self._buckets = {k: kept for k, kept in self._buckets.items() if kept.heap}
+            bucket = _Bucket(shape, available, takes_dynamic, worker.free_profile)
+            self._buckets[key] = bucket
+        self._bucket_of[worker] = (key, worker.number)
+        self.free_shared += available
+        if old_key != key:
+            heappush(bucket.heap, (worker.number, worker))
+            self.has_grown |= old_key is None or (
+                available > old_key[1] or worker.used_static <= old_key[2]
+            )
+
+    def _shape_of(self, worker: Worker) -> tuple[int, _Shape]:
+        key = (worker.total_profile, worker.slot_profile, worker.number_static)
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = (len(self._shapes), _Shape(*key))
+        return known

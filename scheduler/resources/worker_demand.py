@@ -1,0 +1,63 @@
+"""How many workers it takes to hold slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.resources.slot_index import Service, service_of
+from flinkray.scheduler.shared.matching import size_of, times_it_fits
+from flinkray.scheduler.shared.slots import ResourceRequirement
+
+
+def workers_for(
+    missing: Iterable[ResourceRequirement], worker: ResourceProfile, slot_profile: ResourceProfile
+) -> int:
+    """The number of workers of a kind that would hold what is missing, as far as such a worker
+    could (SM-10); the largest slots first, each into the first worker with room for it.
+
+    Workers that are filled alike are counted together, so that the time does not depend on the
+    number of slots.
+    """
+    wanted: dict[ResourceProfile, int] = {}
+    for requirement in missing:
+        service = service_of(requirement.profile, worker, slot_profile)
+        if service is not Service.NOT:
+            taken = slot_profile if service is Service.STATIC else requirement.profile
+            wanted[taken] = wanted.get(taken, 0) + requirement.count
+    if not wanted:
+        return 0
+    opened: list[tuple[ResourceProfile, int]] = []
+    """What is left of workers -> how many there are of them."""
+    for profile in sorted(wanted, key=size_of, reverse=True):
+        still = wanted[profile]
+        filled: list[tuple[ResourceProfile, int]] = []
+        for left, number in opened:
+            each = int(min(times_it_fits(profile, left), still))
+            if each == 0:
+                filled.append((left, number))
+                continue
+            full = min(number, still // each)
+            filled.append((left.reduced_by(profile.times(each)), full))
+            still -= full * each
+            rest = min(still, each) if full < number else 0
+            if rest:
+                filled.append((left.reduced_by(profile.times(rest)), 1))
+                still -= rest
+            unused = number - full - (1 if rest else 0)
+            if unused:
+                filled.append((left, unused))
+        if still:
+            each = int(min(times_it_fits(profile, worker), still))
+            full, rest = divmod(still, each)
+            filled.append((worker.reduced_by(profile.times(each)), full))
+            if rest:
+                filled.append((worker.reduced_by(profile.times(rest)), 1))
+        opened = [(left, number) for left, number in filled if number]
+    return sum(number for _, number in opened)
+
+
+def redundant_workers_missing(redundant: int, slots_per_worker: int, free_slots: int) -> int:
+    """How many workers it takes until so many workers' slots are free."""
+    return max(0, ceil((redundant * slots_per_worker - free_slots) / slots_per_worker))

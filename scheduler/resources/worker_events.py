@@ -1,0 +1,191 @@
+"""What the SlotManager writes into its books when workers and their groups come and go."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import JobID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.reports.job_info import TaskExecutorInfo
+from flinkray.scheduler.resources.slot_books import SlotBooks
+from flinkray.scheduler.resources.slot_manager_actions import (
+    ReleaseWorkerGroup,
+    SlotManagerAction,
+    StopTaskExecutor,
+)
+from flinkray.scheduler.resources.worker_groups import BundleState, WorkerGroup
+from flinkray.scheduler.resources.workers import SlotState, Worker
+from flinkray.scheduler.shared.slots import SlotReport, WorkerLocation
+from flinkray.scheduler.shared.story import Story
+
+# --- TaskExecutors --------------------------------------------------------------------------------
+
+
+def register_task_executor(
+    books: SlotBooks,
+    location: WorkerLocation,
+    total_profile: ResourceProfile,
+    report: SlotReport,
+    now: float,
+) -> list[SlotManagerAction]:
+    """See :meth:`SlotManager.register_task_executor`."""
+    actions: list[SlotManagerAction] = []
+    resource_id = location.resource_id
+    if location.worker_group in books.groups.released:
+        reason = f"worker group {location.worker_group} is released"
+        return [StopTaskExecutor(resource_id, location.address, reason)]
+    known = books.workers.get(resource_id)
+    if known is not None and known.location == location:
+        known.story.add(now, "registered again")
+        apply_report(books, known, report, now)
+        return []
+    if known is not None:
+        cause = f"another process registered under its name (pid {location.pid})"
+        books.drop_worker(known, cause, now, actions)
+    group = _group_of(books, location, total_profile)
+    bundle = group.bundles[location.bundle_index]
+    where = f"bundle {location.bundle_index} of {location.worker_group} on {location.node_ip}"
+    if bundle.state is BundleState.REGISTERED:
+        reason = f"{where} has a TaskExecutor, {bundle.resource_id}"
+        return [*actions, StopTaskExecutor(resource_id, location.address, reason)]
+    is_used = any(status.allocation_id is not None for status in report.slots)
+    if not is_used and not bundle.profile.fits_into(total_profile):
+        reason = f"{where} was to have {bundle.profile}, and it has {total_profile}"
+        start_failed(books, group.group_id, bundle.index, reason, now)
+        return [*actions, StopTaskExecutor(resource_id, location.address, reason)]
+    story = Story(f"TaskExecutor {resource_id}", limit=200)
+    story.add(now, f"registered from {where}, pid {location.pid}")
+    worker = Worker(
+        location,
+        total_profile,
+        now,
+        story,
+        books.index,
+        number=books.next_number(),
+        owner=group.job_id,
+        is_usable=group.is_known and location.node_id not in books.blocklist,
+    )
+    books.add_worker(worker, group)
+    apply_report(books, worker, report, now)
+    if group.is_shared and worker.is_unused and books.exceeds_limit(0):
+        reason = f"there would be more than {books.settings.max_slots} slots"
+        books.release_group(group, reason, now, actions)
+    return actions
+
+
+def apply_report(books: SlotBooks, worker: Worker, report: SlotReport, now: float) -> None:
+    """Who had slots there, and who has some now, is to be checked."""
+    if worker.agrees_with(report):
+        return
+    books.slots_changed(worker)
+    worker.apply_report(report, now)
+    books.slots_changed(worker)
+
+
+def start_failed(
+    books: SlotBooks, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
+) -> None:
+    """Ignored unless a TaskExecutor is being started there."""
+    group = books.groups.started.get(group_id)
+    bundle = group.bundles.get(bundle_index) if group else None
+    if group is not None and bundle is not None and bundle.state is BundleState.STARTING:
+        books.empty_bundle(group, bundle, cause, lived=0.0, now=now)
+
+
+def give_from_node(books: SlotBooks, node_id: str) -> None:
+    """The node is blocked, or is not any more."""
+    for worker in books.workers.values():
+        group = books.groups.started.get(worker.location.worker_group)
+        if worker.location.node_id == node_id and group is not None:
+            books.give_from(worker, group)
+
+
+def task_executor_info(worker: Worker) -> TaskExecutorInfo:
+    """For people."""
+    slots = {*worker.slots.values(), *worker.dynamic.values()}
+    indexes = sorted(slots, key=lambda slot: slot.slot_id.slot_index)
+    jobs = dict.fromkeys(slot.job_id for slot in indexes if slot.job_id is not None)
+    free = sum(slot.state is SlotState.FREE for slot in slots)
+    return TaskExecutorInfo(worker.location, worker.total_profile, len(slots), free, tuple(jobs))
+
+
+# --- worker groups --------------------------------------------------------------------------------
+
+
+def group_started(
+    books: SlotBooks, request_number: int, group_id: WorkerGroupId, now: float
+) -> list[SlotManagerAction]:
+    """See :meth:`SlotManager.worker_group_started`."""
+    request = books.groups.take_request(request_number)
+    if request is None:
+        books.groups.released[group_id] = None
+        return [ReleaseWorkerGroup(group_id, "it is not wanted any more")]
+    actions: list[SlotManagerAction] = []
+    group = WorkerGroup(group_id, request.slots_per_bundle, request.job_id)
+    group.add_bundles(request.profiles)
+    books.groups.started[group_id] = group
+    books.groups.failures.pop(request.job_id, None)
+    for bundle in group.bundles.values():
+        books.start_task_executor(group, bundle, now, actions)
+    books.group_changed(group)
+    return actions
+
+
+def group_failed(books: SlotBooks, request_number: int, cause: str, now: float) -> None:
+    """See :meth:`SlotManager.worker_group_failed`."""
+    request = books.groups.take_request(request_number)
+    if request is not None:
+        books.start_rate.failed(now)
+        not_before = books.groups.request_failed(request.job_id, cause, now)
+        books.deadlines.set(("retry", request.job_id), not_before)
+
+
+def recover_group(
+    books: SlotBooks,
+    group_id: WorkerGroupId,
+    bundles: tuple[ResourceProfile, ...],
+    slots_per_bundle: int,
+    job_id: JobID | None,
+    live_bundles: tuple[int, ...],
+    now: float,
+) -> list[SlotManagerAction]:
+    """See :meth:`SlotManager.recover_worker_group`."""
+    if group_id in books.groups.released:
+        return [ReleaseWorkerGroup(group_id, "it was released before")]
+    known = books.groups.started.get(group_id)
+    if known is not None and known.is_known:
+        return []
+    if job_id is not None and books.groups.of_job(job_id) is not None:
+        books.groups.released[group_id] = None
+        return [ReleaseWorkerGroup(group_id, f"job {job_id} has another worker group")]
+    group = WorkerGroup(group_id, slots_per_bundle, job_id)
+    group.add_bundles(bundles)
+    books.groups.started[group_id] = group
+    for index, bundle in group.bundles.items():
+        before = known.bundles.get(index) if known is not None else None
+        if before is not None and before.resource_id is not None:
+            group.registered(bundle, before.resource_id)
+        elif index in live_bundles:
+            group.starting(bundle)
+            timeout = books.settings.previous_worker_timeout
+            books.deadlines.set(("start", group_id, index), now + timeout)
+    books.group_changed(group)
+    for worker in books.workers_of(group):
+        books.give_from(worker, group)
+    actions: list[SlotManagerAction] = []
+    request = books.groups.request_of_job(job_id) if job_id is not None else None
+    if request is not None and request.profiles == group.profiles:
+        books.cancel_request(request, actions)
+    return actions
+
+
+def _group_of(
+    books: SlotBooks, location: WorkerLocation, total_profile: ResourceProfile
+) -> WorkerGroup:
+    """The group in which a registering TaskExecutor says it is, with its bundle; an unknown one is
+    noted as such."""
+    group = books.groups.started.get(location.worker_group)
+    if group is None:
+        group = WorkerGroup(location.worker_group, 0, None, is_known=False)
+        books.groups.started[group.group_id] = group
+    if location.bundle_index not in group.bundles:
+        group.add_bundle(location.bundle_index, total_profile)
+    return group

@@ -1,0 +1,1 @@
+"""What several domains speak of: states, slots, tasks, failures."""

@@ -1,0 +1,48 @@
+"""Which slots fulfil which requirements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import floor, inf
+
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import ResourceRequirement
+
+
+def size_of(profile: ResourceProfile) -> tuple[float, int, float, tuple[tuple[str, float], ...]]:
+    """A total order of profiles from small to large, for choices that must not depend on chance."""
+    extended = tuple(sorted(profile.extended.items()))
+    return sum(amount for _, amount in extended), profile.memory, profile.cpu, extended
+
+
+def times_it_fits(profile: ResourceProfile, into: ResourceProfile) -> float:
+    """How many of a profile another one holds; infinite for a profile of nothing."""
+    wanted, there = profile.to_ray_resources(), into.to_ray_resources()
+    # A hundredth of Ray's granularity makes up for binary fractions: 0.3 / 0.1 is 3 slots.
+    ratios = [(there.get(name, 0.0) + 1e-6) / amount for name, amount in wanted.items()]
+    return min((floor(ratio) for ratio in ratios), default=inf)
+
+
+def missing_slots(
+    requirements: Iterable[ResourceRequirement], slots: Mapping[ResourceProfile, int]
+) -> tuple[ResourceRequirement, ...]:
+    """What no slot fulfils, largest profiles first; *slots* are numbers of slots by profile.
+
+    Each requirement, the largest first, gets the smallest slots that hold it.  Exact whenever the
+    profiles are ordered by size; where they are not comparable (much CPU and little memory against
+    the reverse) a better matching may exist.  Takes time in proportion to the number of different
+    profiles only.
+    """
+    free = {profile: number for profile, number in slots.items() if number > 0}
+    smallest_first = sorted(free, key=size_of)
+    missing = []
+    for requirement in sorted(requirements, key=lambda r: size_of(r.profile), reverse=True):
+        still = requirement.count
+        for profile in smallest_first:
+            if still > 0 and free[profile] and requirement.profile.fits_into(profile):
+                taken = min(still, free[profile])
+                free[profile] -= taken
+                still -= taken
+        if still > 0:
+            missing.append(ResourceRequirement(requirement.profile, still))
+    return tuple(missing)

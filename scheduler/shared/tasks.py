@@ -1,0 +1,222 @@
+"""Tasks: what a JobMaster deploys and a TaskExecutor reports."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from sys import byteorder
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    IntermediateDataSetID,
+    JobID,
+    JobVertexID,
+)
+from flinkray.core.message import message
+from flinkray.scheduler.graph.job_graph import (
+    DistributionPattern,
+    Invokable,
+    JobFile,
+    ResultPartitionType,
+)
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+
+
+@message
+class TaskDeploymentDescriptor:
+    """One execution attempt of a Spark stage, to be run in an allocated slot."""
+
+    job_id: JobID
+    job_name: str
+    attempt_id: ExecutionAttemptID
+    task_name: str
+    parallelism: int
+    allocation_id: AllocationID
+    invokable_kind: str
+    coordinator_attempt: int = 0
+    """The attempt of the vertex's operator coordinator (of its Spark driver) that the execution
+    belongs to; what earlier ones left on the node is ended before the task runs."""
+
+
+@message
+class ResultPartitionID:
+    """A partition as produced by one attempt of its producer."""
+
+    data_set_id: IntermediateDataSetID
+    partition: int
+    attempt_number: int
+
+    def __str__(self) -> str:
+        return f"{self.data_set_id.short()}#{self.partition} of attempt {self.attempt_number}"
+
+
+@message
+class TaskExecutionState:
+    """A TaskExecutor's report of an attempt's state."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    state: ExecutionState
+    failure: str | None = None
+    traceback: str | None = None
+    suppress_restarts: bool = False
+    """The failure would happen again."""
+    missing_partitions: tuple[ResultPartitionID, ...] = ()
+    """The task failed because it could not read the first; the others were found missing with
+    it."""
+    io_metrics: IOMetrics | None = None
+    """Of a stream task that has ended."""
+
+
+# --- deployments in bulk --------------------------------------------------------------------------
+
+
+@message
+class JobInformation:
+    """What all tasks of a job have in common."""
+
+    job_id: JobID
+    job_name: str
+    files: tuple[JobFile, ...] = ()
+
+
+@message
+class ConsumerInformation:
+    """Who reads a result: from it and the number of producers follows into how many subpartitions a
+    partition is divided (:func:`flinkray.scheduler.graph.distribution.number_of_subpartitions`)."""
+
+    pattern: DistributionPattern
+    parallelism: int
+
+
+@message
+class ResultInformation:
+    """A result that each subtask of a vertex produces a partition of."""
+
+    data_set_id: IntermediateDataSetID
+    result_type: ResultPartitionType
+    consumers: tuple[ConsumerInformation, ...]
+
+
+@message
+class InputInformation:
+    """A result that a vertex reads; which part follows from pattern, parallelisms and subtask."""
+
+    data_set_id: IntermediateDataSetID
+    result_type: ResultPartitionType
+    pattern: DistributionPattern
+    producer_vertex_id: JobVertexID
+    producer_parallelism: int
+
+
+@message
+class VertexInformation:
+    """What all subtasks of a vertex have in common."""
+
+    vertex_id: JobVertexID
+    name: str
+    parallelism: int
+    max_parallelism: int
+    invokable: Invokable
+    inputs: tuple[InputInformation, ...]
+    results: tuple[ResultInformation, ...]
+
+
+@message
+class PartitionLocations:
+    """Where the producers of consecutive partitions are: what consumers must know of them.
+
+    The two arrays are of unsigned 32-bit integers, little endian: for tens of thousands of
+    partitions they are copied as they are.
+    """
+
+    data_set_id: IntermediateDataSetID
+    first_partition: int
+    task_executors: tuple[WorkerLocation, ...]
+    places: bytes
+    """Per partition an index into ``task_executors``."""
+    attempts: bytes
+    """Per partition the attempt number of its producer."""
+
+    @property
+    def number_of_partitions(self) -> int:
+        return len(self.places) // 4
+
+    def location_of(self, partition: int) -> WorkerLocation:
+        """Of the partition with that index in its data set."""
+        return self.task_executors[unpack_numbers(self.places)[partition - self.first_partition]]
+
+    def partition_id(self, partition: int) -> ResultPartitionID:
+        """Of the partition with that index in its data set."""
+        attempt = unpack_numbers(self.attempts)[partition - self.first_partition]
+        return ResultPartitionID(self.data_set_id, partition, attempt)
+
+    def partitions_at(self, location: WorkerLocation) -> Iterator[ResultPartitionID]:
+        """Those whose producers are there, in their order."""
+        place = self.task_executors.index(location)
+        numbers = zip(unpack_numbers(self.places), unpack_numbers(self.attempts), strict=True)
+        for number, (where, attempt) in enumerate(numbers):
+            if where == place:
+                yield ResultPartitionID(self.data_set_id, self.first_partition + number, attempt)
+
+
+@message
+class SharedPart:
+    """A part of many deployments.  A TaskExecutor keeps it for the job; a newer version of the same
+    key replaces it.  It is sent to each TaskExecutor once."""
+
+    key: int
+    version: int
+    content: JobInformation | VertexInformation | PartitionLocations
+
+
+@message
+class TaskDeployment:
+    """One execution attempt; the numbers are keys of shared parts."""
+
+    vertex: int
+    subtask_index: int
+    attempt_number: int
+    allocation_id: AllocationID
+    inputs: tuple[int, ...] = ()
+    """Per input of the vertex its PartitionLocations."""
+    restored_state: bytes | None = None
+
+
+@message
+class TaskDeployments:
+    """All that a TaskExecutor has to begin, in one message."""
+
+    job_id: JobID
+    job: int
+    """Key of the JobInformation."""
+    parts: tuple[SharedPart, ...]
+    """Those that the TaskExecutor has not been sent yet."""
+    tasks: tuple[TaskDeployment, ...]
+
+
+def attempt_of(vertex: VertexInformation, task: TaskDeployment) -> ExecutionAttemptID:
+    """The id under which a deployed attempt is reported and cancelled."""
+    subtask = ExecutionVertexID(vertex.vertex_id, task.subtask_index)
+    return ExecutionAttemptID(subtask, task.attempt_number)
+
+
+def pack_numbers(numbers: list[int]) -> bytes:
+    """Unsigned 32-bit integers, little endian."""
+    packed = array("I", numbers)
+    if byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_numbers(packed: bytes) -> array[int]:
+    """The reverse of :func:`pack_numbers`."""
+    numbers = array("I")
+    numbers.frombytes(packed)
+    if byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,151 @@
+"""The requests that a SlotPool has not answered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from flinkray.core.ids import SlotRequestId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.matching import size_of
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.slots.slot_requests import SlotRequest
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A request that waits for a slot."""
+
+    request: SlotRequest
+    lane: Lane
+    number: int
+    since: float
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Requests of one profile, kind and time-out: they time out in the order in which they came."""
+
+    profile: ResourceProfile
+    is_batch: bool
+    timeout: float
+    pending: OrderedDict[SlotRequestId, PendingRequest] = field(default_factory=OrderedDict)
+    """Not a plain dict: the first of one whose first entries were removed is slow to find."""
+    starved_since: float = -inf
+    """Batch: since when no slot of the pool could hold the profile; infinite: there is one."""
+
+    def deadline(self) -> float:
+        """When the oldest request times out."""
+        oldest = next(iter(self.pending.values()), None)
+        if oldest is None:
+            return inf
+        return max(oldest.since, self.starved_since) + self.timeout
+
+
+class PendingRequests:
+    """First come, first served, but for those who prefer the very slot that has come.
+
+    Questions take time in proportion to the number of lanes (different profiles and time-outs), not
+    of requests.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[ResourceProfile, bool, float], Lane] = {}
+        self._by_id: dict[SlotRequestId, PendingRequest] = {}
+        self._fans: dict[Hashable, dict[SlotRequestId, PendingRequest]] = {}
+        """AllocationID or ResourceID -> who prefers it."""
+        self._next_number = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._by_id
+
+    def add(
+        self,
+        request: SlotRequest,
+        profile: ResourceProfile,
+        is_batch: bool,
+        timeout: float,
+        now: float,
+        could_be_held: bool,
+    ) -> None:
+        """*could_be_held*: whether a slot of the pool, used or not, is large enough."""
+        key = (profile, is_batch, timeout)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(profile, is_batch, timeout)
+            if is_batch and could_be_held:
+                lane.starved_since = inf
+        self._next_number += 1
+        pending = PendingRequest(request, lane, self._next_number, now)
+        lane.pending[request.request_id] = pending
+        self._by_id[request.request_id] = pending
+        for preferred in (*request.preferred_allocations, *request.preferred_task_executors):
+            self._fans.setdefault(preferred, {})[request.request_id] = pending
+
+    def remove(self, request_id: SlotRequestId) -> PendingRequest | None:
+        """None: it is not pending."""
+        pending = self._by_id.pop(request_id, None)
+        if pending is None:
+            return None
+        lane = pending.lane
+        del lane.pending[request_id]
+        if not lane.pending:
+            del self._lanes[lane.profile, lane.is_batch, lane.timeout]
+        request = pending.request
+        for preferred in (*request.preferred_allocations, *request.preferred_task_executors):
+            fans = self._fans.get(preferred)
+            if fans is not None:
+                fans.pop(request_id, None)
+                if not fans:
+                    del self._fans[preferred]
+        return pending
+
+    def whom_to_serve(self, slot: AllocatedSlot, matched: ResourceProfile) -> PendingRequest | None:
+        """Who gets a slot that is matched to a profile: who had it before; who wants to be on its
+        TaskExecutor; the oldest of that profile; the oldest of the largest profile that fits."""
+        for preferred in (slot.allocation_id, slot.location.resource_id):
+            for pending in self._fans.get(preferred, {}).values():
+                if pending.lane.profile.fits_into(slot.profile):
+                    return pending
+        fitting = [ln for ln in self._lanes.values() if ln.profile.fits_into(slot.profile)]
+        exact = [lane for lane in fitting if lane.profile == matched]
+        if not exact and fitting:
+            largest = max(size_of(lane.profile) for lane in fitting)
+            exact = [lane for lane in fitting if size_of(lane.profile) == largest]
+        oldest = (next(iter(lane.pending.values())) for lane in exact)
+        return min(oldest, key=lambda pending: pending.number, default=None)
+
+    def of_profile(self, profile: ResourceProfile) -> list[PendingRequest]:
+        """All requests of a profile, batch or not, oldest first."""
+        found = [
+            p for ln in self._lanes.values() if ln.profile == profile for p in ln.pending.values()
+        ]
+        return sorted(found, key=lambda pending: pending.number)
+
+    def all(self) -> Iterator[PendingRequest]:
+        """Oldest first."""
+        return iter(tuple(self._by_id.values()))
+
+    # time
+
+    def batch_lanes(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.is_batch]
+
+    def timed_out(self, now: float) -> list[PendingRequest]:
+        """Those whose time is over, oldest first."""
+        over = []
+        for lane in self._lanes.values():
+            for pending in lane.pending.values():
+                if max(pending.since, lane.starved_since) + lane.timeout > now:
+                    break
+                over.append(pending)
+        return sorted(over, key=lambda pending: pending.number)
+
+    def next_deadline(self) -> float:
+        """Infinite: none times out."""
+        return min((lane.deadline() for lane in self._lanes.values()), default=inf)

@@ -1,0 +1,134 @@
+"""What a job requires, held against the slots that its pool has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf
+
+from flinkray.core.ids import AllocationID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.matching import size_of
+from flinkray.scheduler.shared.slots import ResourceRequirement
+from flinkray.scheduler.slots.pooled_slots import PooledSlots
+
+
+class PoolRequirements:
+    """A total of slots per profile.  Each slot of the pool is matched to one profile, and counts
+    for its total; those beyond it are *excess*, and given back when they are idle for too long.
+
+    Every method takes constant time, but for the number of different profiles.
+    """
+
+    def __init__(self, slots: PooledSlots) -> None:
+        self._slots = slots
+        self._required: dict[ResourceProfile, int] = {}
+        self._excess_since: dict[ResourceProfile, float] = {}
+
+    def required(self, profile: ResourceProfile) -> int:
+        return self._required.get(profile, 0)
+
+    def set(self, requirements: Iterable[ResourceRequirement]) -> None:
+        """Overwrite the totals (SP-21)."""
+        self._required = {}
+        for requirement in requirements:
+            self.increase(requirement.profile, requirement.count)
+
+    def increase(self, profile: ResourceProfile, count: int) -> None:
+        if count:
+            self._required[profile] = self.required(profile) + count
+
+    def decrease(self, profile: ResourceProfile, count: int) -> None:
+        """Never below nothing: the total may have been overwritten meanwhile."""
+        left = self.required(profile) - count
+        if left > 0:
+            self._required[profile] = left
+        else:
+            self._required.pop(profile, None)
+
+    def missing_profile_for(self, offered: ResourceProfile) -> ResourceProfile | None:
+        """The largest profile that lacks a slot and fits into an offered one, if there is one."""
+        for profile in self._largest_first():
+            if self._is_missing(profile) and profile.fits_into(offered):
+                return profile
+        return None
+
+    def update(self, now: float) -> None:
+        """To be called after every change of totals or slots: matches free slots that are not
+        needed where they are anew, and notes since when there are too many of a profile."""
+        for profile in self._largest_first():
+            while self._is_missing(profile) and self._move_excess_to(profile):
+                pass
+        for profile in self._slots.fulfilled_profiles():
+            if self._excess(profile) > 0:
+                self._excess_since.setdefault(profile, now)
+        for profile in [p for p in self._excess_since if self._excess(p) <= 0]:
+            del self._excess_since[profile]
+
+    def declared(self) -> tuple[ResourceRequirement, ...]:
+        """What the ResourceManager is to be told.
+
+        It matches slots with requirements by itself, and has to come to the same shortages.  So,
+        where more than one profile is required, slots that are there are declared as what they are,
+        not as what they are used for: a slot of profile A that serves a request of profile B while
+        A lacks a slot raises the total of A (SP-24).
+        """
+        if len(self._required) < 2:
+            totals = self._required
+        else:
+            totals = {}
+            for profile, count in self._required.items():
+                left = count
+                for own, number in self._slots.own_profiles(profile):
+                    taken = min(left, number)
+                    totals[own] = totals.get(own, 0) + taken
+                    left -= taken
+                totals[profile] = totals.get(profile, 0) + left
+        return tuple(ResourceRequirement(p, count) for p, count in totals.items() if count > 0)
+
+    # --- idle slots -------------------------------------------------------------------------------
+
+    def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
+        """Free slots beyond the totals that were idle for *timeout* seconds, no more than are
+        beyond them (SP-07, SP-23); the longest idle first, of equal ones the newest."""
+        idle: list[AllocationID] = []
+        for profile, since in self._excess_since.items():
+            over = [
+                pooled
+                for pooled in reversed(self._slots.idle(profile).values())
+                if max(since, pooled.idle_since) + timeout <= now
+            ]
+            over.sort(key=lambda pooled: pooled.idle_since)
+            idle += [pooled.slot.allocation_id for pooled in over[: self._excess(profile)]]
+        return tuple(idle)
+
+    def idle_deadline(self, timeout: float) -> float:
+        """When :meth:`idle_too_long` has something to tell; infinite: not before another event."""
+        deadline = inf
+        for profile, since in self._excess_since.items():
+            first = next(iter(self._slots.idle(profile).values()), None)
+            if first is not None:
+                deadline = min(deadline, max(since, first.idle_since) + timeout)
+        return deadline
+
+    # --- matching ---------------------------------------------------------------------------------
+
+    def _largest_first(self) -> Iterator[ResourceProfile]:
+        if len(self._required) < 2:
+            return iter(tuple(self._required))
+        return iter(sorted(self._required, key=size_of, reverse=True))
+
+    def _is_missing(self, profile: ResourceProfile) -> bool:
+        return self._excess(profile) < 0
+
+    def _excess(self, profile: ResourceProfile) -> int:
+        return self._slots.fulfilled(profile) - self.required(profile)
+
+    def _move_excess_to(self, profile: ResourceProfile) -> bool:
+        for other in sorted(self._slots.fulfilled_profiles(), key=size_of):
+            if self._excess(other) <= 0:
+                continue
+            for pooled in self._slots.idle(other).values():
+                if profile.fits_into(pooled.slot.profile):
+                    self._slots.rematch(pooled, profile)
+                    return True
+        return False

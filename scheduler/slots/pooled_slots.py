@@ -1,0 +1,258 @@
+"""The slots in a SlotPool, found by TaskExecutor, by profile and by what they are good for."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.matching import size_of
+from flinkray.scheduler.shared.slots import AllocatedSlot
+
+
+@dataclass(slots=True, eq=False)
+class PooledSlot:
+    """A slot and its use.  Change it through :class:`PooledSlots` only."""
+
+    slot: AllocatedSlot
+    matched: ResourceProfile
+    """The required profile that it fulfils, or, beyond the requirements, would fulfil best."""
+    idle_since: float
+    """Monotonic seconds; counts while it is free."""
+    request_id: SlotRequestId | None = None
+    """Of the request that it is reserved for; None: it is free."""
+
+    @property
+    def is_free(self) -> bool:
+        return self.request_id is None
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSlotInfo:
+    """A free slot, and how busy its TaskExecutor is: of its slots in this pool, the part in use."""
+
+    slot: AllocatedSlot
+    task_executor_utilization: float
+
+
+@dataclass(slots=True, eq=False)
+class _Host:
+    """A TaskExecutor as far as the pool has slots on it."""
+
+    order: int
+    slots: dict[AllocationID, PooledSlot] = field(default_factory=dict)
+    by_index: dict[int, PooledSlot] = field(default_factory=dict)
+    number_used: int = 0
+
+    @property
+    def utilization(self) -> float:
+        return self.number_used / len(self.slots) if self.slots else 0.0
+
+
+# The first of these is looked for, and removed, again and again: slow in a plain dict.
+_FreeByHost = OrderedDict[ResourceID, dict[AllocationID, PooledSlot]]
+_Idle = OrderedDict[AllocationID, PooledSlot]
+
+
+class PooledSlots:
+    """Every change and every question takes constant time, but for the number of different
+    profiles (and a logarithm where the least utilised TaskExecutor is looked for)."""
+
+    def __init__(self) -> None:
+        self._slots: dict[AllocationID, PooledSlot] = {}
+        self._hosts: dict[ResourceID, _Host] = {}
+        self._hosts_seen = 0
+        self._free: dict[ResourceProfile, _FreeByHost] = {}
+        """By the slots' own profile."""
+        self._idle: defaultdict[ResourceProfile, _Idle] = defaultdict(OrderedDict)
+        """Free slots by what they are matched to, longest idle first."""
+        self._fulfilled: defaultdict[ResourceProfile, int] = defaultdict(int)
+        self._used: defaultdict[ResourceProfile, Counter[ResourceProfile]] = defaultdict(Counter)
+        """What used slots are matched to -> their own profiles."""
+        self._unused: defaultdict[ResourceProfile, Counter[ResourceProfile]] = defaultdict(Counter)
+        self._profiles: defaultdict[ResourceProfile, int] = defaultdict(int)
+        self._by_utilization: dict[ResourceProfile, list[tuple[float, int, ResourceID]]] = {}
+        """Heaps, with entries that may be out of date."""
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def get(self, allocation_id: AllocationID) -> PooledSlot | None:
+        return self._slots.get(allocation_id)
+
+    def all(self) -> Iterable[PooledSlot]:
+        """Oldest first."""
+        return self._slots.values()
+
+    def on(self, resource_id: ResourceID) -> tuple[PooledSlot, ...]:
+        """The slots of one TaskExecutor, oldest first."""
+        host = self._hosts.get(resource_id)
+        return () if host is None else tuple(host.slots.values())
+
+    def at(self, resource_id: ResourceID, slot_index: int) -> PooledSlot | None:
+        host = self._hosts.get(resource_id)
+        return None if host is None else host.by_index.get(slot_index)
+
+    def fulfilled(self, profile: ResourceProfile) -> int:
+        """How many slots are matched to a profile."""
+        return self._fulfilled.get(profile, 0)
+
+    def fulfilled_profiles(self) -> list[ResourceProfile]:
+        return [profile for profile, number in self._fulfilled.items() if number]
+
+    def own_profiles(self, matched: ResourceProfile) -> Iterator[tuple[ResourceProfile, int]]:
+        """The profiles of the slots that are matched to one, with their numbers, used slots
+        first."""
+        for counters in (self._used, self._unused):
+            if matched in counters:
+                yield from counters[matched].items()
+
+    def could_hold(self, profile: ResourceProfile) -> bool:
+        """Whether some slot, used or not, is large enough (SP-15)."""
+        return any(n and profile.fits_into(held) for held, n in self._profiles.items())
+
+    def free_slots(self) -> tuple[FreeSlotInfo, ...]:
+        """All free slots with the utilisation of their TaskExecutors (SP-11)."""
+        return tuple(
+            FreeSlotInfo(pooled.slot, self._hosts[pooled.slot.location.resource_id].utilization)
+            for pooled in self._slots.values()
+            if pooled.is_free
+        )
+
+    def idle(self, matched: ResourceProfile) -> OrderedDict[AllocationID, PooledSlot]:
+        """Free slots matched to a profile, the longest idle first."""
+        return self._idle.get(matched, OrderedDict())
+
+    # changes
+
+    def add(self, pooled: PooledSlot) -> None:
+        """A free slot joins."""
+        slot = pooled.slot
+        self._slots[slot.allocation_id] = pooled
+        host = self._hosts.get(slot.location.resource_id)
+        if host is None:
+            self._hosts_seen += 1
+            host = self._hosts[slot.location.resource_id] = _Host(self._hosts_seen)
+        host.slots[slot.allocation_id] = pooled
+        host.by_index[slot.slot_index] = pooled
+        self._fulfilled[pooled.matched] += 1
+        self._profiles[slot.profile] += 1
+        self._put_free(pooled)
+
+    def remove(self, pooled: PooledSlot) -> bool:
+        """A slot leaves; True: it was the last of its TaskExecutor."""
+        slot = pooled.slot
+        host = self._hosts[slot.location.resource_id]
+        if pooled.is_free:
+            self._take_free(pooled)
+        else:
+            self._used[pooled.matched][slot.profile] -= 1
+            host.number_used -= 1
+        del self._slots[slot.allocation_id]
+        del host.slots[slot.allocation_id]
+        del host.by_index[slot.slot_index]
+        self._fulfilled[pooled.matched] -= 1
+        self._profiles[slot.profile] -= 1
+        if host.slots:
+            self._utilization_changed(slot.profile, slot.location.resource_id)
+            return False
+        del self._hosts[slot.location.resource_id]
+        return True
+
+    def rematch(self, pooled: PooledSlot, profile: ResourceProfile) -> None:
+        """A slot fulfils another requirement from now on."""
+        own = pooled.slot.profile
+        if pooled.is_free:
+            del self._idle[pooled.matched][pooled.slot.allocation_id]
+            self._idle[profile][pooled.slot.allocation_id] = pooled
+            self._unused[pooled.matched][own] -= 1
+            self._unused[profile][own] += 1
+        else:
+            self._used[pooled.matched][own] -= 1
+            self._used[profile][own] += 1
+        self._fulfilled[pooled.matched] -= 1
+        self._fulfilled[profile] += 1
+        pooled.matched = profile
+
+    def reserve(self, pooled: PooledSlot, request_id: SlotRequestId) -> None:
+        """A free slot is used from now on."""
+        self._take_free(pooled)
+        pooled.request_id = request_id
+        self._used[pooled.matched][pooled.slot.profile] += 1
+        resource_id = pooled.slot.location.resource_id
+        self._hosts[resource_id].number_used += 1
+        self._utilization_changed(pooled.slot.profile, resource_id)
+
+    def free(self, pooled: PooledSlot, now: float) -> None:
+        """A used slot is free from now on, matched to what it was (SP-24)."""
+        pooled.request_id, pooled.idle_since = None, now
+        self._used[pooled.matched][pooled.slot.profile] -= 1
+        self._hosts[pooled.slot.location.resource_id].number_used -= 1
+        self._put_free(pooled)
+
+    # choices
+
+    def best_free(
+        self, profile: ResourceProfile, near: tuple[ResourceID, ...], spread_out: bool
+    ) -> PooledSlot | None:
+        """A free slot that holds a profile: one on a TaskExecutor of *near* if there is one, the
+        smallest; else, when they are to be *spread out*, on the least utilised TaskExecutor."""
+        fitting = sorted(
+            (held for held, hosts in self._free.items() if hosts and profile.fits_into(held)),
+            key=size_of,
+        )
+        for held in fitting:
+            for resource_id in near:
+                if resource_id in self._free[held]:
+                    return next(iter(self._free[held][resource_id].values()))
+        for held in fitting:
+            hosts = self._free[held]
+            resource_id = self._least_utilized(held) if spread_out else next(iter(hosts))
+            return next(iter(hosts[resource_id].values()))
+        return None
+
+    def _least_utilized(self, profile: ResourceProfile) -> ResourceID:
+        heap = self._by_utilization[profile]
+        while True:
+            utilization, _, resource_id = heap[0]
+            host = self._hosts.get(resource_id)
+            if (
+                host is not None
+                and resource_id in self._free[profile]
+                and host.utilization == utilization
+            ):
+                return resource_id
+            heappop(heap)
+
+    def _utilization_changed(self, profile: ResourceProfile, resource_id: ResourceID) -> None:
+        if resource_id in self._free.get(profile, ()):
+            host = self._hosts[resource_id]
+            heap = self._by_utilization.setdefault(profile, [])
+            if len(heap) > 64 + 4 * len(self._hosts):  # mostly entries that are out of date
+                heap.clear()
+                for other in self._free[profile]:
+                    known = self._hosts[other]
+                    heappush(heap, (known.utilization, known.order, other))
+            heappush(heap, (host.utilization, host.order, resource_id))
+
+    def _put_free(self, pooled: PooledSlot) -> None:
+        slot = pooled.slot
+        resource_id = slot.location.resource_id
+        hosts = self._free.setdefault(slot.profile, OrderedDict())
+        hosts.setdefault(resource_id, {})[slot.allocation_id] = pooled
+        self._idle[pooled.matched][slot.allocation_id] = pooled
+        self._unused[pooled.matched][slot.profile] += 1
+        self._utilization_changed(slot.profile, resource_id)
+
+    def _take_free(self, pooled: PooledSlot) -> None:
+        slot = pooled.slot
+        hosts = self._free[slot.profile]
+        free_here = hosts[slot.location.resource_id]
+        del free_here[slot.allocation_id]
+        if not free_here:
+            del hosts[slot.location.resource_id]
+        del self._idle[pooled.matched][slot.allocation_id]
+        self._unused[pooled.matched][slot.profile] -= 1

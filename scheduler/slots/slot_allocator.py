@@ -1,0 +1,274 @@
+"""Slots for subtasks: asks the SlotPool for physical slots, and divides those among who shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    ResourceID,
+    SlotRequestId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotAllocated,
+    SlotEvent,
+    SlotRequest,
+    SlotRequestFailed,
+    SlotRequestFailure,
+    SlotRequests,
+    SlotsLost,
+)
+from flinkray.scheduler.slots.slot_sharing import ExecutionSlotSharingGroup
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalSlotAllocated:
+    """The subtask has its share of a slot."""
+
+    slot: LogicalSlot
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalSlotFailed:
+    """The subtask gets no slot; ask again with ``allocate``."""
+
+    vertex: ExecutionVertexID
+    failure: SlotRequestFailure
+    reason: str
+
+
+SlotAllocatorAction = (
+    SlotRequests
+    | CancelSlotRequests
+    | ReturnSlots
+    | LogicalSlotAllocated
+    | LogicalSlotFailed
+    | FailPayload
+)
+"""The first three are messages to the SlotPool, the others news for the scheduler."""
+
+
+@dataclass(slots=True, eq=False)
+class _SharedSlot:
+    """The physical slot of an execution-slot-sharing group, or the request for it."""
+
+    group: ExecutionSlotSharingGroup
+    request_id: SlotRequestId | None = None
+    """Of the request that is not answered."""
+    slot: AllocatedSlot | None = None
+    waiting: dict[ExecutionVertexID, None] = field(default_factory=dict)
+    logical: dict[ExecutionVertexID, LogicalSlot] = field(default_factory=dict)
+    last_allocation: AllocationID | None = None
+
+
+class ExecutionSlotAllocator:
+    """The JobMaster's side of its SlotPool.
+
+    Each subtask asked for with :meth:`allocate` gets exactly one LogicalSlotAllocated or
+    LogicalSlotFailed, unless it is cancelled before.  Events in, actions out, in the order in which
+    they are to be carried out; all in constant time per subtask.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[ExecutionSlotSharingGroup],
+        *,
+        is_batch: bool = False,
+        requests_made: int = 0,
+    ) -> None:
+        """*groups*: of :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`.
+        *requests_made*: by an earlier allocator of the same pool, whose ids are not used again."""
+        self._is_batch = is_batch
+        self._shared: dict[ExecutionVertexID, _SharedSlot] = {}
+        for group in groups:
+            shared = _SharedSlot(group)
+            self._shared.update(dict.fromkeys(group.vertices, shared))
+        self._by_request: dict[SlotRequestId, _SharedSlot] = {}
+        self._by_allocation: dict[AllocationID, _SharedSlot] = {}
+        self._requests_made = requests_made
+
+    def allocate(
+        self,
+        vertices: Sequence[ExecutionVertexID],
+        *,
+        near: dict[ExecutionVertexID, tuple[ResourceID, ...]] | None = None,
+        timeout: float | None = None,
+    ) -> list[SlotAllocatorAction]:
+        """Ask for the slots of subtasks that have none.
+
+        A group asks first for the slot that it had before.  *near*: where a subtask's inputs are.
+        One SlotRequests per profile, whatever the number of subtasks.
+
+        Raises:
+            ValueError: a subtask has a slot, or waits for one.
+        """
+        actions: list[SlotAllocatorAction] = []
+        wanted: dict[ResourceProfile, list[SlotRequest]] = {}
+        for vertex in vertices:
+            shared = self._shared[vertex]
+            if vertex in shared.waiting or vertex in shared.logical:
+                raise ValueError(f"subtask {vertex} has a slot already, or waits for one")
+            if shared.slot is not None:
+                actions.append(self._share(shared, vertex, shared.slot))
+                continue
+            shared.waiting[vertex] = None
+            if shared.request_id is None:
+                request = self._new_request(shared, near or {})
+                wanted.setdefault(shared.group.profile, []).append(request)
+        for profile, requests in wanted.items():
+            actions.append(SlotRequests(profile, tuple(requests), self._is_batch, timeout))
+        return actions
+
+    def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
+        """What the SlotPool says, in its order."""
+        actions: list[SlotAllocatorAction] = []
+        for event in events:
+            if isinstance(event, SlotAllocated):
+                self._allocated(event, actions)
+            elif isinstance(event, SlotRequestFailed):
+                self._failed(event, actions)
+            elif isinstance(event, SlotsLost):
+                for allocation_id in event.allocations:
+                    self._lost(allocation_id, event.cause, actions)
+        return actions
+
+    def cancel(
+        self, vertices: Iterable[ExecutionVertexID], reason: str
+    ) -> list[SlotAllocatorAction]:
+        """These do not wait any more; those that do not are ignored."""
+        cancelled = []
+        for vertex in vertices:
+            shared = self._shared[vertex]
+            if shared.waiting.pop(vertex, 0) is None and not shared.waiting:
+                assert shared.request_id is not None
+                del self._by_request[shared.request_id]
+                cancelled.append(shared.request_id)
+                shared.request_id = None
+        return [CancelSlotRequests(tuple(cancelled), reason)] if cancelled else []
+
+    def release(
+        self, vertices: Iterable[ExecutionVertexID], cause: str
+    ) -> list[SlotAllocatorAction]:
+        """Give the subtasks' shares back; attempts in them fail, and the share is back at their end
+        (:meth:`payload_ended`)."""
+        actions: list[SlotAllocatorAction] = []
+        returned: list[AllocationID] = []
+        for vertex in vertices:
+            logical = self._shared[vertex].logical.get(vertex)
+            if logical is not None:
+                actions += logical.release_slot(cause)
+                self._take_back(logical, returned)
+        return actions + _returned(returned, cause)
+
+    def payload_ended(
+        self, attempts: Iterable[ExecutionAttemptID], cause: str = "its task has ended"
+    ) -> list[SlotAllocatorAction]:
+        """The attempts have ended: their shares are given back, a slot goes back to the pool with
+        its last share."""
+        returned: list[AllocationID] = []
+        for attempt_id in attempts:
+            logical = self._shared[attempt_id.vertex].logical.get(attempt_id.vertex)
+            if logical is not None and logical.payload == attempt_id:
+                logical.payload_ended()
+                logical.release_slot(cause)
+                self._take_back(logical, returned)
+        return list(_returned(returned, cause))
+
+    def pool_lost(self, cause: str) -> list[SlotAllocatorAction]:
+        """The SlotPool is gone with all slots and requests: attempts fail, and who waited is
+        told."""
+        actions: list[SlotAllocatorAction] = []
+        for request_id in tuple(self._by_request):
+            failed = SlotRequestFailed(request_id, SlotRequestFailure.POOL_CLOSED, cause)
+            self._failed(failed, actions)
+        for allocation_id in tuple(self._by_allocation):
+            self._lost(allocation_id, cause, actions)
+        return actions
+
+    def logical_slot(self, vertex: ExecutionVertexID) -> LogicalSlot | None:
+        """The share that a subtask has now."""
+        return self._shared[vertex].logical.get(vertex)
+
+    @property
+    def requests_made(self) -> int:
+        """So far, answered or not."""
+        return self._requests_made
+
+    @property
+    def number_waiting(self) -> int:
+        """Requests that the pool has not answered."""
+        return len(self._by_request)
+
+    def _new_request(
+        self, shared: _SharedSlot, near: dict[ExecutionVertexID, tuple[ResourceID, ...]]
+    ) -> SlotRequest:
+        self._requests_made += 1
+        request_id = SlotRequestId(self._requests_made.to_bytes(SlotRequestId.SIZE, "big"))
+        shared.request_id = request_id
+        self._by_request[request_id] = shared
+        inputs = [place for v in shared.group.vertices for place in near.get(v, ())]
+        before = () if shared.last_allocation is None else (shared.last_allocation,)
+        return SlotRequest(request_id, shared.group.vertices, before, tuple(dict.fromkeys(inputs)))
+
+    def _allocated(self, event: SlotAllocated, actions: list[SlotAllocatorAction]) -> None:
+        shared = self._by_request.pop(event.request_id, None)
+        if shared is None:  # cancelled while the answer was on its way
+            actions.append(ReturnSlots((event.slot.allocation_id,), "its request was cancelled"))
+            return
+        shared.request_id, shared.slot = None, event.slot
+        shared.last_allocation = event.slot.allocation_id
+        self._by_allocation[event.slot.allocation_id] = shared
+        waiting, shared.waiting = shared.waiting, {}
+        actions += [self._share(shared, vertex, event.slot) for vertex in waiting]
+
+    def _share(
+        self, shared: _SharedSlot, vertex: ExecutionVertexID, slot: AllocatedSlot
+    ) -> LogicalSlotAllocated:
+        logical = shared.logical[vertex] = LogicalSlot(vertex, slot)
+        return LogicalSlotAllocated(logical)
+
+    def _failed(self, event: SlotRequestFailed, actions: list[SlotAllocatorAction]) -> None:
+        """All that wait for the slot have failed (SP-20)."""
+        shared = self._by_request.pop(event.request_id, None)
+        if shared is None:
+            return
+        shared.request_id = None
+        waiting, shared.waiting = shared.waiting, {}
+        actions += [LogicalSlotFailed(v, event.failure, event.reason) for v in waiting]
+
+    def _lost(
+        self, allocation_id: AllocationID, cause: str, actions: list[SlotAllocatorAction]
+    ) -> None:
+        """The root is released and its children with it (SP-20)."""
+        shared = self._by_allocation.pop(allocation_id, None)
+        if shared is None:
+            return
+        shared.slot = None
+        logical_slots, shared.logical = shared.logical, {}
+        for logical in logical_slots.values():
+            actions += logical.release(cause)
+            logical.taken_back()
+
+    def _take_back(self, logical: LogicalSlot, returned: list[AllocationID]) -> None:
+        if not logical.wants_to_return:
+            return
+        logical.taken_back()
+        shared = self._shared[logical.vertex]
+        del shared.logical[logical.vertex]
+        if not shared.logical:
+            assert shared.slot is not None
+            returned.append(shared.slot.allocation_id)
+            del self._by_allocation[shared.slot.allocation_id]
+            shared.slot = None
+
+
+def _returned(allocations: list[AllocationID], cause: str) -> list[ReturnSlots]:
+    return [ReturnSlots(tuple(allocations), cause)] if allocations else []
