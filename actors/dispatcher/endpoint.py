@@ -28,7 +28,7 @@ from flinkray.actors.gateways.messages import (
     StoredJob,
 )
 from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
-from flinkray.actors.shared.settings import heartbeat_settings
+from flinkray.actors.shared.settings import heartbeat_settings, job_master_restart_strategy
 from flinkray.blob import BlobNotFoundError
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
@@ -38,7 +38,12 @@ from flinkray.core.errors import (
     JobSubmissionError,
 )
 from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId, ResourceID
-from flinkray.core.options import MAX_JOB_MASTER_FAILOVERS, SHUTDOWN_GRACE, STANDBY_PROCESSES
+from flinkray.core.options import (
+    JOB_MASTER_FAILOVER_VALIDITY_INTERVAL,
+    MAX_JOB_MASTER_FAILOVERS,
+    SHUTDOWN_GRACE,
+    STANDBY_PROCESSES,
+)
 from flinkray.rpc import (
     FencedRpcEndpoint,
     RegistrationFailure,
@@ -55,6 +60,7 @@ from flinkray.scheduler.reports.job_info import (
     JobProgress,
     JobResult,
 )
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -160,7 +166,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:
         loop = asyncio.get_running_loop()
-        job = ManagedJob(graph, start_time, loop.create_future(), loop.create_future())
+        job = ManagedJob(
+            graph,
+            start_time,
+            new_restart_strategy(job_master_restart_strategy(self._services.configuration)),
+            loop.create_future(),
+            loop.create_future(),
+        )
         self._jobs[graph.job_id] = job
         return job
 
@@ -345,13 +357,20 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             now = self.clock.time()
             job.failures.append(ExceptionEntry(now, f"the JobMaster died: {reason}"))
             log.warning("job %s: its JobMaster died: %s", job.job_id, reason)
-            limit = self._services.configuration.get(MAX_JOB_MASTER_FAILOVERS)
-            if job.failovers > limit:
-                text = f"its JobMaster died {job.failovers} times, the last time: {reason}"
+            job.job_master_restarts.notify_failure(self.clock.monotonic())
+            if not job.job_master_restarts.can_restart():
+                text = f"its JobMaster died {self._how_often_it_died()}, the last time: {reason}"
                 await self._job_ended(job, job.failed(JobExecutionError(job.job_id, text), now))
                 await self._clean_up(job)
                 return
         await self._job_masters.start(job)
+
+    def _how_often_it_died(self) -> str:
+        """That of a job which gets no further JobMaster."""
+        configuration = self._services.configuration
+        deaths = configuration.get(MAX_JOB_MASTER_FAILOVERS) + 1
+        interval = configuration.get(JOB_MASTER_FAILOVER_VALIDITY_INTERVAL)
+        return "once" if deaths == 1 else f"{deaths} times within {interval:g} s"
 
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails

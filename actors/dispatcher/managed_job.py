@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,9 +12,13 @@ from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.core.errors import JobExecutionError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import TerminationWatch
+from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.shared.states import JobStatus
+
+_DEATHS_KEPT = 16
+"""As many as a JobMaster keeps of its job's failures."""
 
 
 @dataclass
@@ -24,6 +28,8 @@ class ManagedJob:
     graph: JobGraph
     start_time: float
     """Seconds since the epoch."""
+    job_master_restarts: RestartBackoffTimeStrategy
+    """Decides whether another JobMaster is started after one has died."""
     accepted: asyncio.Future[None]
     """Completes when its graph is stored, or fails with the reason why it is refused."""
     ended: asyncio.Future[ArchivedJob]
@@ -34,6 +40,7 @@ class ManagedJob:
     """None while the JobMaster starts."""
     watch: TerminationWatch | None = None
     failovers: int = 0
+    """How many JobMasters have died, as far as this Dispatcher knows."""
     cancel_requested: bool = False
     cancel_cause: ExceptionEntry | None = None
     """Why, if no client has asked for it."""
@@ -45,8 +52,8 @@ class ManagedJob:
     """Stores how the job ended; from its beginning on no JobMaster is started."""
     outcome: ArchivedJob | None = None
     """Set as soon as the job's end is stored."""
-    failures: list[ExceptionEntry] = field(default_factory=list)
-    """Deaths of this job's JobMasters."""
+    failures: deque[ExceptionEntry] = field(default_factory=lambda: deque(maxlen=_DEATHS_KEPT))
+    """The last deaths of this job's JobMasters."""
 
     @property
     def job_id(self) -> JobID:

@@ -9,7 +9,12 @@ from flinkray.core.config import Configuration
 from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
 from flinkray.rpc.ray.dialler import TransportChoice
 from flinkray.scheduler.elastic.scaling import ScalingSettings
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart, RestartStrategy
+from flinkray.scheduler.graph.job_graph import (
+    FailureRateRestart,
+    FixedDelayRestart,
+    NoRestart,
+    RestartStrategy,
+)
 
 
 def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
@@ -47,6 +52,15 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
         configuration.get(options.RESTART_FIXED_DELAY_ATTEMPTS),
         configuration.get(options.RESTART_FIXED_DELAY_DELAY),
     )
+
+
+def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy:
+    """``jobmaster.max-failovers`` within ``jobmaster.failover-validity-interval``."""
+    max_failovers = configuration.get(options.MAX_JOB_MASTER_FAILOVERS)
+    if max_failovers == 0:
+        return NoRestart()
+    interval = configuration.get(options.JOB_MASTER_FAILOVER_VALIDITY_INTERVAL)
+    return FailureRateRestart(max_failovers, interval, delay=0.0)
 
 
 def scaling_settings(configuration: Configuration) -> ScalingSettings:

@@ -341,7 +341,16 @@ MAX_JOB_MASTER_FAILOVERS = ConfigOption(
     "jobmaster.max-failovers",
     integer(minimum=0),
     5,
-    "How often a new JobMaster is started for a job whose JobMaster died, before the job fails.",
+    "How often within jobmaster.failover-validity-interval a new JobMaster is started for a job "
+    "whose JobMaster died, before the job fails.",
+)
+JOB_MASTER_FAILOVER_VALIDITY_INTERVAL = ConfigOption(
+    "jobmaster.failover-validity-interval",
+    duration(),
+    600.0,
+    "A JobMaster's death that is longer ago does not count any more for jobmaster.max-failovers "
+    "(Flink: yarn.application-attempt-failures-validity-interval, of 10 s; a hung JobMaster is "
+    "found here after heartbeat.timeout, and deaths that are further apart must count).",
 )
 
 JOB_STORE_EXPIRATION_TIME = ConfigOption(
