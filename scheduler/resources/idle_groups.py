@@ -43,9 +43,15 @@ def idle_timeout_over(
 def may_be_released(
     books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Its TaskExecutors say that they can go: it does, unless it is needed by now."""
+    """Its TaskExecutors say that they can go: it does, unless it is needed by now.
+
+    Groups that were asked at the same time may have gone since, and jobs may have taken the slots
+    of others: what is left must still be reserve enough.
+    """
     since = group.unneeded_since
-    if since is not None and now >= since + books.settings.idle_timeout:
+    if since is None or now < since + books.settings.idle_timeout:
+        return
+    if not _is_redundant_reserve(books, group):
         _release(books, group, now, actions)
 
 

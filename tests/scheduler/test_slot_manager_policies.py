@@ -292,6 +292,46 @@ def test_reserve_is_kept_while_jobs_run_and_released_after_the_last() -> None:
     assert asked == [group("g2")]
 
 
+def three_idle_workers_and_one_in_use() -> tuple[SlotManager, list[WorkerGroupId]]:
+    """One worker is the reserve.  With those that were asked at 33 s whether they can go."""
+    manager = slot_manager(redundant_workers=1)
+    manager.set_requirements(requirements((SMALL, 12)), 0.0)
+    asked = [only(start_worker(manager, number), RequestSlot) for number in (1, 2, 3)]
+    confirm(manager, [request for requests in asked for request in requests])
+    assert start_worker(manager, 4) == []
+    manager.set_requirements(requirements((SMALL, 1)), 3.0)
+    for request in (*asked[1], *asked[2]):
+        manager.slot_freed(request.slot_id, request.allocation_id, 3.0)
+    actions = [*manager.check(31.0), *manager.check(33.0)]
+    return manager, [action.group_id for action in only(actions, AskWhetherReleasable)]
+
+
+def test_reserve_is_kept_when_the_idle_workers_beside_it_are_released() -> None:
+    """Each could go as long as the others stayed, and all were released."""
+    manager, asked = three_idle_workers_and_one_in_use()
+    assert {*asked} == {group("g2"), group("g3"), group("g4")}
+
+    answers = [manager.may_be_released(group_id, True, 33.0) for group_id in asked]
+
+    released = [
+        action.group_id for answer in answers for action in only(answer, ReleaseWorkerGroup)
+    ]
+    assert released == asked[:2]
+    assert manager.check(1000.0) == []
+
+
+def test_worker_that_has_become_the_reserve_while_it_was_asked_stays() -> None:
+    """A job has taken the slots of the others meanwhile."""
+    manager, asked = three_idle_workers_and_one_in_use()
+    taken = only(manager.set_requirements(requirements((SMALL, 9)), 33.0), RequestSlot)
+    assert {request.slot_id.resource_id for request in taken} == {
+        ResourceID("te2"),
+        ResourceID("te3"),
+    }
+
+    assert only(manager.may_be_released(group("g4"), True, 33.0), ReleaseWorkerGroup) == []
+
+
 def test_no_reserve_without_a_job() -> None:
     manager = slot_manager(redundant_workers=2)
     assert manager.check(0.0) == []
