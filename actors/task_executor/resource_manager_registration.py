@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from flinkray.actors.shared.settings import heartbeat_settings, registration_set
 from flinkray.actors.shared.tell import tell
 from flinkray.actors.task_executor.registration_timeout import RegistrationTimeout
 from flinkray.core import options
-from flinkray.core.errors import FlinkRayError, RpcError, SlotAllocationError
+from flinkray.core.errors import RpcError, SlotAllocationError
 from flinkray.core.ids import AllocationID, InstanceID, ResourceID, ResourceManagerId, SlotID
 from flinkray.rpc import HeartbeatManager, RegistrationRejection, RpcEndpoint
 from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
@@ -47,6 +48,7 @@ class ResourceManagerRegistration:
         self._timeout = RegistrationTimeout(
             task_executor, configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT)
         )
+        self._settings = registration_settings(configuration)
         self._leader: LeaderConnection[ResourceManagerGateway, TaskExecutorRegistrationSuccess] = (
             LeaderConnection(
                 task_executor,
@@ -57,7 +59,7 @@ class ResourceManagerRegistration:
                 on_connected=self._connected,
                 on_lost=self._lost,
                 on_rejection=self._rejected,
-                settings=registration_settings(configuration),
+                settings=self._settings,
             )
         )
         self._instance_id: InstanceID | None = None
@@ -130,11 +132,14 @@ class ResourceManagerRegistration:
                 self._resource_id, report, self._partitions()
             ),
         )
+        report = self._slots()
         try:
-            await manager.send_slot_report(self._resource_id, success.instance_id, self._slots())
-        except FlinkRayError as error:
+            await manager.send_slot_report(self._resource_id, success.instance_id, report)
+        except Exception as error:  # noqa: BLE001 - whatever the ResourceManager has raised
+            log.info("the ResourceManager did not take the slot report: %r", error)
+            await asyncio.sleep(self._settings.error_delay)
             if self._instance_id == success.instance_id:
-                self._leader.reconnect(f"it did not take the slot report: {error}")
+                self._leader.reconnect(f"it did not take the slot report: {error!r}")
 
     def _lost(self, reason: str) -> None:
         self._instance_id = None

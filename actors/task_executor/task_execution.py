@@ -79,7 +79,7 @@ class TaskExecution:
         self._spark.check(descriptor)
         if self._is_of_past_leader(descriptor.attempt_id, job_master_id):
             raise TaskError(_still_ending(descriptor.attempt_id))
-        self._table.add_task(descriptor.attempt_id, descriptor.allocation_id)
+        self._table.add_task(descriptor.attempt_id, descriptor.job_id, descriptor.allocation_id)
         self._deployed_by[descriptor.attempt_id] = job_master_id
         self._carry_out([])
         self._spark.start(descriptor, job_master_id)
@@ -108,7 +108,7 @@ class TaskExecution:
                 refused.append(RefusedTask(attempt_id, _still_ending(attempt_id)))
                 continue
             try:
-                self._table.add_task(attempt_id, task.allocation_id)
+                self._table.add_task(attempt_id, job_id, task.allocation_id)
                 self._deployed_by[attempt_id] = job_master_id
             except SlotAllocationError as error:
                 refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))

@@ -191,22 +191,31 @@ class TaskSlotTable:
                 actions += self.free_slot(offer.allocation_id, reason)
         return actions
 
-    def add_task(self, attempt_id: ExecutionAttemptID, allocation_id: AllocationID) -> None:
-        """A task is submitted to a slot and makes it active (TM-11).
+    def add_task(
+        self, attempt_id: ExecutionAttemptID, job_id: JobID, allocation_id: AllocationID
+    ) -> None:
+        """A task is submitted to a slot of its job and makes it active (TM-11).
 
         Raises:
-            SlotAllocationError: the allocation is unknown or being freed, or the attempt is here
-            already.
+            SlotAllocationError: the allocation is unknown, another job's or being freed, or the
+            attempt is here already.
         """
         if attempt_id in self._tasks:
             raise SlotAllocationError(f"task {attempt_id} is in {self._resource_id} already")
-        if not self.mark_slot_active(allocation_id):
-            what = "is being freed" if allocation_id in self._slots else "is not there"
+        slot = self._slots.get(allocation_id)
+        why = None
+        if slot is None:
+            why = "is not there"
+        elif slot.job_id != job_id:
+            why = f"is that of job {slot.job_id}"
+        elif not self.mark_slot_active(allocation_id):
+            why = "is being freed"
+        if slot is None or why is not None:
             raise SlotAllocationError(
-                f"task {attempt_id} cannot run in {self._resource_id}: "
-                f"the slot of allocation {allocation_id} {what}"
+                f"task {attempt_id} of job {job_id} cannot run in {self._resource_id}: "
+                f"the slot of allocation {allocation_id} {why}"
             )
-        self._slots[allocation_id].tasks[attempt_id] = None
+        slot.tasks[attempt_id] = None
         self._tasks[attempt_id] = allocation_id
 
     def remove_task(self, attempt_id: ExecutionAttemptID) -> list[SlotTableAction]:
@@ -280,12 +289,12 @@ class TaskSlotTable:
         self, job_id: JobID, allocations: tuple[AllocationID, ...]
     ) -> SlotDifference:
         """Hold a JobMaster's report against the table (TM-16)."""
-        here = self._slots_of(job_id)
+        here = {slot.allocation_id: slot for slot in self._slots_of(job_id)}
         return SlotDifference(
-            unknown_here=tuple(a for a in allocations if a not in self._slots),
+            unknown_here=tuple(a for a in allocations if a not in here),
             unknown_there=tuple(
                 s.allocation_id
-                for s in here
+                for s in here.values()
                 if s.state is _State.ACTIVE and s.allocation_id not in allocations
             ),
         )

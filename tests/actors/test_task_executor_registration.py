@@ -87,16 +87,29 @@ async def test_it_registers_again_when_the_resource_manager_disconnects_it(tmp_p
     assert instance == bench.instance(2)
 
 
+@pytest.mark.parametrize(
+    "error", [RecipientUnreachableError("who are you?"), KeyError("slots"), OverflowError()]
+)
 @on_virtual_time
-async def test_a_refused_slot_report_makes_it_register_again(tmp_path: Path) -> None:
+async def test_it_registers_again_whatever_its_first_slot_report_fails_with(
+    tmp_path: Path, error: Exception
+) -> None:
+    """What was not an error of our own ended the TaskExecutor, and all tasks in it."""
     bench = Bench(tmp_path)
     bench.start_resource_manager()
-    bench.manager.on(ResourceManagerGateway.send_slot_report).raising(
-        RecipientUnreachableError("who are you?")
-    )
+    bench.manager.on(ResourceManagerGateway.send_slot_report).raising(error)
     await bench.start_task_executor()
-    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
-    assert len(bench.manager.calls_of(ResourceManagerGateway.register_task_executor)) >= 2
+    await asyncio.sleep(10.5)
+    attempts = len(bench.manager.calls_of(ResourceManagerGateway.register_task_executor))
+    assert 10 <= attempts <= 11, "it pauses cluster.registration.error-delay"
+
+    bench.manager.on(ResourceManagerGateway.send_slot_report).returning(None)
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, attempts + 1)
+    await asyncio.sleep(10)
+
+    assert not bench.endpoint.terminated.done()
+    registrations = bench.manager.calls_of(ResourceManagerGateway.register_task_executor)
+    assert len(registrations) == attempts + 1
 
 
 @on_virtual_time

@@ -103,8 +103,8 @@ def test_slot_with_tasks_is_free_only_when_they_have_ended_and_it_is_clean(
 ) -> None:
     """TM-19, TM-21."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
-    table.add_task(attempt(0), A)
-    table.add_task(attempt(1), A)
+    table.add_task(attempt(0), JOB, A)
+    table.add_task(attempt(1), JOB, A)
     assert table.free_slot(A, "not wanted") == [
         EndTask(attempt(0), "not wanted"),
         EndTask(attempt(1), "not wanted"),
@@ -170,7 +170,7 @@ def test_accepted_slot_is_active_and_the_other_is_freed(table: TaskSlotTable) ->
     assert [a.allocation_id for a in only(actions, CleanSlot)] == [B]
     assert table.next_deadline() is None
     with pytest.raises(SlotAllocationError, match="is being freed"):
-        table.add_task(attempt(0), B)
+        table.add_task(attempt(0), JOB, B)
 
 
 def test_task_that_came_before_the_answer_keeps_its_slot(table: TaskSlotTable) -> None:
@@ -179,7 +179,7 @@ def test_task_that_came_before_the_answer_keeps_its_slot(table: TaskSlotTable) -
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
     offering = table.offer_slots(JOB)
     assert offering is not None
-    table.add_task(attempt(0), A)
+    table.add_task(attempt(0), JOB, A)
     actions = table.offer_answered(offering, (), 1.0)
     assert [a.allocation_id for a in only(actions, CleanSlot)] == [B]
     assert table.tasks_of(A) == (attempt(0),)
@@ -212,13 +212,30 @@ def test_offers_of_one_job_do_not_outdate_those_of_another(table: TaskSlotTable)
 def test_task_needs_a_slot_and_runs_once(table: TaskSlotTable) -> None:
     """TM-10."""
     with pytest.raises(SlotAllocationError, match="is not there"):
-        table.add_task(attempt(0), A)
+        table.add_task(attempt(0), JOB, A)
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
-    table.add_task(attempt(0), A)
+    table.add_task(attempt(0), JOB, A)
     with pytest.raises(SlotAllocationError, match="is in te already"):
-        table.add_task(attempt(0), A)
+        table.add_task(attempt(0), JOB, A)
     assert table.remove_task(attempt(0)) == []
     assert table.remove_task(attempt(0)) == []
+
+
+def test_task_does_not_run_in_the_slot_of_another_job(table: TaskSlotTable) -> None:
+    """It ran there, and ended when the other job gave its slot back."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    with pytest.raises(SlotAllocationError, match=rf"is that of job {JOB}"):
+        table.add_task(attempt(0), OTHER_JOB, A)
+    assert table.tasks_of(A) == ()
+    assert table.next_deadline() == 10.0, "it does not make the slot active either"
+    table.add_task(attempt(0), JOB, A)
+
+
+def test_slot_of_another_job_is_none_of_those_that_a_job_master_has(table: TaskSlotTable) -> None:
+    """TM-16."""
+    table.allocate_slot(0, OTHER_JOB, A, SMALL, 0.0)
+    table.mark_slot_active(A)
+    assert table.compare_with_job_master(JOB, (A,)) == SlotDifference((A,), ())
 
 
 def test_views_of_table_and_job_master_are_compared(table: TaskSlotTable) -> None:
@@ -252,7 +269,7 @@ def test_closed_table_is_empty_when_all_tasks_have_ended_and_takes_no_more(
 ) -> None:
     """TM-18, TM-21."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
-    table.add_task(attempt(0), A)
+    table.add_task(attempt(0), JOB, A)
     assert table.close("it stops") == [EndTask(attempt(0), "it stops")]
     assert not table.is_empty
     with pytest.raises(SlotAllocationError, match="it is shutting down"):

@@ -173,17 +173,18 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
 
     # tasks
 
-    @rule(allocation_id=ALLOCATIONS)
-    def submit(self, allocation_id: AllocationID) -> None:
+    @rule(allocation_id=ALLOCATIONS, job_id=JOBS)
+    def submit(self, allocation_id: AllocationID, job_id: JobID) -> None:
         attempt = ExecutionAttemptID(ExecutionVertexID(VERTEX, 0), self.next_task)
         slot = self.slots.get(allocation_id)
         try:
-            self.table.add_task(attempt, allocation_id)
+            self.table.add_task(attempt, job_id, allocation_id)
         except SlotAllocationError:
-            assert slot is None or slot.is_freed
+            assert slot is None or slot.is_freed or slot.job_id != job_id
             return
         assert slot is not None
         assert not slot.is_freed
+        assert slot.job_id == job_id
         self.next_task += 1
         slot.tasks.add(attempt)
         slot.deadline = None
