@@ -296,18 +296,18 @@ async def test_an_id_can_be_used_again_when_its_job_is_forgotten_and_all_of_it_g
 async def test_deaths_of_job_masters_count_for_a_while_only(cluster: ChaosCluster) -> None:
     """Each was counted for the job's whole life, and the sixth ended a stream after months."""
 
-    async def dies(number: int) -> None:
+    async def dies(death: int) -> None:
         cluster.crash("JobMaster")
         await eventually(lambda: not cluster.processes("JobMaster"), 10, "its end")
         await until_executing(cluster, job_id)
         details = await cluster.details(job_id)
-        assert details.restarts == number
-        assert len(details.exceptions) == min(number, 16)
+        assert details.restarts == death
+        assert len(details.exceptions) == min(death, 16)
 
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
-    for number in range(1, 19):
-        await dies(number)
+    for death in range(1, 19):
+        await dies(death)
         await asyncio.sleep(61)  # any three deaths take longer than the interval
 
     await dies(19)

@@ -322,7 +322,7 @@ def test_reserve_is_kept_when_the_idle_workers_beside_it_are_released() -> None:
 
 def test_worker_that_has_become_the_reserve_while_it_was_asked_stays() -> None:
     """A job has taken the slots of the others meanwhile."""
-    manager, asked = three_idle_workers_and_one_in_use()
+    manager, _ = three_idle_workers_and_one_in_use()
     taken = only(manager.set_requirements(requirements((SMALL, 9)), 33.0), RequestSlot)
     assert {request.slot_id.resource_id for request in taken} == {
         ResourceID("te2"),
