@@ -50,6 +50,7 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.reports.job_info import (
@@ -60,7 +61,6 @@ from flinkray.scheduler.reports.job_info import (
     JobProgress,
     JobResult,
 )
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 
