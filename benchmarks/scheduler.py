@@ -23,6 +23,7 @@ from _machine import facts
 
 from flinkray.core.ids import (
     AllocationID,
+    ExecutionGraphID,
     IntermediateDataSetID,
     JobID,
     JobVertexID,
@@ -151,7 +152,7 @@ class Run:
         return self.result
 
     def build(self, job_graph: JobGraph) -> None:
-        self.graph = ExecutionGraph(job_graph, 0.0)
+        self.graph = ExecutionGraph(job_graph, ExecutionGraphID.generate(), 0.0)
 
     def restart(self, graph: ExecutionGraph, name: str) -> None:
         for subtask in graph.subtasks:
@@ -166,6 +167,7 @@ class Run:
         self.scheduler = JobScheduler(
             job_graph,
             "JobMaster/jobmaster",
+            new_graph_id=ExecutionGraphID.generate,
             default_restart_strategy=FixedDelayRestart(0),
             epoch_offset=0.0,
             now=0.0,

@@ -14,6 +14,7 @@ from flinkray.core.ids import (
     JobID,
     ResourceID,
     ResourceManagerId,
+    ResultPartitionID,
 )
 from flinkray.rpc.gateway import (
     ask_timeout,
@@ -32,13 +33,8 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import (
-    ResultPartitionID,
-    TaskExecutionState,
-)
-from flinkray.scheduler.slots.slot_requests import (
-    SlotEvent,
-)
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.slots.slot_requests import SlotEvent
 from flinkray.spark.gateway import SparkStageListenerGateway
 
 
@@ -85,6 +81,9 @@ class JobMasterGateway(SparkStageListenerGateway):
     ) -> InputSplit | None:
         """The *number*-th input of a task, counted from 0, near *host* if there is one; None: there
         is no more.  Who asks again for the last one is answered the same.
+
+        Raises:
+            AttemptDisposedError: it is not (any more) the current attempt of its subtask.
         """
 
     @abstractmethod
@@ -96,7 +95,11 @@ class JobMasterGateway(SparkStageListenerGateway):
         """Add a pickled value to the aggregate of that name, and return its pickled result.
 
         *function* makes the AggregateFunction.  *number* counts the task's updates: one that is
-        asked for again is made once.  Raises what the user's function raises.
+        asked for again is made once.
+
+        Raises:
+            AttemptDisposedError: it is not (any more) the current attempt of its subtask.
+            what the user's function raises.
         """
 
     @abstractmethod

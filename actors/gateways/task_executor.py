@@ -19,6 +19,7 @@ from flinkray.core.ids import (
     JobMasterId,
     ResourceID,
     ResourceManagerId,
+    ResultPartitionID,
 )
 from flinkray.rpc.gateway import (
     ask_timeout,
@@ -26,11 +27,7 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
-from flinkray.scheduler.shared.tasks import (
-    ResultPartitionID,
-    TaskDeploymentDescriptor,
-    TaskDeployments,
-)
+from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor, TaskDeployments
 
 
 class TaskExecutorGateway(TaskProcessListenerGateway):

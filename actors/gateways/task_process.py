@@ -11,13 +11,14 @@ from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
     JobMasterId,
+    ResultPartitionID,
 )
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskDeployments, TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.streaming.network.sockets import DataAddress
 
 TASK_PROCESS_ENDPOINT = "taskprocess"

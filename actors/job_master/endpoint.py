@@ -36,11 +36,13 @@ from flinkray.core.errors import JobStateError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    ExecutionGraphID,
     JobID,
     JobMasterId,
     JobVertexID,
     ResourceID,
     ResourceManagerId,
+    ResultPartitionID,
     random_bytes,
 )
 from flinkray.rpc import (
@@ -68,10 +70,8 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskExecutionState
-from flinkray.scheduler.slots.slot_requests import (
-    SlotEvent,
-)
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.slots.slot_requests import SlotEvent
 from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._scheduler = new_job_scheduler(
             arguments.job_graph,
             self.address,
+            new_graph_id=ExecutionGraphID.generate,
             default_restart_strategy=default_restart_strategy(configuration),
             epoch_offset=self.clock.time() - self.clock.monotonic(),
             now=self.clock.monotonic(),
@@ -326,6 +327,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def update_global_aggregate(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
     ) -> bytes:
+        self._scheduler.check_current(attempt_id)
         return await self._aggregates.update(attempt_id, number, name, value, function)
 
     async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:

@@ -139,7 +139,10 @@ class TaskDeployer:
                 )
 
     def _attempts(self, deployments: TaskDeployments) -> list[ExecutionAttemptID]:
-        return [attempt_of(self._vertices[task.vertex], task) for task in deployments.tasks]
+        return [
+            attempt_of(deployments.graph_id, self._vertices[task.vertex], task)
+            for task in deployments.tasks
+        ]
 
     def _tell_to_cancel(self, resource_id: ResourceID, attempts: list[ExecutionAttemptID]) -> None:
         async def cancel() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import ExecutionGraphID, JobID
 from flinkray.scheduler.shared.tasks import (
     JobInformation,
     PartitionLocations,
@@ -17,42 +17,52 @@ from flinkray.scheduler.shared.tasks import (
 
 
 class DeployedParts:
-    """By job and key; what was sent last counts."""
+    """By execution graph and key; what was sent last counts.  Of each job those of one graph: with
+    the next one, nothing of the graph before is deployed any more."""
 
     def __init__(self) -> None:
-        self._parts: dict[JobID, dict[int, SharedPart]] = {}
+        self._graphs: dict[JobID, ExecutionGraphID] = {}
+        self._parts: dict[ExecutionGraphID, dict[int, SharedPart]] = {}
 
     def add(self, deployments: TaskDeployments) -> None:
         """Keep the parts that came with a message."""
-        known = self._parts.setdefault(deployments.job_id, {})
+        job_id, graph_id = deployments.job_id, deployments.graph_id
+        if self._graphs.get(job_id) != graph_id:
+            self.forget(job_id)
+            self._graphs[job_id] = graph_id
+        known = self._parts.setdefault(graph_id, {})
         for part in deployments.parts:
             known[part.key] = part
 
     def forget(self, job_id: JobID) -> None:
         """The job has nothing here any more."""
-        self._parts.pop(job_id, None)
+        graph_id = self._graphs.pop(job_id, None)
+        if graph_id is not None:
+            del self._parts[graph_id]
 
     def job(self, deployments: TaskDeployments) -> JobInformation:
         """Raises TaskError when it was never sent; so do the others."""
-        content = self.part(deployments.job_id, deployments.job).content
+        content = self.part(deployments.graph_id, deployments.job).content
         assert isinstance(content, JobInformation)
         return content
 
-    def vertex(self, job_id: JobID, task: TaskDeployment) -> VertexInformation:
-        content = self.part(job_id, task.vertex).content
+    def vertex(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> VertexInformation:
+        content = self.part(graph_id, task.vertex).content
         assert isinstance(content, VertexInformation)
         return content
 
-    def inputs(self, job_id: JobID, task: TaskDeployment) -> tuple[PartitionLocations, ...]:
-        contents = [self.part(job_id, key).content for key in task.inputs]
+    def inputs(
+        self, graph_id: ExecutionGraphID, task: TaskDeployment
+    ) -> tuple[PartitionLocations, ...]:
+        contents = [self.part(graph_id, key).content for key in task.inputs]
         return tuple(c for c in contents if isinstance(c, PartitionLocations))
 
-    def part(self, job_id: JobID, key: int) -> SharedPart:
-        part = self._parts.get(job_id, {}).get(key)
+    def part(self, graph_id: ExecutionGraphID, key: int) -> SharedPart:
+        part = self._parts.get(graph_id, {}).get(key)
         if part is None:
             raise TaskError(
-                f"part {key} of job {job_id} is not here: the message that it was in was lost; "
-                "the job's next attempt sends it again"
+                f"part {key} of execution graph {graph_id} is not here: the message that it was in "
+                "was lost; the job's next attempt sends it again"
             )
         return part
 
@@ -61,11 +71,16 @@ class SentParts:
     """Which parts somebody has been sent, so that each goes there once."""
 
     def __init__(self) -> None:
-        self._versions: dict[JobID, dict[int, int]] = {}
+        self._versions: dict[JobID, tuple[ExecutionGraphID, dict[int, int]]] = {}
 
-    def take_new(self, job_id: JobID, parts: Iterable[SharedPart]) -> tuple[SharedPart, ...]:
+    def take_new(
+        self, job_id: JobID, graph_id: ExecutionGraphID, parts: Iterable[SharedPart]
+    ) -> tuple[SharedPart, ...]:
         """Those that were not sent in that version; from now on they were."""
-        versions = self._versions.setdefault(job_id, {})
+        known, versions = self._versions.get(job_id, (graph_id, {}))
+        if known != graph_id:
+            versions = {}
+        self._versions[job_id] = graph_id, versions
         new = {p.key: p for p in parts if versions.get(p.key) != p.version}
         versions.update((p.key, p.version) for p in new.values())
         return tuple(new.values())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flinkray.actors.gateways.task_process import JobPartition
-from flinkray.core.ids import JobID
+from flinkray.core.ids import ExecutionGraphID, JobID, ResultPartitionID
 from flinkray.scheduler.graph.distribution import number_of_subpartitions
-from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskDeployment, VertexInformation
+from flinkray.scheduler.shared.tasks import TaskDeployment, VertexInformation
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,15 @@ class ProducedPartition:
 
 
 def produced_partitions(
-    job_id: JobID, vertex: VertexInformation, task: TaskDeployment
+    job_id: JobID, graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> tuple[ProducedPartition, ...]:
     """In the order of the vertex's results."""
     subtask = task.subtask_index
     return tuple(
         ProducedPartition(
             JobPartition(
-                job_id, ResultPartitionID(result.data_set_id, subtask, task.attempt_number)
+                job_id,
+                ResultPartitionID(graph_id, result.data_set_id, subtask, task.attempt_number),
             ),
             max(
                 (

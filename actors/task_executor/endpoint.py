@@ -41,6 +41,7 @@ from flinkray.core.ids import (
     JobMasterId,
     ResourceID,
     ResourceManagerId,
+    ResultPartitionID,
     SlotID,
 )
 from flinkray.rpc import (
@@ -53,7 +54,6 @@ from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
-    ResultPartitionID,
     TaskDeploymentDescriptor,
     TaskDeployments,
     TaskExecutionState,

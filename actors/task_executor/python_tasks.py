@@ -12,7 +12,7 @@ from flinkray.actors.shared.produced import ProducedPartition, produced_partitio
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, ExecutionGraphID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
@@ -68,12 +68,12 @@ class PythonTasks:
         self._parts.add(deployments)
 
     def attempt_of(
-        self, job_id: JobID, task: TaskDeployment
+        self, graph_id: ExecutionGraphID, task: TaskDeployment
     ) -> tuple[ExecutionAttemptID, VertexInformation]:
         """Raises TaskError when something that the task refers to is not here."""
-        vertex = self._parts.vertex(job_id, task)
-        self._parts.inputs(job_id, task)
-        return attempt_of(vertex, task), vertex
+        vertex = self._parts.vertex(graph_id, task)
+        self._parts.inputs(graph_id, task)
+        return attempt_of(graph_id, vertex, task), vertex
 
     def start(
         self,
@@ -87,13 +87,16 @@ class PythonTasks:
         for task, slot_index in tasks:
             place = self.processes.place_of(slot_index)
             by_place.setdefault(place.number, (place, []))[1].append(task)
-            self._add(deployments.job_id, task, place)
+            self._add(deployments, task, place)
         for place, of_place in by_place.values():
             self._send(place, deployments, tuple(of_place), job_master_id, blob_server)
 
-    def _add(self, job_id: JobID, task: TaskDeployment, place: TaskProcessPlace) -> None:
-        attempt_id, vertex = self.attempt_of(job_id, task)
-        produced = produced_partitions(job_id, vertex, task)
+    def _add(
+        self, deployments: TaskDeployments, task: TaskDeployment, place: TaskProcessPlace
+    ) -> None:
+        job_id, graph_id = deployments.job_id, deployments.graph_id
+        attempt_id, vertex = self.attempt_of(graph_id, task)
+        produced = produced_partitions(job_id, graph_id, vertex, task)
         self._tasks[attempt_id] = _Task(job_id, attempt_id, place, produced)
         self._places[task.allocation_id] = place
         self.results.begun(produced, place)
@@ -106,15 +109,15 @@ class PythonTasks:
         job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
-        job_id = deployments.job_id
+        job_id, graph_id = deployments.job_id, deployments.graph_id
         keys = {deployments.job}
         for task in tasks:
             keys.update((task.vertex, *task.inputs))
-        parts = tuple(self._parts.part(job_id, key) for key in sorted(keys))
-        attempts = [self.attempt_of(job_id, task)[0] for task in tasks]
+        parts = tuple(self._parts.part(graph_id, key) for key in sorted(keys))
+        attempts = [self.attempt_of(graph_id, task)[0] for task in tasks]
         self.processes.run_tasks(
             place,
-            TaskDeployments(job_id, deployments.job, parts, tasks),
+            TaskDeployments(job_id, graph_id, deployments.job, parts, tasks),
             job_master_id,
             blob_server,
             lambda cause: self._failed(attempts, cause),
@@ -135,10 +138,9 @@ class PythonTasks:
             )
 
     def _end_by_force(self, tasks: list[_Task]) -> None:
-        """Those of these that still run do not react to being cancelled.  Another task may have
-        the attempt's id by now: a later JobMaster counts attempts anew."""
+        """Those of these that still run do not react to being cancelled."""
         for task in tasks:
-            if self._tasks.get(task.attempt_id) is task:
+            if task.attempt_id in self._tasks:
                 self.processes.kill(
                     task.place,
                     f"{task.place} was killed: its task {task.attempt_id} did not end within "
@@ -160,17 +162,14 @@ class PythonTasks:
         """The attempts of a job that run."""
         return tuple(t.attempt_id for t in self._tasks.values() if t.job_id == job_id)
 
-    async def io_metrics(
-        self, job_id: JobID, attempts: Iterable[ExecutionAttemptID]
-    ) -> tuple[TaskIOMetrics, ...]:
-        """What these stream tasks of a job have read and written, as far as their processes answer:
+    async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
+        """What the stream tasks of a job have read and written, as far as their processes answer:
         one message for each."""
-        wanted = dict.fromkeys(attempts)
-        tasks = (self._tasks.get(attempt_id) for attempt_id in wanted)
-        places = {task.place.number: task.place for task in tasks if task is not None}
+        tasks = (task for task in self._tasks.values() if task.job_id == job_id)
+        places = {task.place.number: task.place for task in tasks}
         ask = self.processes.io_metrics_at
         answers = await asyncio.gather(*(ask(place, job_id) for place in places.values()))
-        return tuple(one for answer in answers for one in answer if one.attempt_id in wanted)
+        return tuple(one for answer in answers for one in answer)
 
     # --- what becomes of them ---------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import RefusedTask
@@ -21,12 +20,17 @@ from flinkray.core.errors import (
     RpcTimeoutError,
     SlotAllocationError,
 )
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    JobID,
+    JobMasterId,
+    ResultPartitionID,
+)
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import (
-    ResultPartitionID,
     TaskDeployment,
     TaskDeploymentDescriptor,
     TaskDeployments,
@@ -63,9 +67,7 @@ class TaskExecution:
         self._python = python
         self._leaders = leaders
         self._carry_out = carry_out
-        self._reports: dict[JobID, dict[JobMasterId, Batches[TaskExecutionState]]] = {}
-        self._deployed_by: dict[ExecutionAttemptID, JobMasterId] = {}
-        """Of the tasks that have not ended.  Each JobMaster of a job counts its attempts from 0."""
+        self._reports: dict[JobID, Batches[TaskExecutionState]] = {}
 
     # --- orders of a JobMaster --------------------------------------------------------------------
 
@@ -77,10 +79,7 @@ class TaskExecution:
         """
         self._refuse_past_leader(descriptor.job_id, job_master_id)
         self._spark.check(descriptor)
-        if self._is_of_past_leader(descriptor.attempt_id, job_master_id):
-            raise TaskError(_still_ending(descriptor.attempt_id))
         self._table.add_task(descriptor.attempt_id, descriptor.job_id, descriptor.allocation_id)
-        self._deployed_by[descriptor.attempt_id] = job_master_id
         self._carry_out([])
         self._spark.start(descriptor, job_master_id)
 
@@ -98,18 +97,14 @@ class TaskExecution:
         refused = []
         accepted: list[tuple[TaskDeployment, int]] = []
         for task in deployments.tasks:
-            attempt_id, vertex = self._python.attempt_of(job_id, task)
+            attempt_id, vertex = self._python.attempt_of(deployments.graph_id, task)
             if vertex.invokable.kind not in TASK_PROCESS_KINDS:
                 kind = vertex.invokable.kind
                 cause = f"it is of kind {kind!r}, which task processes do not run"
                 refused.append(RefusedTask(attempt_id, cause))
                 continue
-            if self._is_of_past_leader(attempt_id, job_master_id):
-                refused.append(RefusedTask(attempt_id, _still_ending(attempt_id)))
-                continue
             try:
                 self._table.add_task(attempt_id, job_id, task.allocation_id)
-                self._deployed_by[attempt_id] = job_master_id
             except SlotAllocationError as error:
                 refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))
                 continue
@@ -117,10 +112,6 @@ class TaskExecution:
         self._carry_out([])
         self._python.start(deployments, accepted, job_master_id, blob_server)
         return tuple(refused)
-
-    def _is_of_past_leader(self, attempt_id: ExecutionAttemptID, present: JobMasterId) -> bool:
-        """Whether a task of that name runs, or ends, that a past JobMaster has deployed."""
-        return self._deployed_by.get(attempt_id) not in (None, present)
 
     def cancel(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
         """Cancel the task of a Spark stage, if it runs here (EX-04)."""
@@ -156,18 +147,16 @@ class TaskExecution:
     async def io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:
-        """Of the stream tasks that this JobMaster has deployed.
+        """Of the job's stream tasks here.
 
         Raises:
             TaskError: it does not lead the job here.
         """
         self._refuse_past_leader(job_id, job_master_id)
-        deployed_by = self._deployed_by
-        attempts = [a for a in self._python.of_job(job_id) if deployed_by.get(a) == job_master_id]
-        return await self._python.io_metrics(job_id, attempts)
+        return await self._python.io_metrics(job_id)
 
     def master_of(self, attempt_id: ExecutionAttemptID) -> JobMasterGateway:
-        """The JobMaster that has deployed a Python task.
+        """The JobMaster of a Python task's job.
 
         Raises:
             TaskError: the task does not run here, or its JobMaster is lost.
@@ -176,7 +165,6 @@ class TaskExecution:
         master = None if job_id is None else self._leaders().job_master(job_id)
         if job_id is None or master is None:
             raise TaskError(f"task {attempt_id} has no JobMaster at present")
-        self._refuse_past_leader(job_id, self._deployed_by[attempt_id])
         return master
 
     def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId) -> None:
@@ -204,27 +192,22 @@ class TaskExecution:
         return self._spark.of_job(job_id) + self._python.of_job(job_id)
 
     def states_changed(self, states: list[TaskExecutionState]) -> None:
-        """Tell the JobMasters that deployed them, and the slot table of those that have ended."""
-        by_leader: dict[tuple[JobID, JobMasterId], list[TaskExecutionState]] = {}
+        """Tell the JobMasters, and the slot table of those that have ended."""
+        by_job: dict[JobID, list[TaskExecutionState]] = {}
         actions: list[SlotTableAction] = []
         for state in states:
-            leader = self._deployed_by.get(state.attempt_id)
-            if leader is None:
-                continue
-            by_leader.setdefault((state.job_id, leader), []).append(state)
+            by_job.setdefault(state.job_id, []).append(state)
             if state.state.is_terminal:
-                del self._deployed_by[state.attempt_id]
                 log.info(
                     "task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or ""
                 )
                 actions += self._table.remove_task(state.attempt_id)
-        for (job_id, leader), of_leader in by_leader.items():
-            of_job = self._reports.setdefault(job_id, {})
-            reports = of_job.get(leader)
+        for job_id, of_job in by_job.items():
+            reports = self._reports.get(job_id)
             if reports is None:
-                report = partial(self._report, leader)
-                reports = of_job[leader] = Batches(self._endpoint, report, MOST_STATES)
-            reports.add(of_leader)
+                reports = Batches(self._endpoint, self._report, MOST_STATES)
+                self._reports[job_id] = reports
+            reports.add(of_job)
         self._carry_out(actions)
 
     def forget_job(self, job_id: JobID) -> None:
@@ -232,15 +215,11 @@ class TaskExecution:
         self._reports.pop(job_id, None)
         self._python.forget_job(job_id)
 
-    async def _report(
-        self, job_master_id: JobMasterId, states: tuple[TaskExecutionState, ...]
-    ) -> None:
-        """Tell the JobMaster; one that is lost has given the tasks up, and its successor has others
-        of the same names."""
+    async def _report(self, states: tuple[TaskExecutionState, ...]) -> None:
+        """Tell the JobMaster; one that is lost has given the tasks up, and its successor knows them
+        by the graph in their ids, if at all."""
         job_id = states[0].job_id
         while (master := self._leaders().job_master(job_id)) is not None:
-            if not self._leaders().is_led_by(job_id, job_master_id):
-                return
             if await self._has_told(master, states):
                 return
 
@@ -260,7 +239,3 @@ class TaskExecution:
                 if not state.state.is_terminal:  # nobody knows of it: it must not go on (TM-27)
                     self._python.fail(state.attempt_id, f"its state cannot be reported: {error}")
         return True
-
-
-def _still_ending(attempt_id: ExecutionAttemptID) -> str:
-    return f"task {attempt_id} of a past JobMaster has not ended here yet"

@@ -116,7 +116,7 @@ class TaskProcesses:
     ) -> None:
         """Send tasks, with those of the parts that the process has not been sent."""
         job_id = deployments.job_id
-        new = place.sent_parts.take_new(job_id, deployments.parts)
+        new = place.sent_parts.take_new(job_id, deployments.graph_id, deployments.parts)
         message = replace(deployments, parts=new)
 
         async def run(process: TaskProcessGateway) -> None:

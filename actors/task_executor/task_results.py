@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from flinkray.actors.gateways.task_process import ChannelPlaces, JobPartition, PartitionPlaces
 from flinkray.actors.shared.produced import ProducedPartition
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
-from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.scheduler.resources.cluster_partitions import (
     ClusterPartitionReport,
     TaskExecutorPartitions,
 )
-from flinkray.scheduler.shared.tasks import ResultPartitionID
 from flinkray.streaming.network.sockets import DataAddress
 
 
@@ -29,10 +28,9 @@ class TaskResults:
         """A task is going to produce these there, anew if the job had a JobMaster before that died
         when its results were the cluster's already."""
         partitions = [one.partition_id for one in produced]
-        of_cluster = [one for one in partitions if self._kept.is_promoted(one.partition)]
-        for partition in of_cluster:
-            self._kept.lost(partition.job_id, partition.partition)
-        self._delete(of_cluster)
+        superseded = set(self._kept.superseded_by(one.partition for one in partitions))
+        if superseded:
+            self._delete([one for one in self._places if one.partition in superseded])
         for partition in partitions:
             self._places[partition] = place
 

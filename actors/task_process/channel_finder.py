@@ -11,9 +11,9 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessListenerGateway,
 )
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcService
-from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID
+from flinkray.scheduler.shared.tasks import PartitionLocations
 from flinkray.streaming.network import DataAddress
 
 _Question = tuple[JobID, IntermediateDataSetID, str]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flinkray.actors.task_process.context import Cancellation
-from flinkray.core.ids import JobMasterId
+from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, JobMasterId
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.tasks import (
     JobInformation,
@@ -14,6 +14,7 @@ from flinkray.scheduler.shared.tasks import (
     TaskDeployment,
     TaskExecutionState,
     VertexInformation,
+    attempt_of,
 )
 
 
@@ -22,12 +23,17 @@ class Deployed:
     """One attempt, with the parts that it has in common with others."""
 
     job: JobInformation
+    graph_id: ExecutionGraphID
     vertex: VertexInformation
     task: TaskDeployment
     inputs: tuple[PartitionLocations, ...]
     job_master_id: JobMasterId
     blob_server: str | None
     """From where code comes that is not in the deployment."""
+
+    @property
+    def attempt_id(self) -> ExecutionAttemptID:
+        return attempt_of(self.graph_id, self.vertex, self.task)
 
     @property
     def name(self) -> str:

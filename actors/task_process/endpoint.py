@@ -33,7 +33,7 @@ from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMaster
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
-from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState, attempt_of
+from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.streaming.network import DataAddress
 
 log = logging.getLogger(__name__)
@@ -115,9 +115,11 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._parts.add(deployments)
         job = self._parts.job(deployments)
         for task in deployments.tasks:
-            vertex = self._parts.vertex(job.job_id, task)
-            inputs = self._parts.inputs(job.job_id, task)
-            deployed = Deployed(job, vertex, task, inputs, job_master_id, blob_server)
+            vertex = self._parts.vertex(deployments.graph_id, task)
+            inputs = self._parts.inputs(deployments.graph_id, task)
+            deployed = Deployed(
+                job, deployments.graph_id, vertex, task, inputs, job_master_id, blob_server
+            )
             if vertex.invokable.kind == STREAM:
                 self._start(deployed, self._streams.prepare(deployed))
             else:
@@ -125,7 +127,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
 
     def _start(self, deployed: Deployed, resources: TaskResources) -> None:
         job_id = deployed.job.job_id
-        attempt_id = attempt_of(deployed.vertex, deployed.task)
+        attempt_id = deployed.attempt_id
         origin = CodeOrigin(job_id, deployed.vertex.invokable.code, deployed.blob_server)
 
         def report(state: TaskExecutionState) -> None:

@@ -16,7 +16,7 @@ from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartition, ResultPartitions
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import TaskExecutionState, attempt_of
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 
 class FunctionTasks:
@@ -34,7 +34,9 @@ class FunctionTasks:
 
     def prepare(self, deployed: Deployed) -> FunctionTaskResources:
         """What a task needs; its results can be read from now on."""
-        produced = produced_partitions(deployed.job.job_id, deployed.vertex, deployed.task)
+        produced = produced_partitions(
+            deployed.job.job_id, deployed.graph_id, deployed.vertex, deployed.task
+        )
         partitions = [
             (one, ResultPartition(one.subpartitions, is_pipelined=one.is_pipelined))
             for one in produced
@@ -60,12 +62,11 @@ class FunctionTaskResources:
     async def open(self, cancellation: Cancellation) -> TaskContext:
         deployed = self._deployed
         job, vertex, task = deployed.job, deployed.vertex, deployed.task
-        attempt_id = attempt_of(vertex, task)
         return TaskContext(
             job.job_id,
             job.job_name,
             vertex.name,
-            attempt_id,
+            deployed.attempt_id,
             vertex.parallelism,
             vertex.max_parallelism,
             tuple(
@@ -82,7 +83,7 @@ class FunctionTaskResources:
             tuple(OutputPartition(partition) for _, partition in self._partitions),
             task.restored_state,
             cancellation,
-            JobServices(attempt_id, self._tasks.task_executor),
+            JobServices(deployed.attempt_id, self._tasks.task_executor),
         )
 
     async def finish(self) -> None:

@@ -15,11 +15,11 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessListenerGateway,
 )
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcService
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID
+from flinkray.scheduler.shared.tasks import PartitionLocations
 
 MAX_BYTES = 2**20
 """Asked for at once."""

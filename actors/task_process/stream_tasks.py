@@ -30,12 +30,12 @@ from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.network import (
     ChannelSource,
@@ -115,7 +115,9 @@ class StreamTasks:
 
     def _create(self, deployed: Deployed) -> list[tuple[ProducedPartition, ResultPartition]]:
         vertex, network = deployed.vertex, self.network()
-        produced = produced_partitions(deployed.job.job_id, vertex, deployed.task)
+        produced = produced_partitions(
+            deployed.job.job_id, deployed.graph_id, vertex, deployed.task
+        )
         timeouts = vertex.invokable.configuration.get(BUFFER_TIMEOUTS, "").split()
         return [
             (
@@ -193,6 +195,7 @@ class StreamTasks:
             JobPartition(
                 deployed.job.job_id,
                 ResultPartitionID(
+                    deployed.graph_id,
                     IntermediateDataSetID.from_hex(vertex_id.hex()),
                     deployed.task.subtask_index,
                     attempt,

@@ -14,6 +14,7 @@ from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    ExecutionGraphID,
     ExecutionVertexID,
     JobID,
     JobVertexID,
@@ -63,7 +64,7 @@ def _bytes(size: int) -> bytes:
 
 
 _ID = bytes(range(16))
-_ATTEMPT = ExecutionAttemptID(ExecutionVertexID(JobVertexID(_ID), 3), 1)
+_ATTEMPT = ExecutionAttemptID(ExecutionGraphID(_ID), ExecutionVertexID(JobVertexID(_ID), 3), 1)
 
 ALONE: dict[str, Any] = {
     "None": None,

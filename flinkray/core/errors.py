@@ -206,10 +206,21 @@ class UnknownTaskExecutorError(FlinkRayError):
     """The TaskExecutor is not (or no longer) registered."""
 
 
+class AttemptDisposedError(FlinkRayError):
+    """An execution attempt is not (any more) the current one of its subtask, or has ended."""
+
+    def __init__(self, attempt: str) -> None:
+        super().__init__(attempt)
+        self.attempt = attempt
+
+    def __str__(self) -> str:
+        return f"task {self.attempt} is not run by this JobMaster (any more)"
+
+
 class PartitionProducerDisposedError(FlinkRayError):
     """A partition is of an attempt that has been replaced; the error names the current attempt."""
 
-    def __init__(self, partition: str, current_attempt: int) -> None:
+    def __init__(self, partition: str, current_attempt: str) -> None:
         super().__init__(partition, current_attempt)
         self.partition = partition
         self.current_attempt = current_attempt

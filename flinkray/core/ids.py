@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import total_ordering
 from typing import ClassVar, TypeVar
+
+from typing_extensions import Self
 
 from flinkray.core.message import message, register
 
@@ -122,6 +125,13 @@ class JobVertexID(AbstractID):
     __slots__ = ()
 
 
+class ExecutionGraphID(AbstractID):
+    """One execution graph of a job: each JobMaster makes its own, elastic jobs one per change of
+    their parallelism."""
+
+    __slots__ = ()
+
+
 class IntermediateDataSetID(AbstractID):
     """The result of a job vertex."""
 
@@ -230,12 +240,76 @@ class ExecutionVertexID:
         return f"{self.job_vertex_id.short()}_{self.subtask_index}"
 
 
-@message
-class ExecutionAttemptID:
-    """One attempt to execute a subtask; attempt numbers start at 0."""
+class CompositeID:
+    """Base of ids that are made of others and travel by the thousand: as one value of few bytes."""
 
+    __slots__ = ()
+
+    def to_bytes(self) -> bytes:
+        """The wire form."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The reverse; raises ValueError or struct.error for anything else."""
+        raise NotImplementedError
+
+
+_TWO_IDS_TWO_NUMBERS = struct.Struct("<16s16sII")
+
+
+@message
+class ExecutionAttemptID(CompositeID):
+    """One attempt to execute a subtask; attempt numbers start at 0.
+
+    Two JobMasters of a job number its attempts alike; the graph tells them apart.
+    """
+
+    graph_id: ExecutionGraphID
     vertex: ExecutionVertexID
     attempt_number: int
 
+    def to_bytes(self) -> bytes:
+        vertex = self.vertex
+        return _TWO_IDS_TWO_NUMBERS.pack(
+            self.graph_id.value,
+            vertex.job_vertex_id.value,
+            vertex.subtask_index,
+            self.attempt_number,
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        graph, vertex, subtask_index, attempt_number = _TWO_IDS_TWO_NUMBERS.unpack(data)
+        subtask = ExecutionVertexID(JobVertexID(vertex), subtask_index)
+        return cls(ExecutionGraphID(graph), subtask, attempt_number)
+
     def __str__(self) -> str:
-        return f"{self.vertex}_{self.attempt_number}"
+        return f"{self.graph_id.short()}_{self.vertex}_{self.attempt_number}"
+
+
+@message
+class ResultPartitionID(CompositeID):
+    """A partition as produced by one attempt of its producer."""
+
+    graph_id: ExecutionGraphID
+    data_set_id: IntermediateDataSetID
+    partition: int
+    attempt_number: int
+
+    def to_bytes(self) -> bytes:
+        return _TWO_IDS_TWO_NUMBERS.pack(
+            self.graph_id.value, self.data_set_id.value, self.partition, self.attempt_number
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        graph, data_set, partition, attempt_number = _TWO_IDS_TWO_NUMBERS.unpack(data)
+        graph_id = ExecutionGraphID(graph)
+        return cls(graph_id, IntermediateDataSetID(data_set), partition, attempt_number)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.data_set_id.short()}#{self.partition} of attempt {self.attempt_number} "
+            f"in {self.graph_id.short()}"
+        )

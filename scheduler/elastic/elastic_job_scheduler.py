@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from flinkray.core.ids import ExecutionGraphID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.elastic.parallelism import Parallelism, desired_slots, with_bounds
 from flinkray.scheduler.elastic.scaling import (
@@ -47,6 +48,7 @@ class ElasticJobScheduler(JobScheduler):
         job_graph: JobGraph,
         job_master_address: str,
         *,
+        new_graph_id: Callable[[], ExecutionGraphID],
         default_restart_strategy: RestartStrategy,
         epoch_offset: float,
         now: float,
@@ -59,6 +61,7 @@ class ElasticJobScheduler(JobScheduler):
         super().__init__(
             replace(job_graph, restart_all=True),
             job_master_address,
+            new_graph_id=new_graph_id,
             default_restart_strategy=default_restart_strategy,
             epoch_offset=epoch_offset,
             now=now,
@@ -168,7 +171,11 @@ class ElasticJobScheduler(JobScheduler):
         assert self._shared is not None
         attempts = [subtask.current.attempt_number for subtask in self._graph.subtasks]
         graph = ExecutionGraph(
-            self._job_graph, now, parallelism=parallelism, first_attempt=max(attempts) + 1
+            self._job_graph,
+            self._new_graph_id(),
+            now,
+            parallelism=parallelism,
+            first_attempt=max(attempts) + 1,
         )
         requests_made = self._shared.requests_made
         self._build(graph, self._execution.next_generation())
@@ -194,6 +201,7 @@ def new_job_scheduler(
     job_graph: JobGraph,
     job_master_address: str,
     *,
+    new_graph_id: Callable[[], ExecutionGraphID],
     default_restart_strategy: RestartStrategy,
     epoch_offset: float,
     now: float,
@@ -209,6 +217,7 @@ def new_job_scheduler(
     return kind(
         job_graph,
         job_master_address,
+        new_graph_id=new_graph_id,
         default_restart_strategy=default_restart_strategy,
         epoch_offset=epoch_offset,
         now=now,

@@ -97,7 +97,9 @@ class Execution:
 
     @property
     def attempt_id(self) -> ExecutionAttemptID:
-        return ExecutionAttemptID(self.vertex.vertex_id, self.attempt_number)
+        return ExecutionAttemptID(
+            self.vertex.job_vertex.graph_id, self.vertex.vertex_id, self.attempt_number
+        )
 
     @property
     def task_name(self) -> str:

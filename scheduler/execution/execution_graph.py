@@ -8,6 +8,7 @@ from itertools import pairwise
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import (
     ExecutionAttemptID,
+    ExecutionGraphID,
     ExecutionVertexID,
     IntermediateDataSetID,
     JobVertexID,
@@ -81,6 +82,7 @@ class ExecutionJobVertex:
         "_finished",
         "_unended",
         "first",
+        "graph_id",
         "index",
         "inputs",
         "max_parallelism",
@@ -91,8 +93,16 @@ class ExecutionJobVertex:
     )
 
     def __init__(
-        self, index: int, first: int, vertex: JobVertex, parallelism: int, attempt: int, now: float
+        self,
+        graph_id: ExecutionGraphID,
+        index: int,
+        first: int,
+        vertex: JobVertex,
+        parallelism: int,
+        attempt: int,
+        now: float,
     ) -> None:
+        self.graph_id = graph_id
         self.index = index
         """Among the job vertices, in topological order."""
         self.first = first
@@ -165,6 +175,7 @@ class ExecutionGraph:
     def __init__(
         self,
         job_graph: JobGraph,
+        graph_id: ExecutionGraphID,
         now: float,
         *,
         parallelism: Mapping[JobVertexID, int] | None = None,
@@ -173,6 +184,8 @@ class ExecutionGraph:
         """*parallelism*: of elastic vertices, in place of what they want.  *first_attempt*: number
         of the first attempts, when the job was executed before with another parallelism."""
         self.job_graph = job_graph
+        self.graph_id = graph_id
+        """In the ids of all its attempts and partitions: no other graph of the job has it."""
         self._parallelism = parallelism or {}
         self._first_attempt = first_attempt
         self.vertices: list[ExecutionJobVertex] = []
@@ -197,6 +210,7 @@ class ExecutionGraph:
                 raise self._refusal(f"vertex {vertex.name!r} is attached already")
             parallelism = self._parallelism.get(vertex.vertex_id, vertex.parallelism)
             job_vertex = ExecutionJobVertex(
+                self.graph_id,
                 len(self.vertices),
                 len(self.subtasks),
                 vertex,
@@ -262,6 +276,8 @@ class ExecutionGraph:
         return self._results.get(data_set_id)
 
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:
-        """The current attempt of that id."""
+        """The current attempt of that id; None for those of other graphs, too."""
+        if attempt_id.graph_id != self.graph_id:
+            return None
         vertex = self._by_id.get(attempt_id.vertex.job_vertex_id)
         return None if vertex is None else vertex.find(attempt_id)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flinkray.core.ids import ResourceID
+from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
 from flinkray.scheduler.execution.intermediate_result import IntermediateResult
 from flinkray.scheduler.execution.regions import PipelinedRegions, blocking_groups
 from flinkray.scheduler.shared.slots import WorkerLocation
-from flinkray.scheduler.shared.tasks import ResultPartitionID
 
 Tell = Callable[[WorkerLocation, ResultPartitionID], None]
 
@@ -114,7 +113,9 @@ class PartitionTracker:
         assert execution.slot is not None
         tell(
             execution.slot.location,
-            ResultPartitionID(result.data_set_id, partition, execution.attempt_number),
+            ResultPartitionID(
+                self._graph.graph_id, result.data_set_id, partition, execution.attempt_number
+            ),
         )
         if not any(r.is_there(partition) for r in _blocking_results(vertex)):
             self._untrack(vertex)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flinkray.core.ids import ExecutionAttemptID, ResourceID
+from flinkray.core.ids import ExecutionAttemptID, ResourceID, ResultPartitionID
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.execution.intermediate_result import PartitionGroup
@@ -21,7 +21,6 @@ from flinkray.scheduler.shared.tasks import (
     JobInformation,
     PartitionLocations,
     ResultInformation,
-    ResultPartitionID,
     SharedPart,
     TaskDeployment,
     TaskDeployments,
@@ -40,15 +39,13 @@ class Deployments:
     Keys of shared parts: 0 is the job's, then one per vertex, then one per group of partitions.
     """
 
-    def __init__(self, graph: ExecutionGraph, first_version: int = 0) -> None:
-        """*first_version*: above all versions of parts of an earlier graph of the job."""
+    def __init__(self, graph: ExecutionGraph) -> None:
         self._graph = graph
-        self._first_version = first_version
         job = graph.job_graph
         information = JobInformation(job.job_id, job.name, job.files)
-        self._job = SharedPart(_JOB_KEY, first_version, information)
+        self._job = SharedPart(_JOB_KEY, 0, information)
         self._vertices = [
-            SharedPart(1 + vertex.index, first_version, _vertex_information(vertex))
+            SharedPart(1 + vertex.index, 0, _vertex_information(vertex))
             for vertex in graph.vertices
         ]
         key = 1 + len(graph.vertices)
@@ -58,18 +55,12 @@ class Deployments:
             self._first_key.append(key)
             key += len(edge.groups)
         self._groups: dict[int, SharedPart] = {}
-        self._newest = first_version
         self._known: dict[ResourceID, tuple[WorkerLocation, dict[int, int]]] = {}
         """TaskExecutor -> keys and versions of the parts that it was sent."""
         self._deploy: dict[ResourceID, list[Execution]] = {}
         self._cancel: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
         self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
         self._promote: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
-
-    @property
-    def next_version(self) -> int:
-        """Above all versions so far."""
-        return self._newest + 1
 
     def deploy(self, execution: Execution) -> None:
         """The attempt has its slot."""
@@ -135,8 +126,10 @@ class Deployments:
                 )
             )
             execution.restored_state = None
-        job_id = self._graph.job_graph.job_id
-        return DeployTasks(location, TaskDeployments(job_id, _JOB_KEY, tuple(parts), tuple(tasks)))
+        job_id, graph_id = self._graph.job_graph.job_id, self._graph.graph_id
+        return DeployTasks(
+            location, TaskDeployments(job_id, graph_id, _JOB_KEY, tuple(parts), tuple(tasks))
+        )
 
     def _send(
         self, wanted: Iterable[SharedPart], known: dict[int, int], parts: list[SharedPart]
@@ -148,13 +141,11 @@ class Deployments:
 
     def _group(self, group: PartitionGroup, known: dict[int, int], parts: list[SharedPart]) -> int:
         key = self._first_key[group.edge.index] + group.index
-        version = self._first_version + group.version
-        if known.get(key) != version:
+        if known.get(key) != group.version:
             part = self._groups.get(key)
-            if part is None or part.version != version:
-                part = SharedPart(key, version, self._locations(group))
+            if part is None or part.version != group.version:
+                part = SharedPart(key, group.version, self._locations(group))
                 self._groups[key] = part
-                self._newest = max(self._newest, version)
             self._send((part,), known, parts)
         return key
 
@@ -173,6 +164,7 @@ class Deployments:
         data_set_id = group.edge.result.data_set_id
         assert data_set_id is not None
         return PartitionLocations(
+            self._graph.graph_id,
             data_set_id,
             group.partitions.start,
             tuple(locations),

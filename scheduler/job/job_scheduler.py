@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from flinkray.core.errors import PartitionProducerDisposedError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
+from flinkray.core.errors import AttemptDisposedError, PartitionProducerDisposedError
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    JobID,
+    JobVertexID,
+    ResourceID,
+    ResultPartitionID,
+)
+from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, RestartStrategy
@@ -24,7 +33,7 @@ from flinkray.scheduler.job.task_reports import TaskReports
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
 
@@ -41,6 +50,7 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
         job_graph: JobGraph,
         job_master_address: str,
         *,
+        new_graph_id: Callable[[], ExecutionGraphID],
         default_restart_strategy: RestartStrategy,
         epoch_offset: float,
         now: float,
@@ -48,7 +58,8 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
         random: Callable[[], float] = lambda: 0.5,
         state: StateRestorer | None = None,
     ) -> None:
-        """*epoch_offset*: ``clock.time() - clock.monotonic()``, for the timestamps that people see.
+        """*new_graph_id*: another one with each call, for the execution graphs of the job.
+        *epoch_offset*: ``clock.time() - clock.monotonic()``, for the timestamps that people see.
         *random*: numbers in [0, 1), for the jitter of restart delays.
 
         Raises:
@@ -59,6 +70,7 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
         self._job = JobRecord(job_graph, epoch_offset, now)
         self._job.enter(JobStatus.CREATED, now)
         self._job_graph = job_graph
+        self._new_graph_id = new_graph_id
         self._restart_strategy = new_restart_strategy(
             job_graph.restart_strategy or default_restart_strategy, random
         )
@@ -68,7 +80,7 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
         self._shortages: tuple[ResourceShortage, ...] = ()
         self._spark: SparkStages | None = None
         self._shared: SharedPlacement | None = None
-        self._build(ExecutionGraph(job_graph, now))
+        self._build(ExecutionGraph(job_graph, new_graph_id(), now))
         self._formats = MasterFormats(self._graph, self._outbox)
         if job_graph.needs_dedicated_workers:
             self._spark = SparkStages(self._execution, job_master_address, slot_request_timeout)
@@ -178,12 +190,27 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
     def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int, host: str = ""
     ) -> InputSplit | None:
-        """The *number*-th input of a task, from 0; None: there is no more, or not for that attempt.
-        What was given once for a number is given again (JM-12)."""
+        """The *number*-th input of a task, from 0; None: there is no more.  What was given once for
+        a number is given again (JM-12).
+
+        Raises:
+            AttemptDisposedError: as :meth:`check_current`.
+        """
+        return self._formats.next_split(self._current(attempt_id).vertex, number, host)
+
+    def check_current(self, attempt_id: ExecutionAttemptID) -> None:
+        """Nothing happens for what an earlier attempt asks, or one of another execution graph.
+
+        Raises:
+            AttemptDisposedError: it is not the current one of its subtask, or has ended.
+        """
+        self._current(attempt_id)
+
+    def _current(self, attempt_id: ExecutionAttemptID) -> Execution:
         execution = self._graph.find(attempt_id)
         if execution is None or execution.state.is_terminal:
-            return None
-        return self._formats.next_split(execution.vertex, number, host)
+            raise AttemptDisposedError(str(attempt_id))
+        return execution
 
     # slots
 
@@ -342,8 +369,11 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
         if result is None or not 0 <= partition.partition < result.producer.parallelism:
             raise ValueError(f"the job produces no partition {partition}")
         current = result.producer.subtasks[partition.partition].current
-        if current.attempt_number != partition.attempt_number:
-            raise PartitionProducerDisposedError(str(partition), current.attempt_number)
+        if (partition.graph_id, partition.attempt_number) != (
+            self._graph.graph_id,
+            current.attempt_number,
+        ):
+            raise PartitionProducerDisposedError(str(partition), str(current.attempt_id))
         return current.state
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResultPartitionID
 from flinkray.scheduler.graph.job_graph import MasterFormat
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirements, WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.scheduler.shared.tasks import (
-    ResultPartitionID,
-    TaskDeploymentDescriptor,
-    TaskDeployments,
-)
+from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor, TaskDeployments
 from flinkray.scheduler.slots.slot_requests import CancelSlotRequests, ReturnSlots, SlotRequests
 
 

@@ -26,11 +26,9 @@ class Outbox:
     def open(self, graph: ExecutionGraph) -> None:
         """From now on deployments are of this graph; what was collected of the one before goes
         first."""
-        version = 0
         if self._bulk is not None:
             self._actions += self._bulk.take()
-            version = self._bulk.next_version
-        self._bulk = Deployments(graph, version)
+        self._bulk = Deployments(graph)
 
     def add(self, action: JobSchedulerAction) -> None:
         self._actions.append(action)

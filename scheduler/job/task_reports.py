@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flinkray.core.ids import ExecutionAttemptID
+from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.placement import failure_of
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import ResultPartitionID, TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 
 class TaskReports:
@@ -43,6 +43,8 @@ class TaskReports:
 
     def _partition_missing(self, missing: ResultPartitionID) -> None:
         """A task could not read it: if that is how its producer left it, it is gone (FO-04)."""
+        if missing.graph_id != self._job.graph.graph_id:
+            return
         result = self._job.graph.result(missing.data_set_id)
         if result is None or result.is_pipelined:
             return

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID, ResultPartitionID
 from flinkray.core.message import message
-from flinkray.scheduler.shared.tasks import ResultPartitionID
 
 
 @message
@@ -160,6 +159,21 @@ class TaskExecutorPartitions:
     def is_promoted(self, partition: ResultPartitionID) -> bool:
         """Whether it is the cluster's."""
         return partition in self._of_cluster.get(partition.data_set_id, ())
+
+    def superseded_by(
+        self, partitions: Iterable[ResultPartitionID]
+    ) -> tuple[ResultPartitionID, ...]:
+        """Those of the cluster that are produced anew under these ids, by another graph of their
+        job: its JobMaster died after they were promoted.  They are released."""
+        released: list[ResultPartitionID] = []
+        for partition in partitions:
+            of_cluster = self._of_cluster.get(partition.data_set_id, {})
+            for old in [one for one in of_cluster if one.partition == partition.partition]:
+                released.append(old)
+                del of_cluster[old]
+            if not of_cluster:
+                self._of_cluster.pop(partition.data_set_id, None)
+        return tuple(released)
 
     def release(
         self, job_id: JobID, partitions: Iterable[ResultPartitionID]

@@ -9,10 +9,12 @@ from sys import byteorder
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    ExecutionGraphID,
     ExecutionVertexID,
     IntermediateDataSetID,
     JobID,
     JobVertexID,
+    ResultPartitionID,
 )
 from flinkray.core.message import message
 from flinkray.scheduler.graph.job_graph import (
@@ -40,18 +42,6 @@ class TaskDeploymentDescriptor:
     coordinator_attempt: int = 0
     """The attempt of the vertex's operator coordinator (of its Spark driver) that the execution
     belongs to; what earlier ones left on the node is ended before the task runs."""
-
-
-@message
-class ResultPartitionID:
-    """A partition as produced by one attempt of its producer."""
-
-    data_set_id: IntermediateDataSetID
-    partition: int
-    attempt_number: int
-
-    def __str__(self) -> str:
-        return f"{self.data_set_id.short()}#{self.partition} of attempt {self.attempt_number}"
 
 
 @message
@@ -134,6 +124,7 @@ class PartitionLocations:
     partitions they are copied as they are.
     """
 
+    graph_id: ExecutionGraphID
     data_set_id: IntermediateDataSetID
     first_partition: int
     task_executors: tuple[WorkerLocation, ...]
@@ -153,7 +144,7 @@ class PartitionLocations:
     def partition_id(self, partition: int) -> ResultPartitionID:
         """Of the partition with that index in its data set."""
         attempt = unpack_numbers(self.attempts)[partition - self.first_partition]
-        return ResultPartitionID(self.data_set_id, partition, attempt)
+        return ResultPartitionID(self.graph_id, self.data_set_id, partition, attempt)
 
     def partitions_at(self, location: WorkerLocation) -> Iterator[ResultPartitionID]:
         """Those whose producers are there, in their order."""
@@ -161,13 +152,15 @@ class PartitionLocations:
         numbers = zip(unpack_numbers(self.places), unpack_numbers(self.attempts), strict=True)
         for number, (where, attempt) in enumerate(numbers):
             if where == place:
-                yield ResultPartitionID(self.data_set_id, self.first_partition + number, attempt)
+                yield ResultPartitionID(
+                    self.graph_id, self.data_set_id, self.first_partition + number, attempt
+                )
 
 
 @message
 class SharedPart:
-    """A part of many deployments.  A TaskExecutor keeps it for the job; a newer version of the same
-    key replaces it.  It is sent to each TaskExecutor once."""
+    """A part of many deployments.  A TaskExecutor keeps it for the execution graph; a newer version
+    of the same key replaces it.  It is sent to each TaskExecutor once."""
 
     key: int
     version: int
@@ -192,6 +185,8 @@ class TaskDeployments:
     """All that a TaskExecutor has to begin, in one message."""
 
     job_id: JobID
+    graph_id: ExecutionGraphID
+    """Whose tasks and parts these are."""
     job: int
     """Key of the JobInformation."""
     parts: tuple[SharedPart, ...]
@@ -199,10 +194,12 @@ class TaskDeployments:
     tasks: tuple[TaskDeployment, ...]
 
 
-def attempt_of(vertex: VertexInformation, task: TaskDeployment) -> ExecutionAttemptID:
+def attempt_of(
+    graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
+) -> ExecutionAttemptID:
     """The id under which a deployed attempt is reported and cancelled."""
     subtask = ExecutionVertexID(vertex.vertex_id, task.subtask_index)
-    return ExecutionAttemptID(subtask, task.attempt_number)
+    return ExecutionAttemptID(graph_id, subtask, task.attempt_number)
 
 
 def pack_numbers(numbers: list[int]) -> bytes:

@@ -15,6 +15,7 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.core.ids import (
     AbstractID,
+    ExecutionGraphID,
     InstanceID,
     JobID,
     JobMasterId,
@@ -49,6 +50,11 @@ Id = TypeVar("Id", bound=AbstractID)
 def number(kind: type[Id], value: int) -> Id:
     """An id of *kind* that a reader can tell from others."""
     return kind(value.to_bytes(kind.SIZE, "big"))
+
+
+GRAPH = number(ExecutionGraphID, 1)
+NEXT_GRAPH = number(ExecutionGraphID, 2)
+"""Of the job's next JobMaster."""
 
 
 class Job:

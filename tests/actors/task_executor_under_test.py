@@ -27,6 +27,7 @@ from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    ExecutionGraphID,
     ExecutionVertexID,
     InstanceID,
     JobID,
@@ -43,7 +44,7 @@ from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer, SlotReport
 from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.testing import TestingGateway
-from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, number
+from tests.actors.resource_cluster import GRAPH, ONE_CPU, RM_TOKEN, number
 
 NAME = ResourceID("TaskExecutor-1")
 RM_NAME = ResourceID("ResourceManager")
@@ -192,9 +193,12 @@ def accept_only(allocation: AllocationID) -> Callable[..., SlotOfferAnswer]:
 
 
 def task(
-    allocation: AllocationID, attempt: int = 0, kind: str = "testing"
+    allocation: AllocationID,
+    attempt: int = 0,
+    kind: str = "testing",
+    graph_id: ExecutionGraphID = GRAPH,
 ) -> TaskDeploymentDescriptor:
-    attempt_id = ExecutionAttemptID(ExecutionVertexID(number(JobVertexID, 1), 0), attempt)
+    attempt_id = ExecutionAttemptID(graph_id, ExecutionVertexID(number(JobVertexID, 1), 0), attempt)
     return TaskDeploymentDescriptor(JOB, "job", attempt_id, "task", 1, allocation, kind)
 
 

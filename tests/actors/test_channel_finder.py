@@ -19,6 +19,7 @@ from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.streaming.network import DataAddress
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import GRAPH
 
 JOB = JobID.generate()
 DATA_SET = IntermediateDataSetID.generate()
@@ -30,7 +31,7 @@ NOWHERE = ChannelPlaces((), ())
 
 def locations(address: str) -> PartitionLocations:
     where = WorkerLocation(ResourceID("executor"), address, "node", "127.0.0.1", 1, GROUP, 0)
-    return PartitionLocations(DATA_SET, 0, (where,), pack_numbers([0]), pack_numbers([0]))
+    return PartitionLocations(GRAPH, DATA_SET, 0, (where,), pack_numbers([0]), pack_numbers([0]))
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -7,10 +7,12 @@ from flinkray.actors.job_master.deployment_reconciliation import (
     Differences,
 )
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from tests.actors.resource_cluster import GRAPH
 
 HERE, THERE = ResourceID("here"), ResourceID("there")
 ONE, TWO = (
-    ExecutionAttemptID(ExecutionVertexID(JobVertexID(bytes(16)), index), 0) for index in (0, 1)
+    ExecutionAttemptID(GRAPH, ExecutionVertexID(JobVertexID(bytes(16)), index), 0)
+    for index in (0, 1)
 )
 NONE = Differences((), ())
 

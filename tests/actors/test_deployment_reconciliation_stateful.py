@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from tests.actors.resource_cluster import GRAPH
 
 HOSTS = [ResourceID(name) for name in "ab"]
 Attempts = frozenset[ExecutionAttemptID]
@@ -29,7 +30,7 @@ class ReconciliationMachine(RuleBasedStateMachine):
     def deploy(self, host: ResourceID, arrives: bool) -> None:
         self.number += 1
         vertex = ExecutionVertexID(JobVertexID(bytes(16)), self.number)
-        attempt_id = ExecutionAttemptID(vertex, 0)
+        attempt_id = ExecutionAttemptID(GRAPH, vertex, 0)
         self.found.deploying(host, (attempt_id,))
         self.believed[attempt_id] = host, False
         if arrives:

@@ -15,7 +15,12 @@ from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.client.python_job import PythonJobBuilder, PythonVertex, python_job
-from flinkray.core.errors import FlinkRayError, PartitionProducerDisposedError, RpcTimeoutError
+from flinkray.core.errors import (
+    AttemptDisposedError,
+    FlinkRayError,
+    PartitionProducerDisposedError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionVertexID,
@@ -23,6 +28,7 @@ from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
     JobVertexID,
+    ResultPartitionID,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.graph.job_graph import (
@@ -35,7 +41,6 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import ResultPartitionID
 from flinkray.spark.user_code import cloudpickle, dump_function
 from flinkray.streaming.functions.functions import AggregateFunction
 from flinkray.testing import TestingGateway
@@ -43,10 +48,10 @@ from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.actors.conftest import QUICK
-from tests.actors.resource_cluster import number
+from tests.actors.resource_cluster import GRAPH, number
 
 TWO_SLOTS = {**QUICK, "taskmanager.numberOfTaskSlots": "2", "taskmanager.cpu.cores": "1"}
-ATTEMPT = ExecutionAttemptID(ExecutionVertexID(number(JobVertexID, 1), 0), 0)
+ATTEMPT = ExecutionAttemptID(GRAPH, ExecutionVertexID(number(JobVertexID, 1), 0), 0)
 
 
 @pytest.fixture
@@ -226,48 +231,67 @@ async def test_what_an_aggregate_function_raises_is_raised_in_the_task_and_nothi
     assert lines(Path(path)) == [[5]]
 
 
-async def test_an_update_whose_answer_was_lost_is_made_once(two_slots: MiniCluster) -> None:
+async def test_an_update_whose_answer_was_lost_is_made_once(
+    two_slots: MiniCluster, tmp_path: Path
+) -> None:
     """JM-16: the JobMaster knows the numbers of an attempt's updates."""
+    await two_slots.submit(python_job(tells_its_id(tmp_path)))
+    update = (await job_master(two_slots)).update_global_aggregate
+    function, one = dump_function(lambda _: Total()), dumps(1)
+    attempt = await attempt_of(tmp_path, 0)
 
-    async def waits(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    await two_slots.submit(python_job(waits))
-    master = await job_master(two_slots)
-    function = dump_function(lambda _: Total())
-    update = master.update_global_aggregate
-    one = dumps(1)
-
-    first = await update(ATTEMPT, 0, "a", one, function)
-    again = await update(ATTEMPT, 0, "a", one, function)
-    second = await update(ATTEMPT, 1, "a", one, function)
+    first = await update(attempt, 0, "a", one, function)
+    again = await update(attempt, 0, "a", one, function)
+    second = await update(attempt, 1, "a", one, function)
 
     assert (first, again, second) == (one, one, dumps(2))
 
 
 async def test_an_update_that_comes_after_its_successor_is_not_made_again(
-    two_slots: MiniCluster,
+    two_slots: MiniCluster, tmp_path: Path
 ) -> None:
     """JM-16: it came twice, the second time by a connection that was slow."""
+    await two_slots.submit(
+        python_job(tells_its_id(tmp_path), restart_strategy=FixedDelayRestart(1, 0.0))
+    )
+    update = (await job_master(two_slots)).update_global_aggregate
+    function, one = dump_function(lambda _: Total()), dumps(1)
+    attempt = await attempt_of(tmp_path, 0)
 
-    async def waits(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    await two_slots.submit(python_job(waits))
-    master = await job_master(two_slots)
-    function = dump_function(lambda _: Total())
-    update = master.update_global_aggregate
-    one = dumps(1)
-    again = replace(ATTEMPT, attempt_number=1)
-
-    assert await update(ATTEMPT, 0, "a", one, function) == one
-    assert await update(ATTEMPT, 1, "a", one, function) == dumps(2)
+    assert await update(attempt, 0, "a", one, function) == one
+    assert await update(attempt, 1, "a", one, function) == dumps(2)
     with pytest.raises(FlinkRayError, match="too late"):
-        await update(ATTEMPT, 0, "a", one, function)
+        await update(attempt, 0, "a", one, function)
+    (tmp_path / "fail").touch()
+    again = await attempt_of(tmp_path, 1)
     assert await update(again, 0, "a", one, function) == dumps(3)
-    with pytest.raises(FlinkRayError, match="too late"):
-        await update(ATTEMPT, 2, "a", one, function)
-    assert await update(again, 1, "a", one, function) == dumps(4)
+    with pytest.raises(AttemptDisposedError):
+        await update(attempt, 2, "a", one, function)
+    of_another_job_master = replace(again, graph_id=GRAPH)
+    with pytest.raises(AttemptDisposedError):
+        await update(of_another_job_master, 1, "a", one, function)
+
+
+def tells_its_id(folder: Path) -> Any:
+    """A task that writes its attempt's id there; its first attempt fails when it is to."""
+    path = str(folder)
+
+    async def tells(context: Any) -> None:
+        ids = Path(path, f"attempt-{context.attempt_number}")
+        ids.with_suffix(".new").write_bytes(context.attempt_id.to_bytes())
+        ids.with_suffix(".new").rename(ids)
+        await eventually(Path(path, "fail").exists, 60, "the order to fail")
+        if context.attempt_number > 0:
+            await asyncio.get_running_loop().create_future()
+        raise ValueError("as it was told")
+
+    return tells
+
+
+async def attempt_of(folder: Path, number: int) -> ExecutionAttemptID:
+    path = folder / f"attempt-{number}"
+    await eventually(path.exists, 30, f"attempt {number}")
+    return ExecutionAttemptID.from_bytes(path.read_bytes())
 
 
 def dumps(value: int) -> bytes:
@@ -295,8 +319,10 @@ async def test_the_state_of_a_producer_is_told_for_its_current_attempt_only(
         if context.attempt_number == 0:
             raise ValueError("once more")
 
+    tells = tells_its_id(tmp_path)
+
     async def reads(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
+        await tells(context)
 
     async with MiniCluster(str(tmp_path), configuration=TWO_SLOTS) as cluster:
         builder = PythonJobBuilder(
@@ -314,12 +340,13 @@ async def test_the_state_of_a_producer_is_told_for_its_current_attempt_only(
         master = await job_master(cluster)
         data_set = graph.vertices[0].results[0].data_set_id
 
-        state = await master.request_partition_state(ResultPartitionID(data_set, 0, 1))
+        graph_id = (await attempt_of(tmp_path, 0)).graph_id
+        state = await master.request_partition_state(ResultPartitionID(graph_id, data_set, 0, 1))
 
         assert state is ExecutionState.FINISHED
         with pytest.raises(ValueError, match="no partition"):
             await master.request_partition_state(
-                ResultPartitionID(number(IntermediateDataSetID, 9), 0, 0)
+                ResultPartitionID(GRAPH, number(IntermediateDataSetID, 9), 0, 0)
             )
         with pytest.raises(PartitionProducerDisposedError):
-            await master.request_partition_state(ResultPartitionID(data_set, 0, 0))
+            await master.request_partition_state(ResultPartitionID(graph_id, data_set, 0, 0))

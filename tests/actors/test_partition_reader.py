@@ -16,17 +16,23 @@ from flinkray.actors.gateways.task_process import (
 )
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.core.errors import PartitionProducerDisposedError
-from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID, WorkerGroupId
+from flinkray.core.ids import (
+    IntermediateDataSetID,
+    JobID,
+    ResourceID,
+    ResultPartitionID,
+    WorkerGroupId,
+)
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID, pack_numbers
+from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import number
+from tests.actors.resource_cluster import GRAPH, number
 
 JOB, DATA_SET = number(JobID, 1), number(IntermediateDataSetID, 1)
-PARTITION = ResultPartitionID(DATA_SET, 0, 0)
+PARTITION = ResultPartitionID(GRAPH, DATA_SET, 0, 0)
 
 
 class Surroundings:
@@ -48,7 +54,7 @@ class Surroundings:
             ResourceID("executor"), executor.address, "n", "127.0.0.1", 1, WorkerGroupId("g"), 0
         )
         self.locations = PartitionLocations(
-            DATA_SET, 0, (location,), pack_numbers([0]), pack_numbers([0])
+            GRAPH, DATA_SET, 0, (location,), pack_numbers([0]), pack_numbers([0])
         )
         self.reader = PartitionReader(
             LocalRpcService("reader", network), 0.1, 10.0, producer_state=self._state
@@ -103,7 +109,10 @@ async def test_a_partition_whose_producer_was_replaced_is_given_up() -> None:
     """JM-13."""
     around = Surroundings(
         there_after=300.0,
-        states=[ExecutionState.SCHEDULED, PartitionProducerDisposedError(str(PARTITION), 1)],
+        states=[
+            ExecutionState.SCHEDULED,
+            PartitionProducerDisposedError(str(PARTITION), "its second"),
+        ],
     )
     with pytest.raises(PartitionNotFoundError):
         await around.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,12 @@ import pytest
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, IntermediateDataSetID, JobVertexID
-from flinkray.core.options import TASK_CANCELLATION_TIMEOUT
+from flinkray.core.ids import AllocationID, IntermediateDataSetID, JobVertexID, ResultPartitionID
 from flinkray.scheduler.graph.job_graph import PYTHON, Invokable, ResultPartitionType
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
     JobInformation,
     ResultInformation,
-    ResultPartitionID,
     SharedPart,
     TaskDeployment,
     TaskDeployments,
@@ -29,11 +28,11 @@ from flinkray.scheduler.shared.tasks import (
 from flinkray.spark.user_code import dump_function
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import number
+from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, number
 from tests.actors.task_executor_under_test import JOB, MASTER, NEXT_MASTER, A, B, Bench
 
 DATA_SET = number(IntermediateDataSetID, 7)
-PARTITION = ResultPartitionID(DATA_SET, 0, 0)
+PARTITION = ResultPartitionID(GRAPH, DATA_SET, 0, 0)
 
 
 async def waits(context: Any) -> None:
@@ -58,7 +57,7 @@ def deployments(
         SharedPart(1, 0, information),
     )
     tasks = tuple(TaskDeployment(1, i, 0, slot) for i, slot in enumerate(allocations))
-    return TaskDeployments(JOB, 0, parts if with_parts else (), tasks)
+    return TaskDeployments(JOB, GRAPH, 0, parts if with_parts else (), tasks)
 
 
 class States:
@@ -101,7 +100,7 @@ async def test_one_of_two_tasks_is_cancelled_and_the_other_runs_on(tmp_path: Pat
     two = deployments(vertex(waits), A, B)
     assert await executor.submit_tasks(two, MASTER, None) == ()
     await states.until(ExecutionState.RUNNING, ExecutionState.RUNNING)
-    first = attempt_of(vertex(waits), two.tasks[0])
+    first = attempt_of(GRAPH, vertex(waits), two.tasks[0])
 
     await executor.cancel_tasks((first,), MASTER)
 
@@ -160,13 +159,13 @@ async def test_what_was_sent_once_need_not_be_sent_again_and_what_never_was_is_m
     bench = Bench(tmp_path)
     executor, master = await start(bench)
     states = States(master)
-    with pytest.raises(TaskError, match=r"part 1 of job .* is not here"):
+    with pytest.raises(TaskError, match=r"part 1 of execution graph .* is not here"):
         await executor.submit_tasks(deployments(vertex(waits), A, with_parts=False), MASTER, None)
     await executor.submit_tasks(deployments(vertex(waits), A), MASTER, None)
     await states.until(ExecutionState.RUNNING)
 
     more = deployments(vertex(waits), A, B, with_parts=False)
-    second = TaskDeployments(JOB, 0, (), more.tasks[1:])
+    second = TaskDeployments(JOB, GRAPH, 0, (), more.tasks[1:])
     assert await executor.submit_tasks(second, MASTER, None) == ()
     await states.until(ExecutionState.RUNNING, ExecutionState.RUNNING)
 
@@ -193,22 +192,34 @@ async def test_results_of_a_job_keep_the_executor_until_its_master_is_gone(tmp_p
 
 
 @on_virtual_time
-async def test_a_later_task_is_not_ended_because_an_earlier_one_of_its_name_was_cancelled(
+async def test_parts_of_a_job_masters_graph_are_not_taken_for_those_of_its_successors(
     tmp_path: Path,
 ) -> None:
-    """Another JobMaster of the job counts attempts anew; it was killed with its process."""
+    """Both number them alike: the successor's tasks ran the code that its predecessor had sent."""
+    bench = Bench(tmp_path)
+    executor, master = await start(bench)
+    states = States(master)
+    await executor.submit_tasks(deployments(vertex(waits), A), MASTER, None)
+    await states.until(ExecutionState.RUNNING)
+
+    theirs = deployments(vertex(finishes), B, with_parts=False)
+    with pytest.raises(TaskError, match=r"part 1 of execution graph .* is not here"):
+        await executor.submit_tasks(replace(theirs, graph_id=NEXT_GRAPH), MASTER, None)
+
+
+@on_virtual_time
+async def test_tasks_of_the_same_name_in_two_graphs_are_two_tasks(tmp_path: Path) -> None:
+    """The one runs on when the other is cancelled."""
     bench = Bench(tmp_path)
     executor, master = await start(bench)
     states = States(master)
     one = deployments(vertex(waits), A)
-    attempt = attempt_of(vertex(waits), one.tasks[0])
-    assert await executor.submit_tasks(one, MASTER, None) == ()
-    await states.until(ExecutionState.RUNNING)
-    await executor.cancel_tasks((attempt,), MASTER)
-    await states.until(ExecutionState.CANCELED)
-    assert await executor.submit_tasks(one, MASTER, None) == ()
-    await states.until(ExecutionState.RUNNING)
+    other = replace(deployments(vertex(waits), B), graph_id=NEXT_GRAPH)
+    await executor.submit_tasks(one, MASTER, None)
+    assert await executor.submit_tasks(other, MASTER, None) == ()
+    await states.until(ExecutionState.RUNNING, ExecutionState.RUNNING)
 
-    await asyncio.sleep(2 * TASK_CANCELLATION_TIMEOUT.default)
+    await executor.cancel_tasks((attempt_of(GRAPH, vertex(waits), one.tasks[0]),), MASTER)
 
-    assert states.all[-1].state is ExecutionState.RUNNING
+    ended, running = await states.until(ExecutionState.CANCELED, ExecutionState.RUNNING)
+    assert (ended.attempt_id.graph_id, running.attempt_id.graph_id) == (GRAPH, NEXT_GRAPH)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.shared.produced import ProducedPartition
 from flinkray.actors.task_executor.task_processes import TaskProcessPlace
 from flinkray.actors.task_executor.task_results import TaskResults
-from flinkray.core.ids import IntermediateDataSetID, JobID
-from flinkray.scheduler.shared.tasks import ResultPartitionID
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
+from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH
 
 JOB = JobID(bytes(16))
-PARTITION = JobPartition(JOB, ResultPartitionID(IntermediateDataSetID(bytes(16)), 0, 0))
+PARTITION = JobPartition(JOB, ResultPartitionID(GRAPH, IntermediateDataSetID(bytes(16)), 0, 0))
 
 
 class _Processes:
@@ -37,11 +38,14 @@ def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
     results.ended(produced, is_finished=True)
     results.promote(JOB, [PARTITION.partition])
 
-    results.begun(produced, TaskProcessPlace(1))
+    again = JobPartition(JOB, replace(PARTITION.partition, graph_id=NEXT_GRAPH))
+    anew = (ProducedPartition(again, 1, is_pipelined=False, total=1),)
+
+    results.begun(anew, TaskProcessPlace(1))
 
     assert processes.released == [PARTITION]
     assert results.report() == ()
-    results.ended(produced, is_finished=False)
+    results.ended(anew, is_finished=False)
     assert results.is_empty
 
 

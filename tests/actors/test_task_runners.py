@@ -27,6 +27,7 @@ from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.processes import attempt_name, marker_environment, stage_name
 from flinkray.testing.waiting import eventually
+from tests.actors.resource_cluster import GRAPH
 
 Start = Callable[[JobID, str], subprocess.Popen[bytes]]
 
@@ -84,7 +85,7 @@ async def guard(tmp_path: Path) -> AsyncIterator[SparkExecutorGuard]:
 
 
 def descriptor(job_id: JobID, coordinator_attempt: int) -> TaskDeploymentDescriptor:
-    attempt_id = ExecutionAttemptID(ExecutionVertexID(VERTEX, 0), 5)
+    attempt_id = ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, 0), 5)
     return TaskDeploymentDescriptor(
         job_id,
         "job",

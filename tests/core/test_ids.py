@@ -10,12 +10,15 @@ from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
     ExecutionAttemptID,
+    ExecutionGraphID,
     ExecutionVertexID,
+    IntermediateDataSetID,
     JobID,
     JobMasterId,
     JobVertexID,
     LeaderSessionID,
     ResourceID,
+    ResultPartitionID,
     SlotID,
     random_bytes_from,
 )
@@ -72,5 +75,9 @@ def test_a_fencing_token_is_its_leader_session() -> None:
 def test_compound_ids_are_written_with_their_parts() -> None:
     vertex = ExecutionVertexID(JobVertexID(b"\xab" * 16), 3)
     assert str(vertex) == "abababab_3"
-    assert str(ExecutionAttemptID(vertex, 2)) == "abababab_3_2"
+    graph = ExecutionGraphID(b"\xcd" * 16)
+    assert str(ExecutionAttemptID(graph, vertex, 2)) == "cdcdcdcd_abababab_3_2"
+    data_set = IntermediateDataSetID(b"\xef" * 16)
+    partition = ResultPartitionID(graph, data_set, 3, 2)
+    assert str(partition) == "efefefef#3 of attempt 2 in cdcdcdcd"
     assert str(SlotID(ResourceID("TaskExecutor-1"), 0)) == "TaskExecutor-1_0"

@@ -17,8 +17,20 @@ from flinkray.core.errors import (
     RemoteError,
     RpcSerializationError,
 )
-from flinkray.core.ids import AllocationID, JobID, JobMasterId, ResourceID
-from flinkray.core.message import message, register
+from flinkray.core.ids import (
+    AllocationID,
+    CompositeID,
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    ExecutionVertexID,
+    IntermediateDataSetID,
+    JobID,
+    JobMasterId,
+    JobVertexID,
+    ResourceID,
+    ResultPartitionID,
+)
+from flinkray.core.message import message, register, type_name
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Envelope, Kind, frame_of, unpack
@@ -298,3 +310,24 @@ def test_large_frames_that_make_no_sense_are_refused(spoil: Callable[[bytes], by
 def test_an_envelope_whose_head_is_large_arrives_too() -> None:
     parts = (PROTOCOL_VERSION, Kind.ASK, 1, 1, "m" * 100_000, None, None, None, LARGE_BYTES)
     assert unpack(msgpack.packb(parts)).payload == LARGE_BYTES
+
+
+@pytest.mark.parametrize(
+    "composite",
+    [
+        ExecutionAttemptID(
+            ExecutionGraphID(b"g" * 16), ExecutionVertexID(JobVertexID(b"v" * 16), 9_999), 2**31
+        ),
+        ResultPartitionID(
+            ExecutionGraphID(b"g" * 16), IntermediateDataSetID(b"d" * 16), 9_999, 2**31
+        ),
+    ],
+)
+def test_ids_of_attempts_and_partitions_take_few_bytes(composite: CompositeID) -> None:
+    """Ten thousands of them are in a message: two ids, two numbers, and the name of their type."""
+    encoded = codec.encode(composite)
+    assert codec.decode(encoded) == composite
+    assert len(encoded) <= 40 + len(type_name(type(composite))) + 4
+    cut = encoded[:1] + bytes([encoded[1] - 1]) + encoded[2:-1]
+    with pytest.raises(RpcSerializationError):
+        codec.decode(cut)

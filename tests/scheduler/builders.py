@@ -9,6 +9,7 @@ from typing import TypeVar
 from flinkray.core.ids import (
     AbstractID,
     AllocationID,
+    ExecutionGraphID,
     JobID,
     JobVertexID,
     ResourceID,
@@ -53,6 +54,8 @@ def allocation(number: int) -> AllocationID:
 
 JOB = id_of(JobID, 1)
 OTHER_JOB = id_of(JobID, 2)
+GRAPH = id_of(ExecutionGraphID, 1)
+OTHER_GRAPH = id_of(ExecutionGraphID, 2)
 VERTEX = id_of(JobVertexID, 1)
 NO_RESTART = NoRestart()
 

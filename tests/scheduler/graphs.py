@@ -23,7 +23,7 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
     ResultPartitionType,
 )
-from tests.scheduler.builders import JOB, NO_RESTART, SMALL, id_of
+from tests.scheduler.builders import GRAPH, JOB, NO_RESTART, SMALL, id_of
 
 ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
 POINTWISE = DistributionPattern.POINTWISE
@@ -79,4 +79,4 @@ def job(
 
 
 def execution_graph(**arguments: Any) -> ExecutionGraph:
-    return ExecutionGraph(job(**arguments), 0.0)
+    return ExecutionGraph(job(**arguments), GRAPH, 0.0)

@@ -20,7 +20,7 @@ from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkResult
-from tests.scheduler.builders import JOB, VERTEX, allocated_slot, only, spark_job
+from tests.scheduler.builders import GRAPH, JOB, VERTEX, allocated_slot, only, spark_job
 
 NO_RESTART = NoRestart()
 RESULT = SparkResult("file:///result", 42, "{}")
@@ -32,7 +32,7 @@ def executor(index: int, pid: int = 100) -> SparkExecutorInfo:
 
 
 def attempt(subtask: int, number: int = 0, vertex: JobVertexID = VERTEX) -> ExecutionAttemptID:
-    return ExecutionAttemptID(ExecutionVertexID(vertex, subtask), number)
+    return ExecutionAttemptID(GRAPH, ExecutionVertexID(vertex, subtask), number)
 
 
 def slots(number: int = 2, first: int = 0, in_group: str = "g") -> tuple[AllocatedSlot, ...]:
@@ -50,6 +50,7 @@ class JobUnderTest:
         self.scheduler = JobScheduler(
             graph or spark_job(restart_strategy=strategy),
             "JobMaster/jobmaster",
+            new_graph_id=lambda: GRAPH,
             default_restart_strategy=FixedDelayRestart(3, 1.0),
             epoch_offset=1_000_000.0,
             now=0.0,

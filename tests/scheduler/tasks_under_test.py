@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, ResourceID, SlotRequestId
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    ResourceID,
+    SlotRequestId,
+)
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
 from flinkray.scheduler.job.job_execution import StateRestorer
@@ -36,7 +42,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotEvent,
     SlotRequests,
 )
-from tests.scheduler.builders import JOB, SMALL, allocation, location, only
+from tests.scheduler.builders import JOB, SMALL, allocation, id_of, location, only
 from tests.scheduler.graphs import job
 
 RESTARTS = FixedDelayRestart(5, 1.0)
@@ -48,12 +54,16 @@ class TaskExecutorSide:
 
     def __init__(self, where: WorkerLocation) -> None:
         self.location = where
+        self.graph_id: ExecutionGraphID | None = None
         self.parts: dict[int, SharedPart] = {}
+        """Of that graph."""
         self.messages = 0
 
     def receive(self, action: DeployTasks) -> list[tuple[ExecutionAttemptID, TaskDeployment]]:
         """The tasks to begin; every part that they name is known by then."""
         self.messages += 1
+        if self.graph_id != action.deployments.graph_id:
+            self.graph_id, self.parts = action.deployments.graph_id, {}
         for part in action.deployments.parts:
             known = self.parts.get(part.key)
             assert known is None or known.version < part.version, "a part is sent once"
@@ -64,7 +74,7 @@ class TaskExecutorSide:
             assert isinstance(vertex, VertexInformation)
             assert all(key in self.parts for key in (action.deployments.job, *task.inputs))
             assert len(task.inputs) == len(vertex.inputs)
-            begun.append((attempt_of(vertex, task), task))
+            begun.append((attempt_of(action.deployments.graph_id, vertex, task), task))
         return begun
 
 
@@ -95,9 +105,11 @@ class TasksUnderTest:
         self.tasks: dict[ExecutionAttemptID, TaskDeployment] = {}
         """Deployed and not reported as ended."""
         self.where: dict[ExecutionAttemptID, ResourceID] = {}
+        graph_ids = (id_of(ExecutionGraphID, number) for number in count(1))
         self.scheduler = kind(
             graph,
             "JobMaster/jobmaster",
+            new_graph_id=lambda: next(graph_ids),
             default_restart_strategy=FixedDelayRestart(3, 1.0),
             epoch_offset=1_000_000.0,
             now=0.0,

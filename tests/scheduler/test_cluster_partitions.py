@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.core.ids import IntermediateDataSetID, ResourceID
+from flinkray.core.ids import IntermediateDataSetID, ResourceID, ResultPartitionID
 from flinkray.scheduler.resources.cluster_partitions import (
     ClusterDataSet,
     ClusterPartitionReport,
@@ -10,8 +10,7 @@ from flinkray.scheduler.resources.cluster_partitions import (
     ReleaseDataSets,
     TaskExecutorPartitions,
 )
-from flinkray.scheduler.shared.tasks import ResultPartitionID
-from tests.scheduler.builders import JOB, OTHER_JOB, id_of
+from tests.scheduler.builders import GRAPH, JOB, OTHER_JOB, id_of
 
 DATA = id_of(IntermediateDataSetID, 1)
 OTHER_DATA = id_of(IntermediateDataSetID, 2)
@@ -101,7 +100,7 @@ def test_parts_of_runs_with_different_parallelisms_in_one_task_executor_are_told
 
 
 def partition(number: int, data_set: IntermediateDataSetID = DATA) -> ResultPartitionID:
-    return ResultPartitionID(data_set, number, 0)
+    return ResultPartitionID(GRAPH, data_set, number, 0)
 
 
 def test_promoted_partitions_are_reported_and_outlive_their_job() -> None:

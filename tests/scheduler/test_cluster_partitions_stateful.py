@@ -6,19 +6,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID
+from flinkray.core.ids import IntermediateDataSetID, JobID, ResourceID, ResultPartitionID
 from flinkray.scheduler.resources.cluster_partitions import (
     ClusterPartitionTracker,
     ReleaseDataSets,
     TaskExecutorPartitions,
 )
-from flinkray.scheduler.shared.tasks import ResultPartitionID
-from tests.scheduler.builders import JOB, OTHER_JOB, id_of
+from tests.scheduler.builders import GRAPH, JOB, OTHER_JOB, id_of
 
 HOSTS = [ResourceID(name) for name in "ab"]
 DATA = [id_of(IntermediateDataSetID, number) for number in (1, 2)]
 JOB_OF = dict(zip(DATA, (JOB, OTHER_JOB), strict=True))
-PARTITIONS = [ResultPartitionID(data, number, 0) for data in DATA for number in (0, 1)]
+PARTITIONS = [ResultPartitionID(GRAPH, data, number, 0) for data in DATA for number in (0, 1)]
 
 hosts = st.sampled_from(HOSTS)
 partitions = st.sampled_from(PARTITIONS)

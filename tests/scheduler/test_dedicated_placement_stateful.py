@@ -21,7 +21,14 @@ from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState
-from tests.scheduler.builders import SMALL, allocated_slot, requirements, spark_job, spark_vertex
+from tests.scheduler.builders import (
+    GRAPH,
+    SMALL,
+    allocated_slot,
+    requirements,
+    spark_job,
+    spark_vertex,
+)
 
 PARALLELISM = 2
 TIMEOUT = 30.0
@@ -45,7 +52,7 @@ class DedicatedPlacementMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.numbers = count(1)
         vertices = [spark_vertex(i + 1, PARALLELISM) for i in range(stages)]
-        self.graph = ExecutionGraph(spark_job(*vertices), 0.0)
+        self.graph = ExecutionGraph(spark_job(*vertices), GRAPH, 0.0)
         self.outbox = Outbox()
         self.outbox.open(self.graph)
         generations = count(1)

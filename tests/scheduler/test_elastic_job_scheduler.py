@@ -20,7 +20,7 @@ from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotsLost
-from tests.scheduler.builders import one, only
+from tests.scheduler.builders import GRAPH, one, only
 from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import ScriptedState, TasksUnderTest
 
@@ -103,6 +103,7 @@ def test_mode_of_the_job_decides_which_scheduler_runs_it() -> None:
         scheduler = new_job_scheduler(
             replace(job(a=1), scheduler_mode=mode),
             "JobMaster/jobmaster",
+            new_graph_id=lambda: GRAPH,
             default_restart_strategy=FixedDelayRestart(0),
             epoch_offset=0.0,
             now=0.0,
@@ -118,6 +119,14 @@ def test_job_declares_what_it_wants_and_runs_with_all_of_it() -> None:
     assert only(actions, DeclareRequirements)[-1].requirements.requirements == ()
     assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1 b4#1"
     one(elastic.finish("a1 a2 b1 b2 b3 b4"), JobEnded)
+
+
+def test_each_change_of_the_parallelism_is_a_graph_with_an_id_of_its_own() -> None:
+    elastic = running(4)
+    before = elastic.attempt("a1").graph_id
+    elastic.fail("b1")
+    elastic.restarted()
+    assert elastic.attempt("a1").graph_id != before
 
 
 def test_job_runs_with_less_when_no_more_comes() -> None:

@@ -11,14 +11,14 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.job.job_status_machine import JobStatusMachine
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from tests.scheduler.builders import VERTEX, allocated_slot, spark_job
+from tests.scheduler.builders import GRAPH, VERTEX, allocated_slot, spark_job
 
-ATTEMPT = ExecutionAttemptID(ExecutionVertexID(VERTEX, 0), 0)
+ATTEMPT = ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, 0), 0)
 FAILURE = Failure("it broke")
 
 
 def execution_in(state: ExecutionState) -> Execution:
-    execution = ExecutionGraph(spark_job(), 0.0).subtasks[0].current
+    execution = ExecutionGraph(spark_job(), GRAPH, 0.0).subtasks[0].current
     assert execution.attempt_id == ATTEMPT
     if state is ExecutionState.CREATED:
         return execution
@@ -103,7 +103,7 @@ def test_failure_is_kept_and_later_ones_change_nothing() -> None:
 
 def test_new_attempt_needs_the_end_of_the_current_one() -> None:
     """EX-16."""
-    subtask = ExecutionGraph(spark_job(), 0.0).vertices[0].subtasks[0]
+    subtask = ExecutionGraph(spark_job(), GRAPH, 0.0).vertices[0].subtasks[0]
     with pytest.raises(IllegalTransitionError, match="it has not ended"):
         subtask.reset_for_new_execution(1.0)
     subtask.current.begin_cancel(1.0)
@@ -114,14 +114,14 @@ def test_new_attempt_needs_the_end_of_the_current_one() -> None:
 
 def test_only_current_attempts_are_found() -> None:
     """EX-11."""
-    graph = ExecutionGraph(spark_job(), 0.0)
+    graph = ExecutionGraph(spark_job(), GRAPH, 0.0)
     subtask = graph.vertices[0].subtasks[1]
     old = subtask.current
     assert graph.find(old.attempt_id) is old
     old.begin_cancel(1.0)
     subtask.reset_for_new_execution(2.0)
     assert graph.find(old.attempt_id) is None
-    beyond = ExecutionAttemptID(ExecutionVertexID(VERTEX, 9), 0)
+    beyond = ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, 9), 0)
     assert graph.find(beyond) is None
 
 

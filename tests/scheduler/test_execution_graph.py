@@ -8,7 +8,7 @@ from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
 from flinkray.scheduler.execution.execution_graph import PRIOR_ATTEMPTS_KEPT, ExecutionGraph
 from flinkray.scheduler.graph.job_graph import JobEdge
 from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
-from tests.scheduler.builders import spark_job, spark_vertex
+from tests.scheduler.builders import GRAPH, OTHER_GRAPH, spark_job, spark_vertex
 from tests.scheduler.graphs import (
     ALL_TO_ALL,
     data_set_id,
@@ -35,7 +35,7 @@ def test_vertices_results_and_edges_are_built_in_topological_order() -> None:
 def test_vertex_whose_producer_is_not_attached_is_refused() -> None:
     """EG-01."""
     job_graph = job(a=1, b=1, edges=["a -> b"])
-    graph = ExecutionGraph(job(z=1), 0.0)
+    graph = ExecutionGraph(job(z=1), GRAPH, 0.0)
     a, b = job_graph.vertices
     with pytest.raises(JobSubmissionError, match="whose producer is not attached yet"):
         graph.attach((b, a), 0.0)
@@ -91,7 +91,7 @@ def test_configured_max_parallelism_wins() -> None:
 
 def test_derived_max_parallelism_does_not_depend_on_what_an_elastic_job_runs_with() -> None:
     """EG-03."""
-    graph = ExecutionGraph(job(a=200), 0.0, parallelism={vertex_id("a"): 3}, first_attempt=5)
+    graph = ExecutionGraph(job(a=200), GRAPH, 0.0, parallelism={vertex_id("a"): 3}, first_attempt=5)
     assert (graph.vertices[0].parallelism, graph.vertices[0].max_parallelism) == (3, 512)
     assert {s.current.attempt_number for s in graph.subtasks} == {5}
 
@@ -151,7 +151,7 @@ def test_partition_that_was_never_finished_cannot_be_lost() -> None:
 
 
 def test_spark_stages_are_built_as_if_each_read_the_one_before() -> None:
-    graph = ExecutionGraph(spark_job(spark_vertex(1), spark_vertex(2), spark_vertex(3)), 0.0)
+    graph = ExecutionGraph(spark_job(spark_vertex(1), spark_vertex(2), spark_vertex(3)), GRAPH, 0.0)
     assert [(e.result.producer.index, e.consumer.index) for e in graph.edges] == [(0, 1), (1, 2)]
     assert [e.result.data_set_id for e in graph.edges] == [None, None]
 
@@ -178,3 +178,12 @@ def test_vertices_count_what_has_ended() -> None:
     assert not vertex.is_terminal
     with pytest.raises(IllegalTransitionError):
         graph.subtasks[0].reset_for_new_execution(3.0)
+
+
+def test_attempt_of_another_graph_of_the_job_is_not_found() -> None:
+    """EX-11: two JobMasters of a job number its vertices, subtasks and attempts alike."""
+    graph = ExecutionGraph(job(a=1), GRAPH, 0.0)
+    of_another = ExecutionGraph(job(a=1), OTHER_GRAPH, 0.0).subtasks[0].current.attempt_id
+    assert graph.find(of_another) is None
+    current = graph.subtasks[0].current
+    assert graph.find(current.attempt_id) is current

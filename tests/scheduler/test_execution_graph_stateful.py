@@ -19,7 +19,7 @@ from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobEdge, Res
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState
-from tests.scheduler.builders import allocated_slot
+from tests.scheduler.builders import GRAPH, allocated_slot
 from tests.scheduler.graphs import (
     ALL_TO_ALL,
     POINTWISE,
@@ -99,6 +99,7 @@ class ExecutionGraphMachine(RuleBasedStateMachine):
         wanted = dict(zip(NAMES, parallelism, strict=False))
         self.graph = ExecutionGraph(
             job(vertices=[python_vertex(name, number) for name, number in wanted.items()]),
+            GRAPH,
             self.now,
             parallelism={vertex_id("a"): executed},
             first_attempt=first_attempt,
@@ -271,14 +272,16 @@ class ExecutionGraphMachine(RuleBasedStateMachine):
             return
         for subtask, vertex in zip(self.subtasks, self.graph.subtasks, strict=True):
             for number in range(-1, subtask.current.number + 2):
-                found = self.graph.find(ExecutionAttemptID(vertex.vertex_id, number))
+                found = self.graph.find(ExecutionAttemptID(GRAPH, vertex.vertex_id, number))
                 assert found is (vertex.current if number == subtask.current.number else None)
         for name, parallelism in self.wide.items():
             for index in (-1, parallelism):
                 outside = ExecutionVertexID(vertex_id(name), index)
-                attempt_id = ExecutionAttemptID(outside, self.first_attempt)
+                attempt_id = ExecutionAttemptID(GRAPH, outside, self.first_attempt)
                 assert self.graph.find(attempt_id) is None
-        unknown = ExecutionAttemptID(ExecutionVertexID(vertex_id("?"), 0), self.first_attempt)
+        unknown = ExecutionAttemptID(
+            GRAPH, ExecutionVertexID(vertex_id("?"), 0), self.first_attempt
+        )
         assert self.graph.find(unknown) is None
 
     @invariant()

@@ -27,7 +27,7 @@ from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.spark.gateway import SparkExecutorInfo
-from tests.scheduler.builders import JOB, allocated_slot, spark_job, spark_vertex
+from tests.scheduler.builders import GRAPH, JOB, allocated_slot, spark_job, spark_vertex
 from tests.scheduler.job_under_test import FAILURE, RESULT
 
 PARALLELISM = 2
@@ -62,6 +62,7 @@ class JobMachine(RuleBasedStateMachine):
         self.scheduler = JobScheduler(
             spark_job(*vertices, restart_strategy=FixedDelayRestart(restarts)),
             "JobMaster/jobmaster",
+            new_graph_id=lambda: GRAPH,
             default_restart_strategy=FixedDelayRestart(0),
             epoch_offset=0.0,
             now=0.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.core.ids import ResourceID
+from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -14,7 +14,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import PartitionLocations, ResultPartitionID, VertexInformation
+from flinkray.scheduler.shared.tasks import PartitionLocations, VertexInformation
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
@@ -23,7 +23,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotRequests,
     SlotsLost,
 )
-from tests.scheduler.builders import allocation, one, only
+from tests.scheduler.builders import GRAPH, allocation, one, only
 from tests.scheduler.graphs import data_set_id, job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import RESTARTS, TasksUnderTest, stream
 
@@ -90,7 +90,7 @@ def test_one_message_per_task_executor_carries_all_its_deployments_and_each_shar
     ]
     assert locations.number_of_partitions == 4
     assert [locations.location_of(p).resource_id for p in range(4)] == ["te0", "te0", "te1", "te1"]
-    assert locations.partition_id(3) == ResultPartitionID(data_set_id(1), 3, 0)
+    assert locations.partition_id(3) == ResultPartitionID(GRAPH, data_set_id(1), 3, 0)
 
 
 def test_size_of_a_deployment_does_not_grow_with_the_parallelism() -> None:
@@ -118,7 +118,7 @@ def test_new_locations_replace_those_of_an_earlier_attempt() -> None:
     ).run()
     tasks.finish("a1")
     tasks.give()
-    tasks.fail("b1", missing_partitions=(ResultPartitionID(data_set_id(1), 0, 0),))
+    tasks.fail("b1", missing_partitions=(ResultPartitionID(GRAPH, data_set_id(1), 0, 0),))
     tasks.restart()
     tasks.finish("a1")
     (part,) = one(tasks.give(), DeployTasks).deployments.parts

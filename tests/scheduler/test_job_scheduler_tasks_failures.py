@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flinkray.core.ids import ResourceID
+from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded, ScheduleRestart
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import ResultPartitionID
-from tests.scheduler.builders import one, only
+from tests.scheduler.builders import GRAPH, one, only
 from tests.scheduler.graphs import data_set_id, job
 from tests.scheduler.tasks_under_test import RESTARTS, ScriptedState, TasksUnderTest, stream
 
@@ -104,7 +103,7 @@ def test_unreadable_partition_restarts_its_producer() -> None:
     tasks = stream(a=2, b=2, edges=["a => b"]).run()
     tasks.finish("a1 a2")
     tasks.give()
-    missing = ResultPartitionID(data_set_id(1), 0, 0)
+    missing = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
     actions = tasks.fail("b1", "not found", missing_partitions=(missing,))
     assert tasks.cancelled(actions) == "b2#0"
     assert tasks.deployed(tasks.restart()) == "a1#1"
@@ -118,7 +117,7 @@ def test_unreadable_partition_of_an_older_attempt_restarts_its_reader_alone() ->
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
     tasks.give()
-    tasks.fail("b1", missing_partitions=(ResultPartitionID(data_set_id(1), 0, 7),))
+    tasks.fail("b1", missing_partitions=(ResultPartitionID(GRAPH, data_set_id(1), 0, 7),))
     assert tasks.deployed(tasks.restart()) == "b1#1"
 
 
@@ -168,7 +167,7 @@ def test_partitions_that_are_found_missing_together_are_produced_again_together(
     tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()
     tasks.finish("a1 a2 a3")
     tasks.give()
-    missing = tuple(ResultPartitionID(data_set_id(1), index, 0) for index in (0, 2))
+    missing = tuple(ResultPartitionID(GRAPH, data_set_id(1), index, 0) for index in (0, 2))
     tasks.fail("b1", "not found", missing_partitions=missing)
     assert tasks.deployed(tasks.restart()) == "a1#1 a3#1"
 

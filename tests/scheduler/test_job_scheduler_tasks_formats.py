@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from flinkray.core.errors import AttemptDisposedError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, MasterFormat
 from flinkray.scheduler.job.input_splits import InputSplit
@@ -14,7 +19,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.slots.slot_requests import SlotRequests
-from tests.scheduler.builders import one, only
+from tests.scheduler.builders import OTHER_GRAPH, one, only
 from tests.scheduler.graphs import job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
@@ -100,6 +105,21 @@ def test_splits_are_handed_out_near_ones_first_and_each_once() -> None:
     assert tasks.scheduler.request_next_input_split(tasks.attempt("b1"), 0) is None
 
 
+def test_attempt_that_is_not_current_is_given_no_split_and_not_told_that_there_is_none() -> None:
+    """JM-12: told that there are no more it would finish, with part of its input."""
+    tasks = started()
+    current = tasks.attempt("a1")
+    for other in (replace(current, graph_id=OTHER_GRAPH), replace(current, attempt_number=1)):
+        with pytest.raises(AttemptDisposedError):
+            tasks.scheduler.request_next_input_split(other, 0)
+        with pytest.raises(AttemptDisposedError):
+            tasks.scheduler.check_current(other)
+    assert split_numbers(tasks, current, 1) == [0]
+    tasks.finish("a1")
+    with pytest.raises(AttemptDisposedError):
+        tasks.scheduler.request_next_input_split(current, 1)
+
+
 def test_local_failover_hands_out_the_failed_subtasks_splits_again() -> None:
     """JM-12."""
     tasks = started()
@@ -108,7 +128,8 @@ def test_local_failover_hands_out_the_failed_subtasks_splits_again() -> None:
     old = tasks.attempt("a1")
     tasks.fail("a1")
     tasks.restart()
-    assert split_numbers(tasks, old, 1) == [None]
+    with pytest.raises(AttemptDisposedError):
+        split_numbers(tasks, old, 1)
     assert sorted(map(str, split_numbers(tasks, tasks.attempt("a1"), 4))) == ["0", "1", "3", "None"]
 
 

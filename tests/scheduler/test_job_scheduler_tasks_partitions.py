@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import PartitionProducerDisposedError
+from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import ResultPartitionID
+from tests.scheduler.builders import GRAPH, OTHER_GRAPH
 from tests.scheduler.graphs import data_set_id
 from tests.scheduler.tasks_under_test import stream
 
@@ -47,7 +48,7 @@ def test_released_result_is_produced_again_when_it_is_needed_again() -> None:
     tasks.give()
     tasks.finish("b1")
     tasks.give()
-    tasks.fail("c1", missing_partitions=(ResultPartitionID(data_set_id(2), 0, 0),))
+    tasks.fail("c1", missing_partitions=(ResultPartitionID(GRAPH, data_set_id(2), 0, 0),))
     assert tasks.deployed(tasks.restart()) == "a1#1"
 
 
@@ -70,7 +71,7 @@ def test_end_of_the_job_releases_what_is_left() -> None:
 def test_state_of_a_producer_is_told() -> None:
     """JM-13."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
-    partition = ResultPartitionID(data_set_id(1), 0, 0)
+    partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
     assert tasks.scheduler.partition_state(partition) is ExecutionState.RUNNING
     tasks.finish("a1")
     assert tasks.scheduler.partition_state(partition) is ExecutionState.FINISHED
@@ -82,5 +83,18 @@ def test_state_of_a_producer_is_told() -> None:
             tasks.scheduler.partition_state(unknown)
     tasks.tell("global_failure", Failure("all"))
     tasks.restart()
-    with pytest.raises(PartitionProducerDisposedError, match="at attempt 1 now"):
+    now = tasks.attempt("a1")
+    with pytest.raises(PartitionProducerDisposedError, match=f"at attempt {now} now"):
         tasks.scheduler.partition_state(partition)
+    of_another_job_master = replace(partition, attempt_number=1, graph_id=OTHER_GRAPH)
+    with pytest.raises(PartitionProducerDisposedError):
+        tasks.scheduler.partition_state(of_another_job_master)
+
+
+def test_partition_that_another_graph_misses_is_not_produced_again() -> None:
+    """FO-04.  A task of the job's past JobMaster has looked for what that one's task produced."""
+    tasks = stream(a=1, b=1, edges=["a => b"]).run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.fail("b1", missing_partitions=(ResultPartitionID(OTHER_GRAPH, data_set_id(1), 0, 0),))
+    assert tasks.deployed(tasks.restart()) == "b1#1"

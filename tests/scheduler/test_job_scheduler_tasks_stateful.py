@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flinkray.core.ids import ExecutionAttemptID
+from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
@@ -25,8 +25,8 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import ResultPartitionID
 from flinkray.scheduler.slots.slot_requests import SlotRequestFailed, SlotRequestFailure, SlotsLost
+from tests.scheduler.builders import GRAPH
 from tests.scheduler.graphs import execution_graph, job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
@@ -207,7 +207,7 @@ class TasksMachine(RuleBasedStateMachine):
         assert edge.result.data_set_id is not None
         if readers:
             partition = data.draw(st.integers(0, edge.result.producer.parallelism - 1))
-            missing = ResultPartitionID(edge.result.data_set_id, partition, attempt_number)
+            missing = ResultPartitionID(GRAPH, edge.result.data_set_id, partition, attempt_number)
             chosen = data.draw(st.sampled_from(readers))
             actions = self.tasks.report(
                 [chosen], ExecutionState.FAILED, "gone", missing_partitions=(missing,)

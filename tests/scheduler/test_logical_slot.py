@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
 from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
-from tests.scheduler.builders import VERTEX, allocated_slot
+from tests.scheduler.builders import GRAPH, VERTEX, allocated_slot
 
 SUBTASK = ExecutionVertexID(VERTEX, 0)
-FIRST = ExecutionAttemptID(SUBTASK, 0)
-SECOND = ExecutionAttemptID(SUBTASK, 1)
+FIRST = ExecutionAttemptID(GRAPH, SUBTASK, 0)
+SECOND = ExecutionAttemptID(GRAPH, SUBTASK, 1)
 
 
 def slot_with_payload() -> LogicalSlot:

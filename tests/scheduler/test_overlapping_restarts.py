@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.job_scheduler_actions import ScheduleRestart
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.scheduler.shared.tasks import ResultPartitionID
-from tests.scheduler.builders import one
+from tests.scheduler.builders import GRAPH, one
 from tests.scheduler.graphs import data_set_id, job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
@@ -19,7 +19,7 @@ def test_restart_is_carried_out_when_a_later_one_takes_over_what_it_waited_for()
     tasks = TasksUnderTest(graph).run()  # p and q share a slot of te0
     tasks.finish("p1 q1")
     tasks.give()
-    missing = ResultPartitionID(data_set_id(1), 0, 0)
+    missing = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
     first = one(tasks.fail("c1", "not found", missing_partitions=(missing,)), ScheduleRestart)
     assert tasks.tell("restart_delay_over", first.generation) == []  # c2 is being cancelled
     actions = tasks.lose_task_executor("te0")  # with what q had produced: c waits for that

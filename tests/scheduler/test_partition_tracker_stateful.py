@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flinkray.core.ids import ResourceID
+from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker
 from flinkray.scheduler.execution.regions import PipelinedRegions
@@ -24,8 +24,7 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import WorkerLocation
-from flinkray.scheduler.shared.tasks import ResultPartitionID
-from tests.scheduler.builders import JOB, allocated_slot
+from tests.scheduler.builders import GRAPH, JOB, allocated_slot
 from tests.scheduler.graphs import ALL_TO_ALL, POINTWISE, data_set_id, python_vertex
 
 HOSTS = [ResourceID(name) for name in "xyz"]
@@ -73,7 +72,7 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
         """*is_cancelled*: in the end, whatever it has done by then."""
         self.is_cancelled = is_cancelled
         self.now = 0.0
-        self.graph = ExecutionGraph(job_graph, 0.0)
+        self.graph = ExecutionGraph(job_graph, GRAPH, 0.0)
         self.regions = PipelinedRegions(self.graph)
         self.tracker = PartitionTracker(self.graph, self.regions, self.release, self.promote)
         self.kept: dict[ResourceID, set[ResultPartitionID]] = {host: set() for host in HOSTS}
@@ -187,7 +186,7 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
         assert execution.slot is not None
         for number, partition in self.blocking(self.makes[ordinal]):
             self.kept[execution.slot.location.resource_id].add(
-                ResultPartitionID(data_set_id(number), partition, execution.attempt_number)
+                ResultPartitionID(GRAPH, data_set_id(number), partition, execution.attempt_number)
             )
         self.running.remove(ordinal)
         self.finished.add(ordinal)

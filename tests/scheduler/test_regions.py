@@ -18,7 +18,7 @@ from flinkray.scheduler.execution.failover_strategy import (
     RestartPipelinedRegionFailoverStrategy,
 )
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from tests.scheduler.builders import spark_job, spark_vertex
+from tests.scheduler.builders import GRAPH, spark_job, spark_vertex
 from tests.scheduler.graphs import execution_graph, job
 
 
@@ -91,7 +91,7 @@ def test_region_that_would_wait_for_a_part_of_its_own_results_is_joined_with_the
 
 
 def test_spark_stage_is_a_region_and_the_next_stage_comes_after_it() -> None:
-    graph = ExecutionGraph(spark_job(spark_vertex(1), spark_vertex(2)), 0.0)
+    graph = ExecutionGraph(spark_job(spark_vertex(1), spark_vertex(2)), GRAPH, 0.0)
     regions = PipelinedRegions(graph).regions
     assert [r.vertices for r in regions] == [[0, 1], [2, 3]]
     assert regions[0].outputs == regions[1].inputs == graph.edges[0].groups
@@ -111,7 +111,7 @@ class Failing:
     """A graph all of whose vertices are scheduled (CREATED ones are not restarted)."""
 
     def __init__(self, kind: type[FailoverStrategy] | None = None, **arguments: Any) -> None:
-        self.graph = ExecutionGraph(job(**arguments), 0.0)
+        self.graph = ExecutionGraph(job(**arguments), GRAPH, 0.0)
         for subtask in self.graph.subtasks:
             subtask.current.schedule(1.0)
         regions = PipelinedRegions(self.graph)

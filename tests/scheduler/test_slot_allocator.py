@@ -28,7 +28,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotsLost,
 )
 from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_groups
-from tests.scheduler.builders import SMALL, allocated_slot, allocation, id_of, one, only
+from tests.scheduler.builders import GRAPH, SMALL, allocated_slot, allocation, id_of, one, only
 
 
 def subtask(vertex: int, index: int = 0) -> ExecutionVertexID:
@@ -36,7 +36,7 @@ def subtask(vertex: int, index: int = 0) -> ExecutionVertexID:
 
 
 def attempt(vertex: int, index: int = 0, number: int = 0) -> ExecutionAttemptID:
-    return ExecutionAttemptID(subtask(vertex, index), number)
+    return ExecutionAttemptID(GRAPH, subtask(vertex, index), number)
 
 
 ALL = [subtask(1, 0), subtask(1, 1), subtask(2, 0), subtask(2, 1)]
@@ -62,7 +62,7 @@ def deployed() -> ExecutionSlotAllocator:
     slots = allocator()
     actions = answer(slots, one(slots.allocate(ALL), SlotRequests), 1, 2)
     for action in only(actions, LogicalSlotAllocated):
-        assert action.slot.try_assign_payload(ExecutionAttemptID(action.slot.vertex, 0))
+        assert action.slot.try_assign_payload(ExecutionAttemptID(GRAPH, action.slot.vertex, 0))
     return slots
 
 
@@ -160,7 +160,7 @@ def test_end_of_an_earlier_attempt_does_not_take_the_share_of_the_present_one() 
 def test_next_request_prefers_the_slot_that_the_group_had() -> None:
     """So that after a failure state is found beside the slot."""
     slots = deployed()
-    slots.payload_ended([ExecutionAttemptID(v, 0) for v in ALL])
+    slots.payload_ended([ExecutionAttemptID(GRAPH, v, 0) for v in ALL])
     requests = one(slots.allocate(ALL), SlotRequests)
     assert [r.preferred_allocations for r in requests.requests] == [
         (allocation(1),),

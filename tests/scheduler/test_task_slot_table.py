@@ -22,6 +22,7 @@ from flinkray.scheduler.task_slots.task_slot_table import (
 )
 from tests.scheduler.builders import (
     GIB,
+    GRAPH,
     JOB,
     LARGE,
     OTHER_JOB,
@@ -37,7 +38,7 @@ A, B, C = allocation(1), allocation(2), allocation(3)
 
 
 def attempt(number: int) -> ExecutionAttemptID:
-    return ExecutionAttemptID(ExecutionVertexID(VERTEX, number), 0)
+    return ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, number), 0)
 
 
 @pytest.fixture

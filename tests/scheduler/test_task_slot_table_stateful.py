@@ -24,7 +24,7 @@ from flinkray.scheduler.task_slots.task_slot_table import (
     SlotTableAction,
     TaskSlotTable,
 )
-from tests.scheduler.builders import GIB, JOB, OTHER_JOB, SMALL, VERTEX, allocation
+from tests.scheduler.builders import GIB, GRAPH, JOB, OTHER_JOB, SMALL, VERTEX, allocation
 
 NAME = ResourceID("te")
 SLOTS = 3
@@ -175,7 +175,7 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
 
     @rule(allocation_id=ALLOCATIONS, job_id=JOBS)
     def submit(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        attempt = ExecutionAttemptID(ExecutionVertexID(VERTEX, 0), self.next_task)
+        attempt = ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, 0), self.next_task)
         slot = self.slots.get(allocation_id)
         try:
             self.table.add_task(attempt, job_id, allocation_id)

@@ -21,13 +21,14 @@ import msgpack
 
 from flinkray.core.error_text import message_of, sendable, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RemoteError, RpcSerializationError
-from flinkray.core.ids import AbstractID
+from flinkray.core.ids import AbstractID, CompositeID
 from flinkray.core.message import lookup, type_name
 from flinkray.rpc.wire.packing import LARGE, LONGEST, Packed, array_head, bytes_head, pack
 
 _ID_EXT = 1
 _STR_EXT = 2
 _ENUM_EXT = 3
+_COMPOSITE_EXT = 4
 _MESSAGE_KEY = 0
 _ERROR_KEY = 1
 
@@ -177,6 +178,8 @@ def _make_lowerer(cls: type) -> _Lowerer:
     prefix = name.encode() + b"\0"
     if issubclass(cls, AbstractID):
         return lambda value: msgpack.ExtType(_ID_EXT, prefix + value.value)
+    if issubclass(cls, CompositeID):
+        return lambda value: msgpack.ExtType(_COMPOSITE_EXT, prefix + value.to_bytes())
     if issubclass(cls, Enum):
         members = {
             member: msgpack.ExtType(_ENUM_EXT, prefix + member.name.encode()) for member in cls
@@ -241,6 +244,8 @@ def _raise_ext(code: int, data: bytes) -> Any:
     cls = _registered(name.decode())
     if code == _ID_EXT and issubclass(cls, AbstractID):
         return cls(value)
+    if code == _COMPOSITE_EXT and issubclass(cls, CompositeID):
+        return cls.from_bytes(value)
     if code == _STR_EXT and issubclass(cls, str):
         return cls(value.decode())
     if code == _ENUM_EXT and issubclass(cls, Enum):
