@@ -21,7 +21,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
@@ -29,9 +29,7 @@ from flinkray.core.ids import FencingToken
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway
 from flinkray.rpc.mailbox import Mailbox, TimerHandle
-
-if TYPE_CHECKING:
-    from flinkray.rpc.service import RpcService
+from flinkray.rpc.service import RpcService
 
 G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
@@ -52,7 +50,9 @@ class RpcEndpoint(RpcGateway):
         """
         self._rpc_service = rpc_service
         self._endpoint_id = endpoint_id
-        self._mailbox = Mailbox(self, rpc_service)
+        self._mailbox = Mailbox(
+            self, rpc_service.loop, rpc_service.watch, rpc_service.unregister_endpoint
+        )
         rpc_service.register_endpoint(self)
 
     # --- who it is ----------------------------------------------------------------------------

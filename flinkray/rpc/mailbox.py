@@ -8,18 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.rpc.calls.call_context import outside_of_handler
 from flinkray.rpc.calls.watch import TerminationWatch
+from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.handler_queue import HandlerQueue
 from flinkray.rpc.wire.envelope import ended_with
-
-if TYPE_CHECKING:
-    from flinkray.rpc.endpoint import RpcEndpoint
-    from flinkray.rpc.gateway import RpcGateway
-    from flinkray.rpc.service import RpcService
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +51,40 @@ class TimerHandle:
             self._handle.cancel()
 
 
+class HostedEndpoint(Protocol):
+    """An endpoint, as its mailbox and its service see it; see :mod:`flinkray.rpc.endpoint`."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def endpoint_id(self) -> str: ...
+    @property
+    def handler_grace(self) -> float: ...
+    @property
+    def mailbox(self) -> Mailbox: ...
+    @property
+    def is_running(self) -> bool: ...
+    async def on_start(self) -> None: ...
+    async def on_stop(self) -> None: ...
+    def on_fatal_error(self, error: BaseException) -> None: ...
+    def close(self) -> asyncio.Future[None]: ...
+
+
 class Mailbox:
     """See :mod:`flinkray.rpc.endpoint` for the contract."""
 
-    def __init__(self, endpoint: RpcEndpoint, service: RpcService) -> None:
+    def __init__(
+        self,
+        endpoint: HostedEndpoint,
+        loop: asyncio.AbstractEventLoop,
+        watch: Callable[[str | RpcGateway, Callable[[str], None]], TerminationWatch],
+        unregister: Callable[[HostedEndpoint], None],
+    ) -> None:
+        """*watch* and *unregister*: the service's (:class:`~flinkray.rpc.service.RpcService`)."""
         self._endpoint = endpoint
-        self._service = service
-        self._loop = service.loop
+        self._begin_watch = watch
+        self._unregister = unregister
+        self._loop = loop
         self._state = EndpointState.CREATED
         self.handlers = HandlerQueue(self._loop)
         """Of calls; it opens when ``on_start`` is done."""
@@ -168,7 +191,7 @@ class Mailbox:
         leftovers = self._release()
         if leftovers:
             await asyncio.wait(leftovers)
-        self._service.unregister_endpoint(self._endpoint)
+        self._unregister(self._endpoint)
         self._complete()
 
     def abort(self, error: BaseException | None = None) -> None:
@@ -182,7 +205,7 @@ class Mailbox:
                 task.cancel()
         self._release()
         self._error = self._error or error
-        self._service.unregister_endpoint(self._endpoint)
+        self._unregister(self._endpoint)
         self._complete()
 
     def _refuse_calls(self) -> None:
@@ -311,7 +334,7 @@ class Mailbox:
             self._watches.pop(watch, None)
             self._invoke(lambda: on_terminated(reason))
 
-        watch = self._service.watch(target, fired)
+        watch = self._begin_watch(target, fired)
         if watch.is_active and self._state is not EndpointState.TERMINATED:
             self._watches[watch] = None
             if len(self._watches) > self._look_at_watches:  # not each time: there may be thousands

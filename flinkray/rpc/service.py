@@ -6,19 +6,17 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
 from flinkray.rpc.calls.metrics import MetricSample, RpcMetrics
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.mailbox import HostedEndpoint
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.wire.socket_access import SocketAccess
-
-if TYPE_CHECKING:
-    from flinkray.rpc.endpoint import RpcEndpoint
 
 G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
@@ -92,8 +90,8 @@ class RpcService(ABC):
         """
 
     @abstractmethod
-    def self_gateway(self, endpoint: RpcEndpoint, gateway: type[G]) -> G:
-        """See :meth:`RpcEndpoint.get_self_gateway`."""
+    def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:
+        """See :meth:`~flinkray.rpc.endpoint.RpcEndpoint.get_self_gateway`."""
 
     @abstractmethod
     async def spawn(self, spec: EndpointSpec) -> str:
@@ -178,9 +176,9 @@ class RpcService(ABC):
         """
 
     @abstractmethod
-    def register_endpoint(self, endpoint: RpcEndpoint) -> None:
-        """For :class:`RpcEndpoint`: make a new endpoint reachable under its id."""
+    def register_endpoint(self, endpoint: HostedEndpoint) -> None:
+        """For a new endpoint itself: make it reachable under its id."""
 
     @abstractmethod
-    def unregister_endpoint(self, endpoint: RpcEndpoint) -> None:
+    def unregister_endpoint(self, endpoint: HostedEndpoint) -> None:
         """For the endpoint's mailbox: its id is free again."""

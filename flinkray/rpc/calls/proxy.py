@@ -17,9 +17,8 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import FencingToken
 from flinkray.rpc.calls.call_context import current_call
-from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.connection import ClientConnection, PendingAnswer
 from flinkray.rpc.calls.metrics import MethodRecorder, RpcRecorder
-from flinkray.rpc.calls.pending_answer import PendingAnswer
 from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.packing import Packed

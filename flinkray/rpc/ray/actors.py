@@ -13,12 +13,15 @@ from ray.actor import ActorHandle
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.rpc.ray.futures import patiently, result_of
 from flinkray.rpc.ray.placement import MAX_CONCURRENCY, actor_options
-from flinkray.rpc.ray.process import process_class, standby_class
-from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.spec import EndpointSpec, load_factory
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import codec
 
 logger = logging.getLogger(__name__)
+
+# By name, because they are what runs in the other process, and that has a service as this one.
+_PROCESS_CLASS = "flinkray.rpc.ray.process:process_class"
+_STANDBY_CLASS = "flinkray.rpc.ray.process:standby_class"
 
 NAME_FREED_TIMEOUT = 10.0
 """Seconds that a spawn waits for a dying process of the same name."""
@@ -94,7 +97,7 @@ class RayActors:
         }
 
         def create() -> None:
-            standby_class().options(**options).remote(self._namespace, name, imports)
+            load_factory(_STANDBY_CLASS)().options(**options).remote(self._namespace, name, imports)
 
         await self._run(create)
 
@@ -144,7 +147,7 @@ class RayActors:
     def _create(self, spec: EndpointSpec, arguments: bytes) -> ActorHandle[Any]:
         actor_class = self._classes.get(spec.kind)
         if actor_class is None:
-            actor_class = self._classes[spec.kind] = process_class(spec.kind)
+            actor_class = self._classes[spec.kind] = load_factory(_PROCESS_CLASS)(spec.kind)
         handle: ActorHandle[Any] = actor_class.options(
             **actor_options(spec, self._namespace)
         ).remote(self._namespace, spec.name, spec.factory, arguments, dict(spec.environment))

@@ -26,8 +26,8 @@ from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import MetricSample, RpcMetrics, RpcRecorder
 from flinkray.rpc.calls.proxy import Binding, binding_of, make_proxy
 from flinkray.rpc.calls.watch import TerminationWatch
-from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.gateway import RpcGateway
+from flinkray.rpc.mailbox import HostedEndpoint
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.serving.dispatch import MAX_PENDING_BYTES, MAX_PENDING_CALLS, ServerConnection
@@ -73,8 +73,8 @@ class BaseRpcService(RpcService):
         """For connections."""
         self._numbers = 0
         self._names = 0
-        self._endpoints: dict[str, tuple[int, RpcEndpoint]] = {}
-        self._by_number: dict[int, RpcEndpoint] = {}
+        self._endpoints: dict[str, tuple[int, HostedEndpoint]] = {}
+        self._by_number: dict[int, HostedEndpoint] = {}
         self.ended_with: dict[int, str] = {}
         """Why the newest of those endpoints have ended that have failed, by number."""
         self._tasks = BackgroundTasks(self.loop, process_name)
@@ -121,7 +121,7 @@ class BaseRpcService(RpcService):
 
     # --- endpoints ----------------------------------------------------------------------------
 
-    def register_endpoint(self, endpoint: RpcEndpoint) -> None:
+    def register_endpoint(self, endpoint: HostedEndpoint) -> None:
         endpoint_id = endpoint.endpoint_id
         if not endpoint_id or ADDRESS_SEPARATOR in endpoint_id or WILDCARD in endpoint_id:
             raise ValueError(f"not an endpoint id: {endpoint_id!r} (no '/', no '*', not empty)")
@@ -134,7 +134,7 @@ class BaseRpcService(RpcService):
         self._endpoints[endpoint_id] = (self._numbers, endpoint)
         self._by_number[self._numbers] = endpoint
 
-    def unregister_endpoint(self, endpoint: RpcEndpoint) -> None:
+    def unregister_endpoint(self, endpoint: HostedEndpoint) -> None:
         number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
         if known is endpoint:
             del self._endpoints[endpoint.endpoint_id], self._by_number[number]
@@ -143,7 +143,7 @@ class BaseRpcService(RpcService):
             for peer in self._peers:
                 peer.endpoint_terminated(number, reason)
 
-    def find_endpoint(self, endpoint_id: str) -> tuple[int, RpcEndpoint | None]:
+    def find_endpoint(self, endpoint_id: str) -> tuple[int, HostedEndpoint | None]:
         """For connections: number and endpoint."""
         if not endpoint_id.endswith(WILDCARD):
             return self._endpoints.get(endpoint_id, (0, None))
@@ -157,7 +157,7 @@ class BaseRpcService(RpcService):
         self._names += 1
         return f"{prefix}_{self._names}"
 
-    def endpoint_by_number(self, number: int) -> RpcEndpoint | None:
+    def endpoint_by_number(self, number: int) -> HostedEndpoint | None:
         """For connections."""
         return self._by_number.get(number)
 
@@ -165,7 +165,7 @@ class BaseRpcService(RpcService):
         """For connections: why an endpoint that was here has ended."""
         return self.ended_with.get(number, ENDED)
 
-    def self_gateway(self, endpoint: RpcEndpoint, gateway: type[G]) -> G:
+    def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:
         if type_name(gateway) not in exports_of(type(endpoint)).gateways:
             raise TypeError(f"{type(endpoint).__name__} does not implement {gateway.__name__}")
         number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
@@ -391,6 +391,6 @@ class BaseRpcService(RpcService):
         """From here to other processes, and to this one itself."""
         return self._pool.all()
 
-    def endpoints(self) -> list[RpcEndpoint]:
+    def endpoints(self) -> list[HostedEndpoint]:
         """All that live here."""
         return [endpoint for _, endpoint in self._endpoints.values()]

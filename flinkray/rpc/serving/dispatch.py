@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from flinkray.core.errors import (
     EndpointNotStartedError,
@@ -17,11 +19,12 @@ from flinkray.core.errors import (
     RpcSerializationError,
 )
 from flinkray.core.ids import FencingToken
+from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import RpcRecorder
 from flinkray.rpc.clock import time_of
-from flinkray.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
+from flinkray.rpc.endpoint import FencedRpcEndpoint
 from flinkray.rpc.gateway import GatewayMethod
-from flinkray.rpc.mailbox import EndpointState
+from flinkray.rpc.mailbox import EndpointState, HostedEndpoint
 from flinkray.rpc.serving.exports import exports_of
 from flinkray.rpc.serving.handler_call import HandlerCall
 from flinkray.rpc.wire import codec
@@ -45,9 +48,6 @@ from flinkray.rpc.wire.envelope import (
 from flinkray.rpc.wire.packing import Packed
 from flinkray.rpc.wire.transport import Transport
 
-if TYPE_CHECKING:
-    from flinkray.rpc.serving.base_service import BaseRpcService
-
 logger = logging.getLogger(__name__)
 
 MAX_PENDING_CALLS = 10_000
@@ -61,7 +61,7 @@ class _Lane:
 
     __slots__ = ("endpoint", "last_sequence", "mailbox", "methods", "post", "token")
 
-    def __init__(self, endpoint: RpcEndpoint | None, recorder: RpcRecorder) -> None:
+    def __init__(self, endpoint: HostedEndpoint | None, recorder: RpcRecorder) -> None:
         self.endpoint = endpoint
         self.last_sequence = 0
         self.token: bytes | None = None
@@ -83,12 +83,32 @@ class _Lane:
             known[1].failures += 1
 
 
+class Host(Protocol):
+    """The service of a :class:`ServerConnection`, as the connection sees it."""
+
+    loop: asyncio.AbstractEventLoop
+    process_name: str
+    recorder: RpcRecorder
+    deadlines: Deadlines
+    max_frame_size: int
+    max_pending_calls: int
+    max_pending_bytes: int
+
+    def endpoints(self) -> Sequence[HostedEndpoint]: ...
+    def find_endpoint(self, endpoint_id: str) -> tuple[int, HostedEndpoint | None]: ...
+    def endpoint_by_number(self, number: int) -> HostedEndpoint | None: ...
+    def end_of(self, number: int) -> str: ...
+    def refuse_frame(self, peer: str, reason: str) -> None: ...
+    def peer_lost(self, peer: ServerConnection) -> None: ...
+    def stop_requested(self, answer: Callable[[], None]) -> None: ...
+
+
 class ServerConnection:
     """A connection from one peer to this process."""
 
     def __init__(
         self,
-        service: BaseRpcService,
+        service: Host,
         transport: Transport,
         peer: str,
     ) -> None:
@@ -286,7 +306,7 @@ class ServerConnection:
             self._transport.send_parts(frame)
 
 
-def _refuse_state(endpoint: RpcEndpoint, method: str) -> NoReturn:
+def _refuse_state(endpoint: HostedEndpoint, method: str) -> NoReturn:
     if endpoint.mailbox.state is EndpointState.CREATED:
         raise EndpointNotStartedError(
             f"{endpoint.address}: {method}: the endpoint is not started yet"
@@ -294,11 +314,13 @@ def _refuse_state(endpoint: RpcEndpoint, method: str) -> NoReturn:
     raise RecipientUnreachableError(endpoint.mailbox.end_reason)
 
 
-def _refuse_method(endpoint: RpcEndpoint, method: str) -> NoReturn:
+def _refuse_method(endpoint: HostedEndpoint, method: str) -> NoReturn:
     raise RpcError(f"{endpoint.address}: {type(endpoint).__name__} has no method {method}")
 
 
-def _refuse_token(endpoint: RpcEndpoint, method: GatewayMethod, received: bytes | None) -> NoReturn:
+def _refuse_token(
+    endpoint: HostedEndpoint, method: GatewayMethod, received: bytes | None
+) -> NoReturn:
     assert isinstance(endpoint, FencedRpcEndpoint)
     token: object = None
     if received is not None:
@@ -313,7 +335,7 @@ def _refuse_token(endpoint: RpcEndpoint, method: GatewayMethod, received: bytes 
 
 
 def _refuse_arguments(
-    endpoint: RpcEndpoint, method: GatewayMethod, cause: RpcSerializationError | None
+    endpoint: HostedEndpoint, method: GatewayMethod, cause: RpcSerializationError | None
 ) -> NoReturn:
     what = f"{endpoint.address}: {method.full_name}"
     if cause is None:

@@ -21,7 +21,7 @@ class Exports:
 
 
 @cache
-def exports_of(endpoint_class: type[RpcEndpoint]) -> Exports:
+def exports_of(endpoint_class: type) -> Exports:
     """The gateways that the class implements and their methods.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flinkray.core.errors import (
     HandlerCancelledError,
@@ -13,13 +13,18 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.rpc.calls.call_context import current_call
+from flinkray.rpc.calls.metrics import MethodRecorder
 from flinkray.rpc.calls.tracing import enter_trace
+from flinkray.rpc.gateway import GatewayMethod
+from flinkray.rpc.mailbox import HostedEndpoint
 
-if TYPE_CHECKING:
-    from flinkray.rpc.calls.metrics import MethodRecorder
-    from flinkray.rpc.endpoint import RpcEndpoint
-    from flinkray.rpc.gateway import GatewayMethod
-    from flinkray.rpc.serving.dispatch import ServerConnection
+
+class Answering(Protocol):
+    """The connection of a call, as the call sees it."""
+
+    def expire_at(self, deadline: float, call: HandlerCall) -> None: ...
+    def succeeded(self, call: HandlerCall, result: object) -> None: ...
+    def failed(self, call: HandlerCall, error: BaseException) -> None: ...
 
 
 class HandlerCall:
@@ -48,8 +53,8 @@ class HandlerCall:
 
     def __init__(
         self,
-        connection: ServerConnection,
-        endpoint: RpcEndpoint,
+        connection: Answering,
+        endpoint: HostedEndpoint,
         method: GatewayMethod,
         recorder: MethodRecorder,
         sequence: int,
