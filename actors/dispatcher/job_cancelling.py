@@ -12,7 +12,7 @@ from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervisi
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.client_options import CLIENT_HEARTBEAT_TIMEOUT
-from flinkray.core.config import format_duration
+from flinkray.core.config_option import format_duration
 from flinkray.core.ids import JobID
 from flinkray.ha import JobGraphStore
 from flinkray.rpc import RpcEndpoint

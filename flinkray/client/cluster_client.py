@@ -18,7 +18,8 @@ from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.submission import Submission, SubmissionInterrupted
 from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
-from flinkray.core.config import Configuration, format_duration
+from flinkray.core.config import Configuration
+from flinkray.core.config_option import format_duration
 from flinkray.core.errors import FlinkRayError, JobNotFoundError, JobStateError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.rpc import RpcService

@@ -15,7 +15,7 @@ from flinkray.actors.gateways import DispatcherGateway
 from flinkray.blob import BlobClient, BlobNotFoundError, BlobOwner, blob_server_beside
 from flinkray.client.offload import offload
 from flinkray.core.blobs import BlobKey
-from flinkray.core.config import format_duration
+from flinkray.core.config_option import format_duration
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FencingTokenError,

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.job_result import JobExecutionResult
-from flinkray.core.config import format_duration
+from flinkray.core.config_option import format_duration
 from flinkray.core.errors import ConfigurationError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobProgress, JobResult
 from flinkray.scheduler.shared.states import JobStatus
 
-if TYPE_CHECKING:
-    from flinkray.client.cluster_client import ClusterClient
-
 T = TypeVar("T")
+
+
+class _Client(Protocol):
+    """A :class:`~flinkray.client.cluster_client.ClusterClient`, as its handles see it."""
+
+    _connection: DispatcherConnection
+
+    async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T: ...
+    def _ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T: ...
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]: ...
 
 
 class JobHandle:
@@ -30,7 +40,7 @@ class JobHandle:
     waiting, by a timeout or by Ctrl-C, does nothing to the job.
     """
 
-    def __init__(self, client: ClusterClient, job_id: JobID) -> None:
+    def __init__(self, client: _Client, job_id: JobID) -> None:
         self._client = client
         self.job_id = job_id
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from flinkray.core.config import ConfigOption, boolean, duration
+from flinkray.core.config_option import ConfigOption, boolean, duration
 
 CLIENT_HEARTBEAT_INTERVAL = ConfigOption(
     "client.heartbeat.interval",

@@ -1,245 +1,21 @@
-"""Configuration: typed, documented options and an immutable set of values for them.
+"""Configuration: an immutable set of values for the options of :mod:`flinkray.core.options`.
 
-The table of options is :mod:`flinkray.core.options`.  Values are checked when a
-:class:`Configuration` is made, so code that reads one never meets a bad value.  A configuration
-travels as strings (:meth:`Configuration.to_dict`), from which an equal one can be made.
+Values are checked when a :class:`Configuration` is made, so code that reads one never meets a bad
+value.  A configuration travels as strings (:meth:`Configuration.to_dict`), from which an equal one
+can be made.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
-from decimal import Decimal
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
+from flinkray.core import client_options, options
+from flinkray.core.config_option import ConfigOption, format_duration
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.resources import format_memory_size, parse_memory_size
 
 T = TypeVar("T")
-
-_DURATION_UNITS = {
-    "ms": 0.001,
-    "s": 1.0,
-    "sec": 1.0,
-    "second": 1.0,
-    "seconds": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "minute": 60.0,
-    "minutes": 60.0,
-    "h": 3600.0,
-    "hour": 3600.0,
-    "hours": 3600.0,
-    "d": 86400.0,
-    "day": 86400.0,
-    "days": 86400.0,
-}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class ValueType(Generic[T]):
-    """How the values of an option are read, written and described."""
-
-    accepts: str
-    """For error messages and the reference page: "a duration, for example 500 ms or 10 s"."""
-    parse: Callable[[object], T]
-    """Raises ValueError or TypeError for what is not such a value."""
-    format: Callable[[T], str]
-    """``parse(format(value)) == value``."""
-
-
-@dataclass(frozen=True)
-class ConfigOption(Generic[T]):
-    """One row of the table."""
-
-    key: str
-    type: ValueType[T]
-    default: T
-    meaning: str
-    """One or two sentences for the reference page; says where a constant comes from."""
-
-    def default_text(self) -> str:
-        return "(none)" if self.default is None else self.type.format(self.default)
-
-    def read(self, value: object) -> T:
-        """The typed value.
-
-        Raises:
-            ConfigurationError: names key, value and what is accepted.
-        """
-        try:
-            return self.type.parse(value)
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(
-                f"configuration value {value!r} of {self.key} is not accepted: "
-                f"it takes {self.type.accepts}"
-            ) from error
-
-
-def parse_duration(value: object) -> float:
-    """Seconds of ``"500 ms"``, ``"10 s"``, ``"1.5min"``, ``"2 h"`` or a timedelta.
-
-    A number without a unit is refused (Flink reads it as milliseconds, Python people as seconds);
-    only 0 needs none.
-
-    Raises:
-        ValueError, TypeError: not a duration.
-    """
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-        if seconds < 0:
-            raise ValueError(f"negative duration: {value}")
-        return seconds
-    if not isinstance(value, str):
-        raise TypeError(f"not a duration: {value!r}")
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"not a duration: {value!r}")
-    number, unit = float(match[1]), match[2].lower()
-    if not unit and number == 0:
-        return 0.0
-    if unit not in _DURATION_UNITS:
-        raise ValueError(f"no unit of time: {value!r}")
-    return number / 1000 if unit == "ms" else number * _DURATION_UNITS[unit]
-
-
-def format_duration(seconds: float) -> str:
-    """The text that :func:`parse_duration` reads back as exactly this number of seconds."""
-    text = format(Decimal(repr(seconds)), "f")  # positional, with the digits of the shortest repr
-    return f"{text.removesuffix('.0')} s"
-
-
-def duration(*, positive: bool = True, at_most: float | None = None) -> ValueType[float]:
-    """Seconds; ``at_most`` in seconds."""
-
-    def parse(value: object) -> float:
-        seconds = parse_duration(value)
-        if positive and seconds == 0:
-            raise ValueError("zero")
-        if at_most is not None and seconds > at_most:
-            raise ValueError("too long")
-        return seconds
-
-    accepts = "a duration" if not positive else "a duration above zero"
-    if at_most is not None:
-        accepts += f" of at most {format_duration(at_most)}"
-    return ValueType(f"{accepts}, for example 500 ms, 10 s or 5 min", parse, format_duration)
-
-
-def duration_or_never() -> ValueType[float | None]:
-    """Seconds; None: never."""
-
-    def parse(value: object) -> float | None:
-        return None if value in ("never", "-1", -1) else parse_duration(value)
-
-    def text_of(seconds: float | None) -> str:
-        return "never" if seconds is None else format_duration(seconds)
-
-    return ValueType("a duration, for example 500 ms or 5 min, or never", parse, text_of)
-
-
-def rate() -> ValueType[float]:
-    """Events per minute."""
-
-    def parse(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise TypeError("not a number")
-        number = float(value)
-        if not 0 < number < float("inf"):
-            raise ValueError("not above zero")
-        return number
-
-    return ValueType("a number above zero, per minute", parse, lambda number: f"{number:g}")
-
-
-def integer(*, minimum: int) -> ValueType[int]:
-    def parse(value: object) -> int:
-        if isinstance(value, str):
-            number = int(value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            number = value
-        else:
-            raise TypeError("not an integer")
-        if number < minimum:
-            raise ValueError("too small")
-        return number
-
-    return ValueType(f"an integer of at least {minimum}", parse, str)
-
-
-def cores() -> ValueType[float]:
-    def parse(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise TypeError("not a number")
-        number = float(value)
-        if not 0 < number < float("inf"):
-            raise ValueError("out of range")
-        return number
-
-    return ValueType("a number above zero, for example 1 or 0.5", parse, lambda n: f"{n:.17g}")
-
-
-def memory_size(*, minimum: int = 1) -> ValueType[int]:
-    """Bytes."""
-
-    def parse(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise TypeError("not a memory size")
-        size = parse_memory_size(value)
-        if size < minimum:
-            raise ValueError("too small")
-        return size
-
-    def write(size: int) -> str:
-        text = format_memory_size(size)
-        return text if parse_memory_size(text) == size else f"{size}b"
-
-    accepts = f"a memory size of at least {write(minimum)}, for example 512m or 1.5g"
-    return ValueType(accepts, parse, write)
-
-
-def choice(*values: str) -> ValueType[str]:
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or value not in values:
-            raise ValueError("not one of them")
-        return value
-
-    return ValueType("one of " + ", ".join(values), parse, str)
-
-
-def boolean() -> ValueType[bool]:
-    def parse(value: object) -> bool:
-        if isinstance(value, bool):
-            return value
-        if not isinstance(value, str) or value.lower() not in ("true", "false"):
-            raise ValueError("neither of them")
-        return value.lower() == "true"
-
-    return ValueType("true or false", parse, lambda value: str(value).lower())
-
-
-def text(accepts: str = "a text that is not empty", pattern: str = r"(?s).+") -> ValueType[str]:
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
-            raise ValueError("does not match")
-        return value
-
-    return ValueType(accepts, parse, str)
-
-
-def optional_text(accepts: str) -> ValueType[str | None]:
-    """A text; the empty text and None both mean that nothing is set."""
-
-    def parse(value: object) -> str | None:
-        if value is None or isinstance(value, str):
-            return value or None
-        raise TypeError("not a text")
-
-    return ValueType(accepts, parse, lambda value: value or "")
 
 
 class Configuration:
@@ -288,8 +64,6 @@ class Configuration:
 
 
 def _check_heartbeats(configuration: Configuration) -> None:
-    from flinkray.core import client_options, options
-
     for interval, timeout in (
         (options.HEARTBEAT_INTERVAL, options.HEARTBEAT_TIMEOUT),
         (client_options.CLIENT_HEARTBEAT_INTERVAL, client_options.CLIENT_HEARTBEAT_TIMEOUT),
@@ -307,10 +81,8 @@ def find_option(key: str) -> ConfigOption[Any]:
     Raises:
         ConfigurationError: there is none; the text names the nearest known key.
     """
-    from flinkray.core.options import OPTIONS  # the table is written in terms of this module
-
-    option = OPTIONS.get(key)
+    option = options.OPTIONS.get(key)
     if option is None:
-        near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(key, options.OPTIONS, n=1, cutoff=0.0)
         raise ConfigurationError(f"unknown configuration key {key!r}; the nearest is {near[0]!r}")
     return option

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.core.config import (
+from flinkray.core.config_option import (
     ConfigOption,
     duration,
     duration_or_never,

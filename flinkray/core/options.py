@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.core import client_options, network_options
-from flinkray.core.config import (
+from flinkray.core.config_option import (
     ConfigOption,
     choice,
     cores,

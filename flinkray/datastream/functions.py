@@ -27,10 +27,9 @@ from flinkray.streaming.functions.functions import (
     TimerService,
 )
 from flinkray.streaming.functions.functions import TimeDomain as TimeDomain
-from flinkray.streaming.functions.runtime_context import RuntimeContext
+from flinkray.streaming.functions.runtime_context import KeyedStateStore, RuntimeContext
 from flinkray.streaming.functions.window_functions import (
     AllWindowFunction,
-    KeyedStateStore,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,

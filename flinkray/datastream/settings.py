@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from flinkray.core.config import duration
+from flinkray.core.config_option import duration
 from flinkray.core.durations import Duration, Time, milliseconds
 
 

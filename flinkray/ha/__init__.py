@@ -1,11 +1,6 @@
 """Leader election and retrieval, and the stores of what must outlive a leader."""
 
-from flinkray.ha.directory import (
-    Directory,
-    MemoryDirectory,
-    absolute_location,
-    open_directory,
-)
+from flinkray.ha.directory import Directory, MemoryDirectory
 from flinkray.ha.embedded import EmbeddedHaServices
 from flinkray.ha.leadership import (
     LeaderContender,
@@ -14,6 +9,7 @@ from flinkray.ha.leadership import (
     LeaderRetrievalListener,
     LeaderRetrievalService,
 )
+from flinkray.ha.locations import absolute_location, open_directory
 from flinkray.ha.non_ha import AbstractNonHaServices
 from flinkray.ha.services import HighAvailabilityServices
 from flinkray.ha.standalone import StandaloneHaServices

@@ -153,6 +153,7 @@ async def test_what_a_job_master_of_the_past_says_is_ignored(tmp_path: Path) -> 
 def endpoint_of(cluster: MiniCluster, kind: str) -> RpcEndpoint:
     (name,) = cluster.processes(kind)
     (endpoint,) = cluster.network.services[name].endpoints()
+    assert isinstance(endpoint, RpcEndpoint)
     return endpoint
 
 

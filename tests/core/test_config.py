@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.core import client_options, network_options, options
-from flinkray.core.config import ConfigOption, Configuration, format_duration, parse_duration
+from flinkray.core.config import Configuration
+from flinkray.core.config_option import ConfigOption, format_duration, parse_duration
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import OPTIONS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,6 @@ from flinkray.state.interfaces import (
     ValueState,
 )
 from flinkray.streaming.functions.metrics import MetricGroup
-from flinkray.streaming.functions.window_functions import KeyedStateStore
 
 
 class DistributedCache:
@@ -51,6 +51,30 @@ class DistributedCache:
 
 class CachedFileError(FlinkRayError):
     """A function asks for a file that the program has not registered."""
+
+
+class KeyedStateStore(ABC):
+    """State of one key, or of one key and window."""
+
+    @abstractmethod
+    def get_state(self, state_descriptor: Any) -> Any:
+        """One value."""
+
+    @abstractmethod
+    def get_list_state(self, state_descriptor: Any) -> Any:
+        """A list."""
+
+    @abstractmethod
+    def get_map_state(self, state_descriptor: Any) -> Any:
+        """A dictionary."""
+
+    @abstractmethod
+    def get_reducing_state(self, state_descriptor: Any) -> Any:
+        """The reduction of all that was added."""
+
+    @abstractmethod
+    def get_aggregating_state(self, state_descriptor: Any) -> Any:
+        """The aggregate of all that was added."""
 
 
 class RuntimeContext(KeyedStateStore):

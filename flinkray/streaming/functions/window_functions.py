@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from flinkray.streaming.functions.functions import Function
+from flinkray.streaming.functions.runtime_context import KeyedStateStore
 
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
@@ -28,30 +29,6 @@ class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
     @abstractmethod
     def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
         """Results for the records of the window."""
-
-
-class KeyedStateStore(ABC):
-    """State of one key, or of one key and window."""
-
-    @abstractmethod
-    def get_state(self, state_descriptor: Any) -> Any:
-        """One value."""
-
-    @abstractmethod
-    def get_list_state(self, state_descriptor: Any) -> Any:
-        """A list."""
-
-    @abstractmethod
-    def get_map_state(self, state_descriptor: Any) -> Any:
-        """A dictionary."""
-
-    @abstractmethod
-    def get_reducing_state(self, state_descriptor: Any) -> Any:
-        """The reduction of all that was added."""
-
-    @abstractmethod
-    def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        """The aggregate of all that was added."""
 
 
 class WindowContext(ABC, Generic[W]):

@@ -18,11 +18,10 @@ from flinkray.streaming.network.errors import (
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
 from flinkray.streaming.network.record_writer import PartitionWriter
-from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.result_partition import ResultPartition, Subpartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.signal import Signal
 from flinkray.streaming.network.sockets import DataAddress
-from flinkray.streaming.network.subpartition import Subpartition
 
 __all__ = [
     "BatchTooLargeError",

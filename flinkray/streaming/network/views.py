@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from flinkray.streaming.network.errors import ConsumerLostError
 from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
+from flinkray.streaming.network.result_partition import Subpartition
 from flinkray.streaming.network.shared_memory import SHARED_FROM
 from flinkray.streaming.records.elements import Element, EndOfInput
-
-if TYPE_CHECKING:
-    from flinkray.streaming.network.subpartition import Subpartition
 
 
 class Sender(Protocol):
@@ -59,6 +57,9 @@ class RemoteView:
 
     def notify(self) -> None:
         self._sender.enqueue(self, self._is_event_next)
+
+    def overtake(self, element: Element) -> None:
+        """It is the first that waits, and sent with the next turn."""
 
     def _can_send(self) -> bool:
         buffer = self._subpartition.head(self)

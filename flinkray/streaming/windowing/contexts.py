@@ -15,8 +15,12 @@ from flinkray.state.descriptors import (
 )
 from flinkray.state.heap import HeapKeyedStateBackend
 from flinkray.state.heap_handles import KeyContext
-from flinkray.streaming.functions.runtime_context import RuntimeContext, typed_state
-from flinkray.streaming.functions.window_functions import KeyedStateStore, WindowContext
+from flinkray.streaming.functions.runtime_context import (
+    KeyedStateStore,
+    RuntimeContext,
+    typed_state,
+)
+from flinkray.streaming.functions.window_functions import WindowContext
 from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.streaming.windowing.assigners import WindowAssignerContext
 from flinkray.streaming.windowing.triggers import OnMergeContext

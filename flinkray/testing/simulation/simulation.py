@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, TypeVar, overload
 
 from flinkray.core.ids import random_bytes_from
-from flinkray.ha.directory import register_scheme
+from flinkray.ha.locations import register_scheme
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.testing.simulation.conditions import Conditions
