@@ -16,7 +16,7 @@ from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobResult
-from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerLocation
 
 
 @message
@@ -70,6 +70,8 @@ class WantedSlot:
     """-1: a dynamic slot, of exactly that profile."""
     allocation_id: AllocationID
     profile: ResourceProfile
+    constraint: SameWorkerGroup | None = None
+    """Of the job's requirement; it is offered with it."""
 
 
 @message

@@ -14,6 +14,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 
 class WorkerGroupStartError(FlinkRayError):
@@ -32,8 +33,8 @@ class WorkerGroupLostError(FlinkRayError):
 class WorkerGroupRequest:
     """A worker group to be started: bundle i holds a TaskExecutor of profile ``bundles[i]``."""
 
-    job_id: JobID | None
-    """The job that the group is for; None: shared by all jobs that need no workers of their own."""
+    owner: WorkerGroupOwner | None
+    """Whose own the group is; None: shared by all jobs."""
     bundles: tuple[ResourceProfile, ...]
 
 
@@ -43,8 +44,12 @@ class WorkerGroup:
 
     group_id: WorkerGroupId
     name: str
-    job_id: JobID | None
+    owner: WorkerGroupOwner | None
     bundles: tuple[ResourceProfile, ...]
+
+    def is_own_of(self, job_id: JobID) -> bool:
+        """Whether it is a job's own."""
+        return self.owner is not None and self.owner.job_id == job_id
 
 
 class ResourceManagerDriver(ABC):

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, unquote
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -30,6 +31,7 @@ from flinkray.core.ids import JobID, ResourceID, WorkerGroupId, random_bytes
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, Placement, RpcService
 from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     """Must run in a process that is connected to Ray, in the cluster's namespace.
 
     Placement groups are detached and carry all that :meth:`recover` needs in their name,
-    ``flinkray-<cluster id>-<job id or shared>-<n>``, and in their bundles.  Their state is polled:
+    ``flinkray-<cluster id>-<owner>-<n>``, and in their bundles; the owner is ``shared``, or a job's
+    id and the name of its group, quoted as in a URL.  Their state is polled:
     Ray's own wait holds a thread as long as a group is pending, and raises a bare Exception when
     the group is removed.
     """
@@ -62,12 +65,11 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         self._next_number = 0
 
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
-        owner = _SHARED if request.job_id is None else request.job_id.hex()
-        name = f"{self._prefix}{owner}-{self._next_number}"
+        name = f"{self._prefix}{_quote(request.owner)}-{self._next_number}"
         self._next_number += 1
         bundles = [profile.to_ray_resources() for profile in request.bundles]
         group_id = await self._rpc_service.run_blocking(_create, name, bundles)
-        return WorkerGroup(WorkerGroupId(group_id), name, request.job_id, request.bundles)
+        return WorkerGroup(WorkerGroupId(group_id), name, request.owner, request.bundles)
 
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
         for delay in _polls():
@@ -119,7 +121,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                     total_profile=group.bundles[bundle_index],
                     number_of_slots=number_of_slots,
                     cluster=self._cluster,
-                    is_dedicated=group.job_id is not None,
+                    is_dedicated=group.owner is not None,
                 ),
                 placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
                 detached=True,
@@ -149,23 +151,36 @@ class RayResourceManagerDriver(ResourceManagerDriver):
 
     async def recover(self) -> tuple[WorkerGroup, ...]:
         table = await self._rpc_service.run_blocking(placement_group_table)
-        pattern = re.compile(rf"{re.escape(self._prefix)}([0-9a-f]{{32}}|{_SHARED})-(\d+)")
+        pattern = re.compile(rf"{re.escape(self._prefix)}({_SHARED}|[0-9a-f]{{32}}-.+)-(\d+)")
         groups = []
         for group_id, entry in sorted(table.items()):
             match = pattern.fullmatch(entry["name"])
             if match is None or entry["state"] == "REMOVED":
                 continue
             self._next_number = max(self._next_number, int(match[2]) + 1)
-            job_id = None if match[1] == _SHARED else JobID.from_hex(match[1])
             bundles = tuple(
                 ResourceProfile.from_ray_resources(bundle)
                 for _, bundle in sorted(entry["bundles"].items())
             )
-            groups.append(WorkerGroup(WorkerGroupId(group_id), entry["name"], job_id, bundles))
+            owner = _unquote(match[1])
+            groups.append(WorkerGroup(WorkerGroupId(group_id), entry["name"], owner, bundles))
         return tuple(groups)
 
     async def _table(self, group: WorkerGroupId) -> dict[str, Any]:
         return await self._rpc_service.run_blocking(_table_of, group.value)
+
+
+def _quote(owner: WorkerGroupOwner | None) -> str:
+    if owner is None:
+        return _SHARED
+    return f"{owner.job_id.hex()}-{quote(owner.name, safe='')}"
+
+
+def _unquote(text: str) -> WorkerGroupOwner | None:
+    if text == _SHARED:
+        return None
+    job_id, _, name = text.partition("-")
+    return WorkerGroupOwner(JobID.from_hex(job_id), unquote(name))
 
 
 def _polls() -> Iterator[float]:

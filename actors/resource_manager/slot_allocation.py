@@ -152,10 +152,10 @@ class SlotAllocation(WorkerEvents):
         """A group that an earlier ResourceManager left, and where in it TaskExecutors live."""
         log.info("worker group %s is taken over, TaskExecutors in %s", group.name, live_bundles)
         self._launcher.adopt(group)
-        slots = 1 if group.job_id is not None else self._slots_per_shared_worker
+        slots = self._slots_per_shared_worker if group.owner is None else 1
         self._carry_out(
             self._slot_manager.recover_worker_group(
-                group.group_id, group.bundles, slots, group.job_id, live_bundles, self._now()
+                group.group_id, group.bundles, slots, group.owner, live_bundles, self._now()
             )
         )
 
@@ -280,7 +280,8 @@ class SlotAllocation(WorkerEvents):
         worker = self._members.task_executors.get(resource_id)
         job_master = self._members.job_masters.get(job_id)
         wanted = tuple(
-            WantedSlot(one.slot_id.slot_index, one.allocation_id, one.profile) for one in requests
+            WantedSlot(one.slot_id.slot_index, one.allocation_id, one.profile, one.constraint)
+            for one in requests
         )
         if worker is None or job_master is None:
             cause = f"{resource_id} or the JobMaster of job {job_id} is gone"

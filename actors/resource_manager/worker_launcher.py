@@ -18,6 +18,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.rpc import RpcEndpoint, TerminationWatch
 from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor, StartWorkerGroup
+from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class WorkerEvents(ABC):
 @dataclass(slots=True)
 class _GroupRequest:
     number: int
-    job_id: JobID | None
+    owner: WorkerGroupOwner | None
     group: WorkerGroup | None = None
     """None: the provider has not answered yet."""
     cancelled: bool = False
@@ -65,7 +66,7 @@ class _GroupRequest:
 
 @dataclass(slots=True)
 class _Release:
-    job_id: JobID | None
+    owner: WorkerGroupOwner | None
     task: asyncio.Task[None]
 
 
@@ -114,9 +115,9 @@ class WorkerLauncher:
         self._groups[group.group_id] = _StartedGroup(group)
 
     def start_group(self, action: StartWorkerGroup) -> None:
-        request = _GroupRequest(action.request_number, action.job_id)
+        request = _GroupRequest(action.request_number, action.owner)
         self._requests[request.number] = request
-        wanted = WorkerGroupRequest(action.job_id, action.bundles)
+        wanted = WorkerGroupRequest(action.owner, action.bundles)
         request.task = self._endpoint.create_task(
             self._start_group(request, wanted), f"start worker group {request.number}"
         )
@@ -133,7 +134,7 @@ class WorkerLauncher:
             return
         del self._requests[request.number]
         if request.cancelled:
-            self._release(group.group_id, group.job_id)
+            self._release(group.group_id, group.owner)
             return
         log.info("worker group %s is placed", group.name)
         self._groups[group.group_id] = _StartedGroup(group)
@@ -148,7 +149,7 @@ class WorkerLauncher:
             del self._requests[request_number]
             if request.task is not None:
                 request.task.cancel()
-            self._release(request.group.group_id, request.job_id)
+            self._release(request.group.group_id, request.owner)
 
     def release_group(self, group_id: WorkerGroupId) -> None:
         """Idempotent; what is being started in the group is given up."""
@@ -157,13 +158,13 @@ class WorkerLauncher:
             for start in started.starts.values():
                 start.give_up()
         if group_id not in self._releases:
-            self._release(group_id, started.group.job_id if started is not None else None)
+            self._release(group_id, started.group.owner if started is not None else None)
 
-    def _release(self, group_id: WorkerGroupId, job_id: JobID | None) -> None:
+    def _release(self, group_id: WorkerGroupId, owner: WorkerGroupOwner | None) -> None:
         task = self._endpoint.create_task(
             self._release_group(group_id), f"release worker group {group_id}"
         )
-        self._releases[group_id] = _Release(job_id, task)
+        self._releases[group_id] = _Release(owner, task)
 
     async def _release_group(self, group_id: WorkerGroupId) -> None:
         try:
@@ -191,7 +192,7 @@ class WorkerLauncher:
 
     async def released(self, job_id: JobID) -> None:
         """Return when no group of the job is being released any more."""
-        while tasks := self._going(lambda owner: owner == job_id):
+        while tasks := self._going(lambda owner: owner is not None and owner.job_id == job_id):
             await asyncio.wait(tasks)
 
     async def all_released(self) -> None:
@@ -199,12 +200,14 @@ class WorkerLauncher:
         while tasks := self._going(lambda owner: True):
             await asyncio.wait(tasks)
 
-    def _going(self, concerns: Callable[[JobID | None], bool]) -> list[asyncio.Task[None]]:
-        tasks = [release.task for release in self._releases.values() if concerns(release.job_id)]
+    def _going(
+        self, concerns: Callable[[WorkerGroupOwner | None], bool]
+    ) -> list[asyncio.Task[None]]:
+        tasks = [release.task for release in self._releases.values() if concerns(release.owner)]
         tasks += [
             request.task
             for request in self._requests.values()
-            if request.cancelled and request.task is not None and concerns(request.job_id)
+            if request.cancelled and request.task is not None and concerns(request.owner)
         ]
         return tasks
 

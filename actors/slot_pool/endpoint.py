@@ -142,7 +142,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         await self._carry_out(self._pool.not_enough_resources(shortages, self.clock.monotonic()))
 
     async def set_job_restarting(self, restarting: bool) -> None:
-        self._pool.set_job_restarting(restarting)
+        await self._carry_out(self._pool.set_job_restarting(restarting, self.clock.monotonic()))
 
     def _declare(self) -> None:
         """Send the requirements until they arrive, or newer ones or another ResourceManager take

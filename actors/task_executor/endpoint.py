@@ -223,7 +223,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         index, now = wanted.slot_index, self.clock.monotonic()
         try:
             return SlotAnswer(
-                self._table.allocate_slot(index, job_id, wanted.allocation_id, wanted.profile, now)
+                self._table.allocate_slot(
+                    index, job_id, wanted.allocation_id, wanted.profile, now, wanted.constraint
+                )
             )
         except SlotAllocationError as error:
             return SlotAnswer(SlotID(self._location.resource_id, index), str(error))

@@ -202,7 +202,7 @@ class LocalFileSystem(FileSystem):
     def read(self, path: str) -> bytes | None:
         try:
             return Path(path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def list(self, path: str) -> list[str]:
@@ -228,7 +228,7 @@ class LocalFileSystem(FileSystem):
     def delete(self, path: str) -> bool:
         try:
             Path(path).unlink()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 

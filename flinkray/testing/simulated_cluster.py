@@ -106,7 +106,7 @@ class SimulatedCluster(ClusterUnderTest):
 
     def leftovers_of(self, job_id: JobID) -> list[str]:
         """Processes and worker groups that the job has now."""
-        groups = [g.group.name for g in self.workers.groups.values() if g.group.job_id == job_id]
+        groups = [g.group.name for g in self.workers.groups.values() if g.group.is_own_of(job_id)]
         return [name for name in self.processes() if job_id.hex() in name] + groups
 
 

@@ -130,11 +130,11 @@ class WorkerNodes(ABC):
         if self.refusal is not None:
             raise WorkerGroupStartError(self.refusal)
         number = len(self.created_groups)
-        owner = "shared" if request.job_id is None else request.job_id.hex()
+        owner = "shared" if request.owner is None else request.owner.job_id.hex()
         group = WorkerGroup(
             WorkerGroupId(f"{number:08x}"),
             f"local-{owner}-{number}",
-            request.job_id,
+            request.owner,
             request.bundles,
         )
         self.created_groups.append(group)

@@ -100,7 +100,7 @@ class WorkerNodesDriver(ResourceManagerDriver):
                     total_profile=group.bundles[bundle_index],
                     number_of_slots=number_of_slots,
                     cluster=self._cluster,
-                    is_dedicated=group.job_id is not None,
+                    is_dedicated=group.owner is not None,
                     node=NodeAddress(node.node_id, "127.0.0.1"),
                 ),
                 placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),

@@ -144,7 +144,6 @@ class ElasticJobScheduler(JobScheduler):
             self._job_graph.job_id,
             self._job_master_address,
             tuple(ResourceRequirement(p, n) for p, n in wanted.items() if n > 0),
-            dedicated_workers=False,
         )
         self._outbox.add(DeclareRequirements(declared))
 

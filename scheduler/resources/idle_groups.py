@@ -80,13 +80,12 @@ def _is_needed(books: SlotBooks, group: WorkerGroup) -> bool:
     """Whether the group must not be released, however long that lasts."""
     if not group.is_known:
         return False
-    if group.job_id is None:
+    if group.owner is None:
         is_coming = group.number_starting > 0 and books.waits_for_shared_workers
         return is_coming or not books.is_unused(group)
-    requirements = books.jobs.get(group.job_id)
-    if requirements is None:
+    if group.owner.job_id not in books.jobs:
         return False
-    return bool(requirements.requirements) or not books.is_unused(group)
+    return group.owner in books.bundles_wanted or not books.is_unused(group)
 
 
 def _is_redundant_reserve(books: SlotBooks, group: WorkerGroup) -> bool:

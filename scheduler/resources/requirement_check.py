@@ -7,7 +7,12 @@ from flinkray.scheduler.resources.idle_groups import look_after_groups
 from flinkray.scheduler.resources.slot_books import SlotBooks
 from flinkray.scheduler.resources.slot_manager_actions import SlotManagerAction
 from flinkray.scheduler.resources.worker_demand import redundant_workers_missing, workers_for
-from flinkray.scheduler.shared.slots import ResourceRequirements
+from flinkray.scheduler.shared.slots import (
+    ResourceRequirement,
+    ResourceRequirements,
+    SameWorkerGroup,
+    WorkerGroupOwner,
+)
 
 
 def check_requirements(books: SlotBooks, now: float) -> list[SlotManagerAction]:
@@ -34,10 +39,17 @@ def _check_jobs(books: SlotBooks, now: float, actions: list[SlotManagerAction]) 
     jobs = [job_id for job_id in to_check if job_id in books.jobs]
     for job_id in sorted(jobs, key=books.order.__getitem__):
         requirements = books.jobs[job_id]
-        if requirements.dedicated_workers:
-            _check_dedicated(books, requirements, now, actions)
-        else:
-            _check_shared(books, requirements, now, actions)
+        before = _missing_of_shared(books, job_id)
+        for owner in books.groups.owners_of_job(job_id):
+            if owner not in books.bundles_wanted:
+                _give_up_request(books, owner, actions)
+        _ask_shared_workers(books, requirements, now, actions)
+        for requirement in requirements.requirements:
+            if requirement.constraint is not None:
+                _check_own_group(books, requirements, requirement.constraint, now, actions)
+        _note_missing(books, requirements)
+        if _missing_of_shared(books, job_id) != before:
+            books.workers_to_count = True
 
 
 def _note_missing(books: SlotBooks, requirements: ResourceRequirements) -> None:
@@ -48,82 +60,90 @@ def _note_missing(books: SlotBooks, requirements: ResourceRequirements) -> None:
         books.short.pop(requirements.job_id, None)
 
 
-# --- dedicated workers ----------------------------------------------------------------------------
+def _missing_of_shared(books: SlotBooks, job_id: JobID) -> list[ResourceRequirement]:
+    """What was missing of shared workers at the last look."""
+    return [missing for missing in books.short.get(job_id, ()) if missing.constraint is None]
 
 
-def _check_dedicated(
+# --- worker groups of a job's own -----------------------------------------------------------------
+
+
+def _check_own_group(
     books: SlotBooks,
     requirements: ResourceRequirements,
+    constraint: SameWorkerGroup,
     now: float,
     actions: list[SlotManagerAction],
 ) -> None:
-    job_id = requirements.job_id
-    wanted = books.bundles_wanted[job_id]
-    request = books.groups.request_of_job(job_id)
+    owner = WorkerGroupOwner(requirements.job_id, constraint.name)
+    wanted = books.bundles_wanted[owner]
+    request = books.groups.request_of_owner(owner)
     if request is not None and request.profiles != wanted:
         books.cancel_request(request, actions)
         request = None
-    group = books.groups.of_job(job_id)
-    if wanted and group is not None and group.profiles != wanted:
+    group = books.groups.of_owner(owner)
+    if group is not None and group.profiles != wanted:
         books.release_group(group, "its job requires another set of slots now", now, actions)
         group = None
-    if not wanted:
-        pass
-    elif group is not None:
+    if group is not None:
         for _, bundle in sorted(group.empty.items()):
             books.start_task_executor(group, bundle, now, actions)
-        workers = books.index.dedicated_workers(job_id)
+        workers = books.index.workers_of_owner(owner)
         for worker in sorted(workers, key=lambda worker: worker.location.bundle_index):
             for _ in range(worker.available_static()):
-                books.request_slot(worker.next_static(), requirements, now, actions)
-    elif request is None and _may_request_group(books, job_id, now):
-        books.exhausted.discard(job_id)
+                books.request_slot(worker.next_static(), requirements, constraint, now, actions)
+    elif request is None and _may_request_group(books, owner, now):
+        books.exhausted.discard((owner.job_id, owner))
         if books.exceeds_limit(len(wanted)):
-            books.exhausted.add(job_id)
+            books.exhausted.add((owner.job_id, owner))
         else:
-            books.request_group(wanted, 1, job_id, now, actions)
-    _note_missing(books, requirements)
+            books.request_group(wanted, 1, owner, now, actions)
 
 
-def _may_request_group(books: SlotBooks, job_id: JobID | None, now: float) -> bool:
-    failures = books.groups.failures.get(job_id)
+def _give_up_request(
+    books: SlotBooks, owner: WorkerGroupOwner, actions: list[SlotManagerAction]
+) -> None:
+    """A group that is there already waits for the idle time-out."""
+    request = books.groups.request_of_owner(owner)
+    if request is not None:
+        books.cancel_request(request, actions)
+
+
+def _may_request_group(books: SlotBooks, owner: WorkerGroupOwner | None, now: float) -> bool:
+    failures = books.groups.failures.get(owner)
     if failures is not None and failures.not_before > now:
         return False
     delay = books.start_rate.delay(now)
     if delay:
-        books.deadlines.set(("retry", job_id), now + delay)
+        books.deadlines.set(("retry", owner), now + delay)
     return not delay
 
 
 # --- shared workers -------------------------------------------------------------------------------
 
 
-def _check_shared(
+def _ask_shared_workers(
     books: SlotBooks,
     requirements: ResourceRequirements,
     now: float,
     actions: list[SlotManagerAction],
 ) -> None:
     """Ask for free slots for a job."""
-    before = books.short.get(requirements.job_id)
     for requirement in books.missing(requirements):
+        if requirement.constraint is not None:
+            continue
         for _ in range(requirement.count):
             slot = books.index.best_shared(requirement.profile)
             if slot is None:
                 break
-            books.request_slot(slot, requirements, now, actions)
-    _note_missing(books, requirements)
-    if books.short.get(requirements.job_id) != before:
-        books.workers_to_count = True
+            books.request_slot(slot, requirements, None, now, actions)
 
 
 def _count_shared_workers(books: SlotBooks, now: float, actions: list[SlotManagerAction]) -> None:
     """Start as many shared workers as are wanted, and give up requests for more."""
     settings, groups = books.settings, books.groups
     waiting = {
-        job_id: missing
-        for job_id, missing in books.short.items()
-        if not books.jobs[job_id].dedicated_workers
+        job_id: missing for job_id in books.short if (missing := _missing_of_shared(books, job_id))
     }
     missing = [requirement for per_job in waiting.values() for requirement in per_job]
     wanted = workers_for(missing, settings.shared_worker_profile, settings.shared_slot_profile)
@@ -143,12 +163,12 @@ def _count_shared_workers(books: SlotBooks, now: float, actions: list[SlotManage
             if wanted > 0 and not books.exceeds_limit(group.slots_per_bundle):
                 books.start_task_executor(group, bundle, now, actions)
                 wanted -= 1
-    books.exhausted.difference_update(waiting)
+    books.exhausted.difference_update((job_id, None) for job_id in waiting)
     if wanted > 0 and _may_request_group(books, None, now):
         slots = settings.shared_worker_slots
         for _ in range(wanted):
             if books.exceeds_limit(slots):
-                books.exhausted.update(waiting)
+                books.exhausted.update((job_id, None) for job_id in waiting)
                 break
             books.request_group((settings.shared_worker_profile,), slots, None, now, actions)
 

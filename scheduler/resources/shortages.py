@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.slot_books import SlotBooks, bundles_for
+from flinkray.scheduler.resources.slot_books import SlotBooks, owner_of
 from flinkray.scheduler.resources.slot_index import Service, service_of
 from flinkray.scheduler.resources.worker_groups import BundleState, GroupRequest, WorkerGroup
 from flinkray.scheduler.shared.matching import times_it_fits
@@ -14,6 +14,7 @@ from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     ResourceShortage,
+    WorkerGroupOwner,
 )
 
 
@@ -60,7 +61,11 @@ def _explain_one(
     now: float,
     cluster: ClusterResources,
 ) -> ResourceShortage:
-    required = sum(r.count for r in requirements.requirements if r.profile == missing.profile)
+    wanted = (missing.profile, missing.constraint)
+    required = sum(
+        r.count for r in requirements.requirements if (r.profile, r.constraint) == wanted
+    )
+    owner = owner_of(requirements.job_id, missing)
     each = "" if missing.profile.is_zero() else f" ({missing.profile} each)"
     sentences = [
         f"{missing.count} of {required} {'slot' if required == 1 else 'slots'}{each} "
@@ -73,11 +78,11 @@ def _explain_one(
         )
     else:
         sentences.append("The cluster has no nodes yet.")
-    impossible = _why_impossible(books, requirements, missing.profile, cluster)
+    impossible = _why_impossible(books, owner, missing.profile, cluster)
     if impossible is not None and not books.fail_unfulfillable:
         impossible = None
         sentences.append("The cluster is starting up, larger workers may be on their way.")
-    exhausted = impossible is None and requirements.job_id in books.exhausted
+    exhausted = impossible is None and (requirements.job_id, owner) in books.exhausted
     if impossible is not None:
         sentences.append(impossible)
     elif exhausted:
@@ -86,7 +91,7 @@ def _explain_one(
             "(slotmanager.number-of-slots.max): raise the limit, or wait for other jobs to end."
         )
     else:
-        sentences += _what_is_awaited(books, requirements, now, cluster)
+        sentences += _what_is_awaited(books, owner, now, cluster)
     return ResourceShortage(
         missing=missing.count,
         profile=missing.profile,
@@ -96,17 +101,18 @@ def _explain_one(
         cluster_available=cluster.available,
         largest_node=cluster.largest_node,
         exhausted=exhausted,
+        constraint=missing.constraint,
     )
 
 
 def _why_impossible(
     books: SlotBooks,
-    requirements: ResourceRequirements,
+    owner: WorkerGroupOwner | None,
     profile: ResourceProfile,
     cluster: ClusterResources,
 ) -> str | None:
     """A sentence, when the nodes there are could never give the slots and no others can come."""
-    if not requirements.dedicated_workers:
+    if owner is None:
         if any(profile.fits_into(total) for total in books.index.shared_totals()):
             return None
         worker, slot = books.settings.shared_worker_profile, books.settings.shared_slot_profile
@@ -119,18 +125,16 @@ def _why_impossible(
     if cluster.autoscaling or not cluster.nodes:
         return None
     if not slots_that_fit(profile, cluster.nodes):
-        what = "such a slot" if requirements.dedicated_workers else f"a worker of {profile}"
+        what = f"a worker of {profile}" if owner is None else "such a slot"
         return f"No node can ever hold {what}: ask for less per slot, or add a larger node."
-    if not requirements.dedicated_workers:
+    if owner is None:
         return None
-    bundles = bundles_for(requirements)
-    whole = bundles[0]
-    for bundle in bundles[1:]:
-        whole = whole + bundle
+    number = len(books.bundles_wanted[owner])
+    whole = profile.times(number)
     most = slots_that_fit(profile, cluster.nodes)
-    if not whole.fits_into(cluster.total) or (len(set(bundles)) == 1 and len(bundles) > most):
+    if not whole.fits_into(cluster.total) or number > most:
         return (
-            f"The job needs its {len(bundles)} slots at the same time, {whole} in all, and all "
+            f"The job needs its {number} slots at the same time, {whole} in all, and all "
             f"nodes together can never hold more than {most:g} of them: lower the parallelism, ask "
             "for less per slot, or add nodes."
         )
@@ -139,17 +143,16 @@ def _why_impossible(
 
 def _what_is_awaited(
     books: SlotBooks,
-    requirements: ResourceRequirements,
+    owner: WorkerGroupOwner | None,
     now: float,
     cluster: ClusterResources,
 ) -> list[str]:
-    job_id = requirements.job_id if requirements.dedicated_workers else None
     sentences: list[str] = []
-    if job_id is None:
+    if owner is None:
         sentences += _about_shared_groups(books, cluster)
         requests = list(books.groups.shared_requests.values())
     else:
-        group, request = books.groups.of_job(job_id), books.groups.request_of_job(job_id)
+        group, request = books.groups.of_owner(owner), books.groups.request_of_owner(owner)
         sentences += [] if group is None else _about_group(group, cluster)
         requests = [] if request is None else [request]
     sentences += [_about_request(request, now, cluster) for request in requests[:_SHOWN]]
@@ -157,7 +160,7 @@ def _what_is_awaited(
         sentences.append(f"So are {len(requests) - _SHOWN} others.")
     if books.start_rate.delay(now):
         sentences.append("Too many starts of workers have failed: the next one is being delayed.")
-    failures = books.groups.failures.get(job_id)
+    failures = books.groups.failures.get(owner)
     if failures is not None:
         attempts = "attempt" if failures.count == 1 else "attempts"
         sentences.append(

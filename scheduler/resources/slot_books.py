@@ -34,6 +34,8 @@ from flinkray.scheduler.shared.matching import missing_slots
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
+    SameWorkerGroup,
+    WorkerGroupOwner,
     profile_of_slot,
 )
 
@@ -87,8 +89,9 @@ class SlotBooks:
         """False: nothing is called impossible yet, workers may still be coming (RM-09, SM-14)."""
         self.short: dict[JobID, tuple[ResourceRequirement, ...]] = {}
         """Jobs that miss slots, and which; as of the last check."""
-        self.exhausted: set[JobID] = set()
-        """Jobs for which no worker may be started any more."""
+        self.exhausted: set[tuple[JobID, WorkerGroupOwner | None]] = set()
+        """For whom no worker may be started any more: for a job's own group, or (None) no shared
+        one."""
         self.to_check: dict[JobID, None] = {}
         """Jobs whose requirements or slots have changed since the last check."""
         self.to_look_after: dict[WorkerGroupId, None] = {}
@@ -99,8 +102,8 @@ class SlotBooks:
         """Whether shared workers that are being started are wanted; as of the last check."""
         self.users_of_shared_workers: set[JobID] = set()
         """Jobs that require slots of shared workers."""
-        self.bundles_wanted: dict[JobID, tuple[ResourceProfile, ...]] = {}
-        """By jobs with dedicated workers."""
+        self.bundles_wanted: dict[WorkerGroupOwner, tuple[ResourceProfile, ...]] = {}
+        """Of the worker groups that jobs require for their own."""
         self._next_number = 0
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -111,22 +114,36 @@ class SlotBooks:
         self.jobs[job_id] = requirements
         self.order.setdefault(job_id, self.next_number())
         self.to_check[job_id] = None
-        if requirements.dedicated_workers:
-            self.bundles_wanted[job_id] = bundles_for(requirements)
-        elif requirements.requirements:
-            self.users_of_shared_workers.add(job_id)
+        for requirement in requirements.requirements:
+            owner = owner_of(job_id, requirement)
+            if owner is None:
+                self.users_of_shared_workers.add(job_id)
+            else:
+                self.bundles_wanted[owner] = (requirement.profile,) * requirement.count
 
     def forget_requirements(self, job_id: JobID) -> None:
         """The job wants nothing; its place among the jobs is kept."""
-        if self.jobs.pop(job_id, None) is not None:
+        requirements = self.jobs.pop(job_id, None)
+        if requirements is not None:
             self.workers_to_count = True
-        group = self.groups.of_job(job_id)
-        if group is not None:
-            self.to_look_after[group.group_id] = None
+            for requirement in requirements.requirements:
+                owner = owner_of(job_id, requirement)
+                if owner is not None:
+                    self.bundles_wanted.pop(owner, None)
+                    self.exhausted.discard((job_id, owner))
+        for owner in self.groups.owners_of_job(job_id):
+            group = self.groups.of_owner(owner)
+            if group is not None:
+                self.to_look_after[group.group_id] = None
         self.short.pop(job_id, None)
-        self.exhausted.discard(job_id)
-        self.bundles_wanted.pop(job_id, None)
+        self.exhausted.discard((job_id, None))
         self.users_of_shared_workers.discard(job_id)
+
+    def forget_failures(self, job_id: JobID) -> None:
+        """Nothing is known against another try to start worker groups of the job's own."""
+        for owner in [o for o in self.groups.failures if o is not None and o.job_id == job_id]:
+            del self.groups.failures[owner]
+            self.deadlines.remove(("retry", owner))
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -145,11 +162,16 @@ class SlotBooks:
         )
 
     def missing(self, requirements: ResourceRequirements) -> tuple[ResourceRequirement, ...]:
-        """What the job has neither been given nor is being given, of its own group or of shared
+        """What the job has neither been given nor is being given, of its own groups and of shared
         workers."""
-        owner = requirements.job_id if requirements.dedicated_workers else None
-        counts = self.index.counts(requirements.job_id, owner)
-        return missing_slots(requirements.requirements, counts)
+        job_id = requirements.job_id
+        shared = [r for r in requirements.requirements if r.constraint is None]
+        missing = missing_slots(shared, self.index.counts(job_id, None))
+        for requirement in requirements.requirements:
+            owner = owner_of(job_id, requirement)
+            if owner is not None:
+                missing += missing_slots((requirement,), self.index.counts(job_id, owner))
+        return missing
 
     def workers_of(self, group: WorkerGroup) -> list[Worker]:
         """Registered TaskExecutors of a group, by bundle."""
@@ -180,22 +202,22 @@ class SlotBooks:
     def group_changed(self, group: WorkerGroup) -> None:
         self.groups.noted(group)
         self.to_look_after[group.group_id] = None
-        self.to_check.update(dict.fromkeys(sorted(self.exhausted)))
-        if group.job_id is None:
+        self.to_check.update(dict.fromkeys(sorted({job_id for job_id, _ in self.exhausted})))
+        if group.owner is None:
             self.workers_to_count = True
         else:
-            self.to_check[group.job_id] = None
+            self.to_check[group.owner.job_id] = None
 
     def request_group(
         self,
         profiles: tuple[ResourceProfile, ...],
         slots_per_bundle: int,
-        job_id: JobID | None,
+        owner: WorkerGroupOwner | None,
         now: float,
         actions: list[SlotManagerAction],
     ) -> None:
-        request = self.groups.new_request(profiles, slots_per_bundle, job_id, now)
-        actions.append(StartWorkerGroup(request.number, profiles, slots_per_bundle, job_id))
+        request = self.groups.new_request(profiles, slots_per_bundle, owner, now)
+        actions.append(StartWorkerGroup(request.number, profiles, slots_per_bundle, owner))
 
     def cancel_request(self, request: GroupRequest, actions: list[SlotManagerAction]) -> None:
         self.groups.take_request(request.number)
@@ -256,7 +278,7 @@ class SlotBooks:
     def give_from(self, worker: Worker, group: WorkerGroup) -> None:
         """Find the worker where its group and node put it now."""
         self.index.remove_worker(worker)
-        worker.owner = group.job_id
+        worker.owner = group.owner
         worker.is_usable = group.is_known and worker.location.node_id not in self.blocklist
         self.index.add_worker(worker)
         self.slots_changed(worker)
@@ -267,7 +289,7 @@ class SlotBooks:
             if slot.job_id in self.jobs:
                 self.to_check[slot.job_id] = None
         if worker.owner is not None:
-            self.to_check[worker.owner] = None
+            self.to_check[worker.owner.job_id] = None
         self.to_look_after[worker.location.worker_group] = None
 
     def drop_worker(
@@ -303,6 +325,7 @@ class SlotBooks:
         self,
         slot: ManagedSlot,
         requirements: ResourceRequirements,
+        constraint: SameWorkerGroup | None,
         now: float,
         actions: list[SlotManagerAction],
     ) -> None:
@@ -318,6 +341,7 @@ class SlotBooks:
                 allocation_id,
                 slot.profile,
                 requirements.job_master_address,
+                constraint,
             )
         )
 
@@ -330,6 +354,8 @@ class SlotBooks:
         slot.free(cause, now)
 
 
-def bundles_for(requirements: ResourceRequirements) -> tuple[ResourceProfile, ...]:
-    """The bundles of the worker group that a job with dedicated workers needs."""
-    return tuple(r.profile for r in requirements.requirements for _ in range(r.count))
+def owner_of(job_id: JobID, requirement: ResourceRequirement) -> WorkerGroupOwner | None:
+    """Who owns the worker group that a requirement of a job is for; None: any shared worker will
+    do."""
+    constraint = requirement.constraint
+    return None if constraint is None else WorkerGroupOwner(job_id, constraint.name)

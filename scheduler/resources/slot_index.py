@@ -11,6 +11,7 @@ from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.workers import ManagedSlot, SlotState, Worker, WorkerListener
 from flinkray.scheduler.shared.matching import size_of
+from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 
 class Service(Enum):
@@ -79,13 +80,13 @@ class SlotIndex(WorkerListener):
         """*spread_out*: give from the least used worker instead of the fullest (SM-13)."""
         self._spread_out = spread_out
         self._of_job: dict[JobID, dict[ManagedSlot, None]] = {}
-        self._counts: dict[tuple[JobID, JobID | None], Counter[ResourceProfile]] = {}
+        self._counts: dict[tuple[JobID, WorkerGroupOwner | None], Counter[ResourceProfile]] = {}
         """Job and owner of the workers -> its slots there, by profile."""
         self._shapes: dict[tuple[ResourceProfile, ResourceProfile, int], tuple[int, _Shape]] = {}
         self._buckets: dict[_Key, _Bucket] = {}
         self._bucket_of: dict[Worker, tuple[_Key, int]] = {}
         self._shared_totals: Counter[ResourceProfile] = Counter()
-        self._dedicated: dict[JobID, dict[Worker, None]] = {}
+        self._owned: dict[WorkerGroupOwner, dict[Worker, None]] = {}
         """Workers of a job's own that have a slot to give."""
         self.number_of_slots = 0
         """Static slots of all workers."""
@@ -100,13 +101,13 @@ class SlotIndex(WorkerListener):
         """Requested and allocated slots of a job, wherever they are."""
         return list(self._of_job.get(job_id, ()))
 
-    def counts(self, job_id: JobID, owner: JobID | None) -> Counter[ResourceProfile]:
+    def counts(self, job_id: JobID, owner: WorkerGroupOwner | None) -> Counter[ResourceProfile]:
         """How many slots of which profile a job has on the workers of an owner."""
         return self._counts.get((job_id, owner), Counter())
 
-    def dedicated_workers(self, job_id: JobID) -> list[Worker]:
-        """Workers of the job's own that have slots to give."""
-        return list(self._dedicated.get(job_id, ()))
+    def workers_of_owner(self, owner: WorkerGroupOwner) -> list[Worker]:
+        """Those of its group that have slots to give."""
+        return list(self._owned.get(owner, ()))
 
     def shared_totals(self) -> list[ResourceProfile]:
         """The different totals of the shared workers that there are, busy or not."""
@@ -232,20 +233,20 @@ class SlotIndex(WorkerListener):
     def capacity_changed(self, worker: Worker) -> None:
         available = worker.available_static()
         if worker.owner is not None:
-            self._dedicated_changed(worker, worker.owner, available)
+            self._owned_changed(worker, worker.owner, available)
         else:
             self._shared_changed(worker, available)
 
-    def _dedicated_changed(self, worker: Worker, owner: JobID, available: int) -> None:
+    def _owned_changed(self, worker: Worker, owner: WorkerGroupOwner, available: int) -> None:
         if available:
-            self._dedicated.setdefault(owner, {})[worker] = None
+            self._owned.setdefault(owner, {})[worker] = None
             self.has_grown = True
         else:
-            with_slots = self._dedicated.get(owner)
+            with_slots = self._owned.get(owner)
             if with_slots is not None:
                 with_slots.pop(worker, None)
                 if not with_slots:
-                    del self._dedicated[owner]
+                    del self._owned[owner]
 
     def _shared_changed(self, worker: Worker, available: int) -> None:
         before = self._bucket_of.pop(worker, None)

@@ -35,6 +35,7 @@ from flinkray.scheduler.shared.slots import (
     ResourceRequirements,
     ResourceShortage,
     SlotReport,
+    WorkerGroupOwner,
     WorkerLocation,
 )
 
@@ -78,20 +79,20 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """The job's master is gone.
 
-        Ended: its own worker group is released at once and its slots on shared workers are freed.
+        Ended: its own worker groups are released at once and its slots on shared workers are freed.
         Else (a new master is expected) requests in flight are given up, TaskExecutors free what the
-        job does not use (SM-18), and its own group waits for the idle time-out.
+        job does not use (SM-18), and its own groups wait for the idle time-out.
         """
         books = self._books
         books.forget_requirements(job_id)
         actions: list[SlotManagerAction] = []
         reason = f"job {job_id} has ended" if job_ended else f"the master of job {job_id} is gone"
-        request = books.groups.request_of_job(job_id)
-        if request is not None:
-            books.cancel_request(request, actions)
-        group = books.groups.of_job(job_id)
-        if group is not None and job_ended:
-            books.release_group(group, reason, now, actions)
+        for owner in books.groups.owners_of_job(job_id):
+            request, group = books.groups.request_of_owner(owner), books.groups.of_owner(owner)
+            if request is not None:
+                books.cancel_request(request, actions)
+            if group is not None and job_ended:
+                books.release_group(group, reason, now, actions)
         holders: dict[ResourceID, None] = {}
         for slot in books.index.slots_of_job(job_id):
             assert slot.allocation_id is not None
@@ -102,8 +103,7 @@ class SlotManager:
             if slot.state is SlotState.PENDING:
                 books.free_slot(slot, reason, now)
         actions += [FreeInactiveSlots(holder, job_id, reason) for holder in holders]
-        books.groups.failures.pop(job_id, None)
-        books.deadlines.remove(("retry", job_id))
+        books.forget_failures(job_id)
         if job_ended:
             books.order.pop(job_id, None)
         return actions + self.check(now)
@@ -233,7 +233,7 @@ class SlotManager:
         group_id: WorkerGroupId,
         bundles: tuple[ResourceProfile, ...],
         slots_per_bundle: int,
-        job_id: JobID | None,
+        owner: WorkerGroupOwner | None,
         live_bundles: tuple[int, ...],
         now: float,
     ) -> list[SlotManagerAction]:
@@ -244,7 +244,7 @@ class SlotManager:
         being started until then.
         """
         recovered = recover_group(
-            self._books, group_id, bundles, slots_per_bundle, job_id, live_bundles, now
+            self._books, group_id, bundles, slots_per_bundle, owner, live_bundles, now
         )
         return self._after(recovered, now)
 
@@ -291,8 +291,8 @@ class SlotManager:
                     group = books.groups.started.get(group_id)
                     if group is not None:
                         idle_timeout_over(books, group, now, actions)
-                case ("retry", JobID() as job_id):
-                    books.to_check[job_id] = None
+                case ("retry", WorkerGroupOwner() as owner):
+                    books.to_check[owner.job_id] = None
                 case ("retry", None):
                     books.workers_to_count = True
                 case ("blocked", str(node_id)):
@@ -319,10 +319,11 @@ class SlotManager:
         """Whether some job misses slots now."""
         return bool(self._books.short)
 
-    def worker_group_of(self, job_id: JobID) -> WorkerGroupId | None:
-        """The dedicated group of a job."""
-        group = self._books.groups.of_job(job_id)
-        return None if group is None else group.group_id
+    def worker_groups_of(self, job_id: JobID) -> tuple[WorkerGroupId, ...]:
+        """A job's own groups."""
+        groups = self._books.groups
+        owned = (groups.of_owner(owner) for owner in groups.owners_of_job(job_id))
+        return tuple(group.group_id for group in owned if group is not None)
 
     def worker_groups(self) -> tuple[WorkerGroupId, ...]:
         """All groups that are started and not released."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerGroupOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,8 @@ class StartWorkerGroup:
     request_number: int
     bundles: tuple[ResourceProfile, ...]
     slots_per_bundle: int
-    job_id: JobID | None
-    """The job whose own the group is; None: shared."""
+    owner: WorkerGroupOwner | None
+    """Whose own the group is; None: shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class RequestSlot:
     allocation_id: AllocationID
     profile: ResourceProfile
     job_master_address: str
+    constraint: SameWorkerGroup | None = None
+    """Of the requirement that it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

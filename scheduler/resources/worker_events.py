@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.core.ids import JobID, WorkerGroupId
+from flinkray.core.ids import WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.reports.job_info import TaskExecutorInfo
 from flinkray.scheduler.resources.slot_books import SlotBooks
@@ -13,7 +13,7 @@ from flinkray.scheduler.resources.slot_manager_actions import (
 )
 from flinkray.scheduler.resources.worker_groups import BundleState, WorkerGroup
 from flinkray.scheduler.resources.workers import SlotState, Worker
-from flinkray.scheduler.shared.slots import SlotReport, WorkerLocation
+from flinkray.scheduler.shared.slots import SlotReport, WorkerGroupOwner, WorkerLocation
 from flinkray.scheduler.shared.story import Story
 
 # --- TaskExecutors --------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def register_task_executor(
         story,
         books.index,
         number=books.next_number(),
-        owner=group.job_id,
+        owner=group.owner,
         is_usable=group.is_known and location.node_id not in books.blocklist,
     )
     books.add_worker(worker, group)
@@ -119,10 +119,10 @@ def group_started(
         books.groups.released[group_id] = None
         return [ReleaseWorkerGroup(group_id, "it is not wanted any more")]
     actions: list[SlotManagerAction] = []
-    group = WorkerGroup(group_id, request.slots_per_bundle, request.job_id)
+    group = WorkerGroup(group_id, request.slots_per_bundle, request.owner)
     group.add_bundles(request.profiles)
     books.groups.started[group_id] = group
-    books.groups.failures.pop(request.job_id, None)
+    books.groups.failures.pop(request.owner, None)
     for bundle in group.bundles.values():
         books.start_task_executor(group, bundle, now, actions)
     books.group_changed(group)
@@ -134,8 +134,8 @@ def group_failed(books: SlotBooks, request_number: int, cause: str, now: float) 
     request = books.groups.take_request(request_number)
     if request is not None:
         books.start_rate.failed(now)
-        not_before = books.groups.request_failed(request.job_id, cause, now)
-        books.deadlines.set(("retry", request.job_id), not_before)
+        not_before = books.groups.request_failed(request.owner, cause, now)
+        books.deadlines.set(("retry", request.owner), not_before)
 
 
 def recover_group(
@@ -143,7 +143,7 @@ def recover_group(
     group_id: WorkerGroupId,
     bundles: tuple[ResourceProfile, ...],
     slots_per_bundle: int,
-    job_id: JobID | None,
+    owner: WorkerGroupOwner | None,
     live_bundles: tuple[int, ...],
     now: float,
 ) -> list[SlotManagerAction]:
@@ -153,10 +153,11 @@ def recover_group(
     known = books.groups.started.get(group_id)
     if known is not None and known.is_known:
         return []
-    if job_id is not None and books.groups.of_job(job_id) is not None:
+    if owner is not None and books.groups.of_owner(owner) is not None:
         books.groups.released[group_id] = None
-        return [ReleaseWorkerGroup(group_id, f"job {job_id} has another worker group")]
-    group = WorkerGroup(group_id, slots_per_bundle, job_id)
+        reason = f"job {owner.job_id} has another worker group {owner.name!r}"
+        return [ReleaseWorkerGroup(group_id, reason)]
+    group = WorkerGroup(group_id, slots_per_bundle, owner)
     group.add_bundles(bundles)
     books.groups.started[group_id] = group
     for index, bundle in group.bundles.items():
@@ -171,7 +172,7 @@ def recover_group(
     for worker in books.workers_of(group):
         books.give_from(worker, group)
     actions: list[SlotManagerAction] = []
-    request = books.groups.request_of_job(job_id) if job_id is not None else None
+    request = None if owner is None else books.groups.request_of_owner(owner)
     if request is not None and request.profiles == group.profiles:
         books.cancel_request(request, actions)
     return actions

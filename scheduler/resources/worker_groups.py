@@ -7,6 +7,7 @@ from enum import Enum
 
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 STABLE_AFTER = 30.0
 """Seconds for which a TaskExecutor must live so that its death is not taken for a failed start."""
@@ -44,8 +45,8 @@ class WorkerGroup:
 
     group_id: WorkerGroupId
     slots_per_bundle: int
-    job_id: JobID | None
-    """The job whose own it is; None: shared."""
+    owner: WorkerGroupOwner | None
+    """Whose own it is; None: shared."""
     bundles: dict[int, Bundle] = field(default_factory=dict)
     unneeded_since: float | None = None
     """Since when nothing in it is used or wanted; None: it is needed."""
@@ -61,7 +62,7 @@ class WorkerGroup:
     @property
     def is_shared(self) -> bool:
         """Whether any job may be given slots of it."""
-        return self.job_id is None and self.is_known
+        return self.owner is None and self.is_known
 
     def add_bundle(self, index: int, profile: ResourceProfile) -> Bundle:
         bundle = self.bundles[index] = self.empty[index] = Bundle(index, profile)
@@ -103,7 +104,7 @@ class GroupRequest:
     number: int
     profiles: tuple[ResourceProfile, ...]
     slots_per_bundle: int
-    job_id: JobID | None
+    owner: WorkerGroupOwner | None
     since: float
 
     @property
@@ -113,7 +114,7 @@ class GroupRequest:
 
 @dataclass(slots=True)
 class GroupFailures:
-    """Failed StartWorkerGroups in a row, of one job or (None) for shared workers."""
+    """Failed StartWorkerGroups in a row, of one owner or (None) of shared workers."""
 
     count: int = 0
     not_before: float = 0.0
@@ -127,7 +128,7 @@ class GroupBooks:
 
     started: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
     requests: dict[int, GroupRequest] = field(default_factory=dict)
-    failures: dict[JobID | None, GroupFailures] = field(default_factory=dict)
+    failures: dict[WorkerGroupOwner | None, GroupFailures] = field(default_factory=dict)
     released: dict[WorkerGroupId, None] = field(default_factory=dict)
     next_request_number: int = 1
     shared_requests: dict[int, GroupRequest] = field(default_factory=dict)
@@ -141,16 +142,31 @@ class GroupBooks:
     number_of_shared_workers_coming: int = 0
     """TaskExecutors of shared groups that are being started."""
     _shared_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
-    _of_job: dict[JobID, WorkerGroup] = field(default_factory=dict)
-    _request_of_job: dict[JobID, GroupRequest] = field(default_factory=dict)
+    _of_owner: dict[WorkerGroupOwner, WorkerGroup] = field(default_factory=dict)
+    _request_of_owner: dict[WorkerGroupOwner, GroupRequest] = field(default_factory=dict)
+    _owners: dict[JobID, dict[WorkerGroupOwner, None]] = field(default_factory=dict)
+    """Those that have a group or a request."""
 
-    def of_job(self, job_id: JobID) -> WorkerGroup | None:
-        """The dedicated group of a job."""
-        return self._of_job.get(job_id)
+    def of_owner(self, owner: WorkerGroupOwner) -> WorkerGroup | None:
+        """There is one at the most."""
+        return self._of_owner.get(owner)
 
-    def request_of_job(self, job_id: JobID) -> GroupRequest | None:
-        """The unanswered request of a job's dedicated group."""
-        return self._request_of_job.get(job_id)
+    def request_of_owner(self, owner: WorkerGroupOwner) -> GroupRequest | None:
+        """The unanswered request for an owner's group."""
+        return self._request_of_owner.get(owner)
+
+    def owners_of_job(self, job_id: JobID) -> tuple[WorkerGroupOwner, ...]:
+        """Those that have a group or an unanswered request, in the order in which they came."""
+        return tuple(self._owners.get(job_id, ()))
+
+    def _note_owner(self, owner: WorkerGroupOwner) -> None:
+        if owner in self._of_owner or owner in self._request_of_owner:
+            self._owners.setdefault(owner.job_id, {})[owner] = None
+            return
+        owners = self._owners.get(owner.job_id, {})
+        owners.pop(owner, None)
+        if not owners:
+            self._owners.pop(owner.job_id, None)
 
     def noted(self, group: WorkerGroup) -> None:
         """To be called after every change of a group."""
@@ -173,26 +189,28 @@ class GroupBooks:
         self.number_of_slots_coming += coming - self._slots_coming.pop(group_id, 0)
         if coming:
             self._slots_coming[group_id] = coming
-        if group.job_id is not None:
+        if group.owner is not None:
             if is_there:
-                self._of_job[group.job_id] = group
-            elif self._of_job.get(group.job_id) is group:
-                del self._of_job[group.job_id]
+                self._of_owner[group.owner] = group
+            elif self._of_owner.get(group.owner) is group:
+                del self._of_owner[group.owner]
+            self._note_owner(group.owner)
 
     def new_request(
         self,
         profiles: tuple[ResourceProfile, ...],
         slots_per_bundle: int,
-        job_id: JobID | None,
+        owner: WorkerGroupOwner | None,
         now: float,
     ) -> GroupRequest:
-        request = GroupRequest(self.next_request_number, profiles, slots_per_bundle, job_id, now)
+        request = GroupRequest(self.next_request_number, profiles, slots_per_bundle, owner, now)
         self.requests[request.number] = request
         self.number_of_slots_coming += request.number_of_slots
-        if job_id is None:
+        if owner is None:
             self.shared_requests[request.number] = request
         else:
-            self._request_of_job[job_id] = request
+            self._request_of_owner[owner] = request
+            self._note_owner(owner)
         self.next_request_number += 1
         return request
 
@@ -202,13 +220,15 @@ class GroupBooks:
         if request is not None:
             self.number_of_slots_coming -= request.number_of_slots
             self.shared_requests.pop(number, None)
-            if request.job_id is not None and self._request_of_job.get(request.job_id) is request:
-                del self._request_of_job[request.job_id]
+            owner = request.owner
+            if owner is not None and self._request_of_owner.get(owner) is request:
+                del self._request_of_owner[owner]
+                self._note_owner(owner)
         return request
 
-    def request_failed(self, job_id: JobID | None, cause: str, now: float) -> float:
+    def request_failed(self, owner: WorkerGroupOwner | None, cause: str, now: float) -> float:
         """When it may be requested again."""
-        failures = self.failures.setdefault(job_id, GroupFailures())
+        failures = self.failures.setdefault(owner, GroupFailures())
         failures.count += 1
         failures.not_before = now + max(1.0, back_off(failures.count))
         failures.cause = cause

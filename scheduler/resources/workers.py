@@ -9,7 +9,12 @@ from enum import Enum
 from flinkray.core.ids import AllocationID, JobID, SlotID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.matching import times_it_fits
-from flinkray.scheduler.shared.slots import SlotReport, SlotStatus, WorkerLocation
+from flinkray.scheduler.shared.slots import (
+    SlotReport,
+    SlotStatus,
+    WorkerGroupOwner,
+    WorkerLocation,
+)
 from flinkray.scheduler.shared.story import Story
 
 REPORT_GRACE = 1.0
@@ -120,8 +125,8 @@ class Worker:
     listener: WorkerListener
     number: int = 0
     """Grows with each registration."""
-    owner: JobID | None = None
-    """The job whose own its group is; None: shared."""
+    owner: WorkerGroupOwner | None = None
+    """Whose own its group is; None: shared."""
     is_usable: bool = True
     """Whether slots may be given from it: its group is known and its node not blocked."""
     refuses_dynamic: bool = False

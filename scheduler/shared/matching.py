@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import floor, inf
 
 from flinkray.core.resources import ResourceProfile
@@ -44,5 +45,5 @@ def missing_slots(
                 free[profile] -= taken
                 still -= taken
         if still > 0:
-            missing.append(ResourceRequirement(requirement.profile, still))
+            missing.append(replace(requirement, count=still))
     return tuple(missing)

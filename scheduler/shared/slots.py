@@ -10,11 +10,26 @@ from flinkray.core.resources import ResourceProfile
 
 
 @message
+class SameWorkerGroup:
+    """A constraint on slots: they are the bundles 0 to ``size - 1`` of one worker group, which is
+    the job's own and has no others."""
+
+    name: str
+    """Tells the groups of a job apart: the name of the slot-sharing group."""
+    size: int
+
+    def __post_init__(self) -> None:
+        if not self.name or self.size < 1:
+            raise ValueError(f"a worker group needs a name and at least one bundle: {self}")
+
+
+@message
 class ResourceRequirement:
-    """``count`` slots of a profile."""
+    """``count`` slots of a profile; with a constraint ``count`` is its size."""
 
     profile: ResourceProfile
     count: int
+    constraint: SameWorkerGroup | None = None
 
 
 @message
@@ -24,8 +39,14 @@ class ResourceRequirements:
     job_id: JobID
     job_master_address: str
     requirements: tuple[ResourceRequirement, ...]
-    dedicated_workers: bool
-    """Whether the slots must be exactly the bundles of a worker group of the job's own."""
+
+
+@message
+class WorkerGroupOwner:
+    """Whose own a worker group is: a job's, for the constraint of that name."""
+
+    job_id: JobID
+    name: str
 
 
 @message
@@ -67,6 +88,8 @@ class SlotOffer:
     allocation_id: AllocationID
     slot_index: int
     profile: ResourceProfile
+    constraint: SameWorkerGroup | None = None
+    """What the slot was asked for with."""
 
 
 @message
@@ -101,6 +124,8 @@ class ResourceShortage:
     largest_node: ResourceProfile
     exhausted: bool = False
     """True: no further worker may be started; only slots that other jobs give back can help."""
+    constraint: SameWorkerGroup | None = None
+    """Of the requirement that is not fulfilled."""
 
 
 def profile_of_slot(total: ResourceProfile, number_of_slots: int) -> ResourceProfile:

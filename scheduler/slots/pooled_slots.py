@@ -142,8 +142,8 @@ class PooledSlots:
         self._profiles[slot.profile] += 1
         self._put_free(pooled)
 
-    def remove(self, pooled: PooledSlot) -> bool:
-        """A slot leaves; True: it was the last of its TaskExecutor."""
+    def remove(self, pooled: PooledSlot) -> None:
+        """A slot leaves."""
         slot = pooled.slot
         host = self._hosts[slot.location.resource_id]
         if pooled.is_free:
@@ -158,9 +158,8 @@ class PooledSlots:
         self._profiles[slot.profile] -= 1
         if host.slots:
             self._utilization_changed(slot.profile, slot.location.resource_id)
-            return False
-        del self._hosts[slot.location.resource_id]
-        return True
+        else:
+            del self._hosts[slot.location.resource_id]
 
     def rematch(self, pooled: PooledSlot, profile: ResourceProfile) -> None:
         """A slot fulfils another requirement from now on."""

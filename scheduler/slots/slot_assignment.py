@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from flinkray.core.ids import AllocationID, WorkerGroupId
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirement, ResourceRequirements
+from flinkray.scheduler.shared.slots import (
+    AllocatedSlot,
+    ResourceRequirement,
+    ResourceRequirements,
+    SameWorkerGroup,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,11 @@ def required_slots(job_graph: JobGraph, job_master_address: str) -> ResourceRequ
     return ResourceRequirements(
         job_graph.job_id,
         job_master_address,
-        (ResourceRequirement(vertex.slot_profile, vertex.parallelism),),
-        dedicated_workers=job_graph.needs_dedicated_workers,
+        (
+            ResourceRequirement(
+                vertex.slot_profile,
+                vertex.parallelism,
+                SameWorkerGroup(vertex.slot_sharing_group, vertex.parallelism),
+            ),
+        ),
     )

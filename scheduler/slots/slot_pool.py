@@ -11,6 +11,7 @@ from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
     ResourceRequirements,
     ResourceShortage,
+    SameWorkerGroup,
     SlotOffer,
     SlotOfferAnswer,
     WorkerLocation,
@@ -27,11 +28,14 @@ from flinkray.scheduler.slots.slot_pool_actions import (
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
+    SlotAllocated,
+    SlotRequestFailure,
     SlotRequests,
     SlotsLost,
     TaskExecutorWithoutSlots,
 )
 from flinkray.scheduler.slots.slot_reservations import SlotReservations
+from flinkray.scheduler.slots.worker_group_slots import WorkerGroupSlots
 
 
 class DeclarativeSlotPool:
@@ -43,7 +47,8 @@ class DeclarativeSlotPool:
 
     A total can be set (:meth:`set_requirements`): then the job uses the slots it is told of as it
     likes.  Or slots are requested (:meth:`request_slots`): each request raises the total by one
-    until it fails, is cancelled, or its slot is returned.
+    until it fails, is cancelled, or its slot is returned.  Requests with a constraint require the
+    worker group as a whole; see :mod:`flinkray.scheduler.slots.worker_group_slots`.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class DeclarativeSlotPool:
         self._job_id = job_id
         self._job_master_address = job_master_address
         self._idle_timeout = idle_timeout
+        self._request_timeout = request_timeout
         self._task_executors: dict[ResourceID, WorkerLocation] = {}
         self._slots = PooledSlots()
         self._needs = PoolRequirements(self._slots)
@@ -71,7 +77,8 @@ class DeclarativeSlotPool:
             late_slots_for=idle_timeout,
             spread_out=spread_out,
         )
-        self._dedicated_workers = False
+        self._groups: dict[str, WorkerGroupSlots] = {}
+        """By the names of constraints; those that hold or want nothing may be left out."""
         self._declared: ResourceRequirements | None = None
         self._job_restarting = False
         self._closed = False
@@ -88,11 +95,16 @@ class DeclarativeSlotPool:
     @property
     def slots(self) -> tuple[AllocatedSlot, ...]:
         """All slots held, oldest first."""
-        return tuple(pooled.slot for pooled in self._slots.all())
+        return tuple(pooled.slot for pooled in self._slots.all()) + tuple(
+            slot for group in self._groups.values() for slot in group.slots()
+        )
 
     def slots_of(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
         """The slots held on one TaskExecutor, used and free (SP-10)."""
-        return tuple(pooled.slot for pooled in self._slots.on(resource_id))
+        of_groups = (slot for group in self._groups.values() for slot in group.slots())
+        return tuple(pooled.slot for pooled in self._slots.on(resource_id)) + tuple(
+            slot for slot in of_groups if slot.location.resource_id == resource_id
+        )
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
         """The slots that are not reserved, with the utilisation of their TaskExecutors (SP-11)."""
@@ -109,7 +121,7 @@ class DeclarativeSlotPool:
     @property
     def number_pending(self) -> int:
         """Requests that are not answered."""
-        return len(self._reservations)
+        return len(self._reservations) + sum(g.number_pending for g in self._groups.values())
 
     def story(self) -> str:
         """What has happened to the pool, a line per event."""
@@ -127,8 +139,12 @@ class DeclarativeSlotPool:
                 f"the slot pool of job {self._job_id} got requirements of job {requirements.job_id}"
             )
         self._job_master_address = requirements.job_master_address
-        self._dedicated_workers = requirements.dedicated_workers
-        self._needs.set(requirements.requirements)
+        self._needs.set(r for r in requirements.requirements if r.constraint is None)
+        constrained = {r.constraint.name: r for r in requirements.requirements if r.constraint}
+        for name in constrained:
+            self._group(name)
+        for name, group in self._groups.items():
+            group.declare(constrained.get(name), now)
         count = sum(requirement.count for requirement in requirements.requirements)
         self._story.add(now, f"{count} slots are required")
         self._needs.update(now)
@@ -141,17 +157,33 @@ class DeclarativeSlotPool:
             ValueError: one of them is pending already.
         """
         self._require_open("take requests")
-        allocated = self._reservations.request(wanted, now)
+        allocated = self._request(wanted, now)
         kind = "batch requests" if wanted.is_batch else "requests"
+        if wanted.constraint is not None:
+            kind += f" for bundles of worker group {wanted.constraint.name!r}"
         count = len(wanted.requests)
         self._story.add(
             now, f"{count} {kind} for slots of {wanted.profile}, {len(allocated)} served at once"
         )
         return [*allocated, *self._needs_changed(now)]
 
+    def _request(self, wanted: SlotRequests, now: float) -> list[SlotAllocated]:
+        constraint = wanted.constraint
+        if constraint is None:
+            return self._reservations.request(wanted, now)
+        group = self._group(constraint.name)
+        timeout = self._request_timeout if wanted.timeout is None else wanted.timeout
+        group.request(wanted.requests, wanted.profile, constraint.size, timeout, now)
+        return group.serve()
+
+    def _group(self, name: str) -> WorkerGroupSlots:
+        return self._groups.setdefault(name, WorkerGroupSlots(name))
+
     def cancel_requests(self, cancelled: CancelSlotRequests, now: float) -> list[SlotPoolAction]:
         """Forget pending requests; a slot that comes for one may serve another (SP-05)."""
         self._reservations.cancel(cancelled.request_ids)
+        for group in self._groups.values():
+            group.cancel(cancelled.request_ids, now)
         return self._needs_changed(now)
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
@@ -164,18 +196,46 @@ class DeclarativeSlotPool:
                 self._needs.decrease(pooled.matched, 1)
                 self._slots.free(pooled, now)
                 freed.append(pooled)
-        return [*self._reservations.serve(freed), *self._needs_changed(now)]
+                continue
+            group = self._group_with(allocation_id)
+            if group is not None:
+                group.give_back(allocation_id, now)
+        actions: list[SlotPoolAction] = [*self._reservations.serve(freed)]
+        return [*actions, *self._serve_groups(now), *self._needs_changed(now)]
+
+    def _group_with(self, allocation_id: AllocationID) -> WorkerGroupSlots | None:
+        return next((g for g in self._groups.values() if g.holds(allocation_id)), None)
+
+    def _serve_groups(self, now: float) -> list[SlotPoolAction]:
+        """Bundles that are free go to who waits for them; what is of no use to anybody goes
+        back."""
+        actions: list[SlotPoolAction] = []
+        useless: list[AllocationID] = []
+        for group in self._groups.values():
+            actions += group.serve()
+            useless += group.useless()
+        if useless:
+            reason = "it is not of the worker group that the job uses now"
+            actions += self.release_slots(tuple(useless), reason, now)
+        return actions
 
     def not_enough_resources(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[SlotPoolAction]:
         """What the ResourceManager says it cannot provide now, the whole list: requests that it is
         not going to fulfil fail (SP-13, SP-16, SP-28)."""
-        return [*self._reservations.fail_short(shortages), *self._needs_changed(now)]
+        failed = self._reservations.fail_short(s for s in shortages if s.constraint is None)
+        for group in self._groups.values():
+            failed += group.fail_short(shortages, now)
+        return [*failed, *self._needs_changed(now)]
 
-    def set_job_restarting(self, restarting: bool) -> None:
-        """While the job restarts every offered slot is kept, required or not (SP-26)."""
+    def set_job_restarting(self, restarting: bool, now: float) -> list[SlotPoolAction]:
+        """While the job restarts every offered slot is kept, required or not (SP-26), and worker
+        groups that were required stay so."""
         self._job_restarting = restarting
+        for group in self._groups.values():
+            group.keep(restarting, now)
+        return self._needs_changed(now)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -199,7 +259,8 @@ class DeclarativeSlotPool:
     ) -> list[SlotPoolAction]:
         """The TaskExecutor is gone, its slots with it (no FreeSlot: nobody is there to hear it)."""
         self._task_executors.pop(resource_id, None)
-        return self._lose(self._slots.on(resource_id), reason, now)
+        lost = [slot.allocation_id for slot in self.slots_of(resource_id)]
+        return self._lose(lost, reason, now)
 
     def offer_slots(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...], now: float
@@ -210,32 +271,68 @@ class DeclarativeSlotPool:
             return SlotOfferAnswer(()), []
         actions: list[SlotPoolAction] = []
         accepted: list[AllocationID] = []
-        gained: list[PooledSlot] = []
+        gained: list[AllocatedSlot] = []
+        free: list[PooledSlot] = []
         for offer in offers:
-            held = self._slots.get(offer.allocation_id)
+            held = self._held(offer.allocation_id)
             if held is not None:
-                if (held.slot.location, held.slot.slot_index) == (location, offer.slot_index):
+                if (held.location, held.slot_index) == (location, offer.slot_index):
                     accepted.append(offer.allocation_id)
                 continue
             other = self._slots.at(resource_id, offer.slot_index)
             if other is not None:
                 # A TaskExecutor has one allocation per slot: the older one must be gone.
-                actions += self._lose((other,), "its slot is offered under another id", now)
-            matched = self._what_it_is_for(offer.profile, now)
-            if matched is None:
-                self._story.add(now, f"offer {offer.allocation_id.short()} refused: not required")
-                continue
+                older, reason = other.slot.allocation_id, "its slot is offered under another id"
+                actions += self._lose((older,), reason, now)
             slot = AllocatedSlot(offer.allocation_id, offer.slot_index, offer.profile, location)
-            gained.append(PooledSlot(slot, matched, now))
-            self._slots.add(gained[-1])
-            self._reservations.slot_came(offer.profile)
-            accepted.append(offer.allocation_id)
+            if offer.constraint is not None:
+                is_wanted = self._add_to_group(slot, offer.constraint, now, actions)
+            else:
+                matched = self._what_it_is_for(offer.profile, now)
+                is_wanted = matched is not None
+                if matched is not None:
+                    free.append(PooledSlot(slot, matched, now))
+                    self._slots.add(free[-1])
+                    self._reservations.slot_came(offer.profile)
+            if is_wanted:
+                gained.append(slot)
+                accepted.append(offer.allocation_id)
+            else:
+                self._story.add(now, f"offer {offer.allocation_id.short()} refused: not required")
         if gained:
             self._story.add(now, f"{len(gained)} slots accepted from {resource_id}")
-            actions.append(SlotsChanged(tuple(pooled.slot for pooled in gained), ()))
-            actions += self._reservations.serve(gained)
+            actions.append(SlotsChanged(tuple(gained), ()))
+            actions += self._reservations.serve(free)
+            actions += self._serve_groups(now)
             actions += self._needs_changed(now)
         return SlotOfferAnswer(tuple(accepted)), actions
+
+    def _held(self, allocation_id: AllocationID) -> AllocatedSlot | None:
+        pooled = self._slots.get(allocation_id)
+        if pooled is not None:
+            return pooled.slot
+        group = self._group_with(allocation_id)
+        return None if group is None else group.slot(allocation_id)
+
+    def _add_to_group(
+        self,
+        slot: AllocatedSlot,
+        constraint: SameWorkerGroup,
+        now: float,
+        actions: list[SlotPoolAction],
+    ) -> bool:
+        """Whether the slot is wanted, and has been added."""
+        group = self._groups.get(constraint.name)
+        if group is None or not group.accepts(slot):
+            return False
+        replaced = group.what_it_replaces(slot)
+        if replaced is not None:
+            reason = "another TaskExecutor is in its bundle"
+            if replaced.location == slot.location:
+                reason = "its slot is offered under another id"
+            actions += self._lose((replaced.allocation_id,), reason, now)
+        group.add(slot, now)
+        return True
 
     # --- slots that go ----------------------------------------------------------------------------
 
@@ -253,8 +350,9 @@ class DeclarativeSlotPool:
         Those that were reserved are lost for who had them and lower the total by one each, free
         ones do not (SP-25, SP-28).
         """
-        found = [pooled for a in allocations if (pooled := self._slots.get(a)) is not None]
-        return _free_at_task_executors(found, reason) + self._lose(found, reason, now)
+        found = [slot for a in allocations if (slot := self._held(a)) is not None]
+        lost = self._lose([slot.allocation_id for slot in found], reason, now)
+        return _free_at_task_executors(found, reason) + lost
 
     def close(self, reason: str) -> list[SlotPoolAction]:
         """Free every slot, fail every request and declare empty requirements; later offers are
@@ -262,8 +360,11 @@ class DeclarativeSlotPool:
         if self._closed:
             return []
         self._closed = True
-        actions = _free_at_task_executors(self._slots.all(), reason)
+        actions = _free_at_task_executors(self.slots, reason)
         actions += self._reservations.fail_all(reason)
+        for group in self._groups.values():
+            actions += group.fail_all(SlotRequestFailure.POOL_CLOSED, reason, -inf)
+        self._groups.clear()
         self._task_executors.clear()
         self._slots = PooledSlots()
         self._needs = PoolRequirements(self._slots)
@@ -277,8 +378,12 @@ class DeclarativeSlotPool:
         if self._closed:
             return []
         actions: list[SlotPoolAction] = [*self._reservations.fail_late(now)]
+        for group in self._groups.values():
+            actions += group.fail_late(now)
         actions += self._needs_changed(now)
         idle = self._needs.idle_too_long(self._idle_timeout, now)
+        for group in self._groups.values():
+            idle += group.idle_too_long(self._idle_timeout, now)
         reason = f"not required for {self._idle_timeout:g} s"
         return actions + (self.release_slots(idle, reason, now) if idle else [])
 
@@ -286,6 +391,8 @@ class DeclarativeSlotPool:
         """When :meth:`time_passed` has something to do next; None: not before another event."""
         idle = self._needs.idle_deadline(self._idle_timeout)
         deadline = min(self._reservations.next_deadline(), idle)
+        for group in self._groups.values():
+            deadline = min(deadline, group.next_deadline(), group.idle_deadline(self._idle_timeout))
         return None if deadline == inf else deadline
 
     # ----------------------------------------------------------------------------------------------
@@ -300,20 +407,34 @@ class DeclarativeSlotPool:
             return late
         return offered if self._job_restarting else None
 
-    def _lose(self, lost: Iterable[PooledSlot], reason: str, now: float) -> list[SlotPoolAction]:
+    def _lose(self, lost: Iterable[AllocationID], reason: str, now: float) -> list[SlotPoolAction]:
+        """These are held, and are gone."""
         reserved: list[AllocationID] = []
         gone: list[AllocationID] = []
-        empty: list[SlotPoolAction] = []
-        for pooled in lost:
-            gone.append(pooled.slot.allocation_id)
-            if not pooled.is_free:
-                reserved.append(pooled.slot.allocation_id)
-                self._needs.decrease(pooled.matched, 1)
-            where = pooled.slot.location.resource_id
-            if self._slots.remove(pooled) and where in self._task_executors:
-                empty.append(TaskExecutorWithoutSlots(where))
+        places: dict[ResourceID, None] = {}
+        for allocation_id in lost:
+            gone.append(allocation_id)
+            pooled = self._slots.get(allocation_id)
+            if pooled is not None:
+                places[pooled.slot.location.resource_id] = None
+                if not pooled.is_free:
+                    reserved.append(allocation_id)
+                    self._needs.decrease(pooled.matched, 1)
+                self._slots.remove(pooled)
+                continue
+            group = self._group_with(allocation_id)
+            assert group is not None
+            places[group.slot(allocation_id).location.resource_id] = None
+            if group.is_reserved(allocation_id):
+                reserved.append(allocation_id)
+            group.remove(allocation_id, now)
         if not gone:
             return []
+        empty = [
+            TaskExecutorWithoutSlots(place)
+            for place in places
+            if place in self._task_executors and not self.slots_of(place)
+        ]
         self._story.add(now, f"{len(gone)} slots left: {reason}")
         self._reservations.slots_went(now)
         actions: list[SlotPoolAction] = [SlotsChanged((), tuple(gone))]
@@ -326,11 +447,10 @@ class DeclarativeSlotPool:
         return self._declare()
 
     def _declare(self, always: bool = False) -> list[SlotPoolAction]:
+        self._groups = {name: g for name, g in self._groups.items() if not g.is_over}
+        own = tuple(r for g in self._groups.values() if (r := g.requirement) is not None)
         requirements = ResourceRequirements(
-            self._job_id,
-            self._job_master_address,
-            self._needs.declared(),
-            self._dedicated_workers,
+            self._job_id, self._job_master_address, self._needs.declared() + own
         )
         if not always:
             if requirements == self._declared:
@@ -345,5 +465,5 @@ class DeclarativeSlotPool:
             raise self._story.illegal(f"{wanted} after it was closed")
 
 
-def _free_at_task_executors(slots: Iterable[PooledSlot], reason: str) -> list[SlotPoolAction]:
-    return [FreeSlot(pooled.slot.location, pooled.slot.allocation_id, reason) for pooled in slots]
+def _free_at_task_executors(slots: Iterable[AllocatedSlot], reason: str) -> list[SlotPoolAction]:
+    return [FreeSlot(slot.location, slot.allocation_id, reason) for slot in slots]

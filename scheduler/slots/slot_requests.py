@@ -24,7 +24,7 @@ from enum import Enum
 from flinkray.core.ids import AllocationID, ExecutionVertexID, ResourceID, SlotRequestId
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 
 
 @message
@@ -40,6 +40,8 @@ class SlotRequest:
     that is anybody's preferred one is given to others only when nothing else fits."""
     preferred_task_executors: tuple[ResourceID, ...] = ()
     """Where their inputs are, best first; counts after the preferred allocations."""
+    bundle: int = 0
+    """With a constraint: the bundle whose slot it must be."""
 
 
 @message
@@ -54,6 +56,9 @@ class SlotRequests:
     Streaming requests need all slots at the same time and time out one and all."""
     timeout: float | None = None
     """Seconds from now on; None: the pool's own (``slot.request.timeout``)."""
+    constraint: SameWorkerGroup | None = None
+    """The requests are for bundles of one worker group.  They are served from one group only, and
+    fail when they time out, batch or not."""
 
 
 @message

@@ -9,7 +9,13 @@ from math import inf
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.slots import SlotOffer, SlotReport, SlotStatus, profile_of_slot
+from flinkray.scheduler.shared.slots import (
+    SameWorkerGroup,
+    SlotOffer,
+    SlotReport,
+    SlotStatus,
+    profile_of_slot,
+)
 from flinkray.scheduler.shared.story import Story
 
 
@@ -67,6 +73,7 @@ class _TaskSlot:
     job_id: JobID
     allocation_id: AllocationID
     profile: ResourceProfile
+    constraint: SameWorkerGroup | None
     deadline: float | None
     state: _State = _State.ALLOCATED
     offer_number: int = 0
@@ -115,9 +122,10 @@ class TaskSlotTable:
         allocation_id: AllocationID,
         profile: ResourceProfile,
         now: float,
+        constraint: SameWorkerGroup | None = None,
     ) -> SlotID:
         """Allocate a slot for a job; again with the same arguments: nothing changes.  Index -1: a
-        dynamic slot.
+        dynamic slot.  The *constraint* is what it will be offered with.
 
         Raises:
             SlotAllocationError: no such slot, it is not free, the allocation has another one, the
@@ -137,6 +145,7 @@ class TaskSlotTable:
             job_id=job_id,
             allocation_id=allocation_id,
             profile=profile if is_dynamic else self._slot_profile,
+            constraint=constraint,
             deadline=now + self._slot_timeout,
         )
         self._free_profile -= slot.profile
@@ -170,7 +179,7 @@ class TaskSlotTable:
         self._offer_numbers[job_id] = number
         for slot in slots:
             slot.offer_number = number
-        offers = tuple(SlotOffer(s.allocation_id, s.index, s.profile) for s in slots)
+        offers = tuple(SlotOffer(s.allocation_id, s.index, s.profile, s.constraint) for s in slots)
         return Offering(job_id, number, offers)
 
     def offer_answered(

@@ -30,6 +30,7 @@ from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
+    SameWorkerGroup,
     SlotOffer,
     SlotOfferAnswer,
     SlotReport,
@@ -93,11 +94,12 @@ class Job:
     async def declare(
         self, count: int, profile: ResourceProfile = ONE_CPU, *, dedicated: bool = True
     ) -> None:
-        requirements = (ResourceRequirement(profile, count),) if count else ()
+        constraint = SameWorkerGroup("default", count) if dedicated and count else None
+        requirements = (ResourceRequirement(profile, count, constraint),) if count else ()
         assert self.manager is not None
         await self.manager.declare_required_resources(
             self.job_master_id,
-            ResourceRequirements(self.job_id, self.address, requirements, dedicated),
+            ResourceRequirements(self.job_id, self.address, requirements),
         )
 
     async def has_slots(self, count: int) -> None:

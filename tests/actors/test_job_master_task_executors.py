@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import (
@@ -12,12 +13,13 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
+from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import AllocationID, FencingToken, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService, RegistrationRejection
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import SlotOffer, WorkerLocation
 from flinkray.testing import TestingGateway
-from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
@@ -26,6 +28,21 @@ from tests.actors.resource_cluster import ONE_CPU, number
 TINY_NODE = ResourceProfile(0.5, 2**30)
 """On which nothing of the job fits: its only TaskExecutor is the double."""
 FIRST, SECOND = (number(AllocationID, n) for n in (1, 2))
+
+
+async def waits(context: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def job_that_needs_three_slots_at_once() -> JobGraph:
+    """So that with one or two of them nothing is deployed."""
+    builder = PythonJobBuilder("wide")
+    sender, receiver = (
+        builder.add(waits, name=name, parallelism=3, cpu=1, memory="1g")
+        for name in ("sender", "receiver")
+    )
+    builder.connect(sender, receiver)
+    return builder.build()
 
 
 class Surroundings:
@@ -43,7 +60,7 @@ class Surroundings:
     async def begin(cls, cluster: MiniCluster) -> Surroundings:
         around = cls(cluster)
         cluster.workers.nodes.clear()
-        job = scripted_job(["register", "wait"], parallelism=3)
+        job = job_that_needs_three_slots_at_once()
         around.job_id = job.job_id
         await (await cluster.dispatcher()).submit_job(job)
         await eventually(lambda: cluster.processes("SlotPool"), 10, "a SlotPool")

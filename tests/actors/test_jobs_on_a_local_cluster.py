@@ -74,7 +74,7 @@ async def end(cluster: MiniCluster, job_id: JobID) -> JobResult:
     """The job's result; with it everything that the job had must be gone."""
     result = await asyncio.wait_for(cluster.result(job_id), 10)
     assert not [name for name in cluster.processes() if job_id.hex() in name]
-    assert not [group for group in cluster.workers.groups.values() if group.group.job_id == job_id]
+    assert not any(group.group.is_own_of(job_id) for group in cluster.workers.groups.values())
     assert all(node.used.is_zero() for node in cluster.workers.nodes)
     assert cluster.processes("TaskExecutor") == []
     return result

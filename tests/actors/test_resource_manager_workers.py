@@ -44,7 +44,7 @@ async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path: Pa
     manager = await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
     [group] = cluster.workers.created_groups
-    assert group.job_id == job.job_id
+    assert group.is_own_of(job.job_id)
     assert group.bundles == (ONE_CPU, ONE_CPU)
     locations = [
         location for _, location in job.master.calls_of(JobMasterGateway.register_task_executor)
@@ -126,7 +126,7 @@ async def test_jobs_without_spark_share_workers_which_are_released_when_idle(
         await job.declare(1, half, dedicated=False)
         await job.has_slots(1)
     [group] = cluster.workers.created_groups
-    assert group.job_id is None
+    assert group.owner is None
     for job in jobs:
         await job.declare(0, dedicated=False)
         executor = await job.executor_of(0)

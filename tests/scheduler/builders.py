@@ -29,9 +29,11 @@ from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
     ResourceRequirement,
     ResourceRequirements,
+    SameWorkerGroup,
     SlotOffer,
     SlotReport,
     SlotStatus,
+    WorkerGroupOwner,
     WorkerLocation,
 )
 
@@ -58,6 +60,9 @@ GRAPH = id_of(ExecutionGraphID, 1)
 OTHER_GRAPH = id_of(ExecutionGraphID, 2)
 VERTEX = id_of(JobVertexID, 1)
 NO_RESTART = NoRestart()
+OWN_GROUP = "default"
+"""The name of a constraint."""
+OWNER = WorkerGroupOwner(JOB, OWN_GROUP)
 
 
 def sequence(kind: type[Id]) -> Iterable[Id]:
@@ -83,8 +88,14 @@ def requirements(
     return ResourceRequirements(
         job_id,
         "JobMaster/jobmaster",
-        tuple(ResourceRequirement(profile, number) for profile, number in wanted),
-        dedicated,
+        tuple(
+            ResourceRequirement(
+                profile,
+                number,
+                SameWorkerGroup(OWN_GROUP, number) if dedicated and number else None,
+            )
+            for profile, number in wanted
+        ),
     )
 
 

@@ -24,6 +24,7 @@ from tests.scheduler.builders import (
     JOB,
     LARGE,
     OTHER_JOB,
+    OWNER,
     SMALL,
     allocation,
     group,
@@ -76,7 +77,7 @@ def job_with_group(manager: SlotManager, slots: int = 2) -> list[AllocationID]:
 def test_job_gets_exactly_one_group_with_a_bundle_for_each_slot(manager: SlotManager) -> None:
     """SM-02."""
     wanted = requirements((SMALL, 3), dedicated=True)
-    assert manager.set_requirements(wanted, 0.0) == [StartWorkerGroup(1, (SMALL,) * 3, 1, JOB)]
+    assert manager.set_requirements(wanted, 0.0) == [StartWorkerGroup(1, (SMALL,) * 3, 1, OWNER)]
     assert manager.set_requirements(wanted, 1.0) == []
     assert manager.check(100.0) == []
 
@@ -116,7 +117,7 @@ def test_changed_shape_while_the_group_is_requested_starts_another_request(
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     assert manager.set_requirements(requirements((LARGE, 1), dedicated=True), 1.0) == [
         CancelWorkerGroupRequest(1),
-        StartWorkerGroup(2, (LARGE,), 1, JOB),
+        StartWorkerGroup(2, (LARGE,), 1, OWNER),
     ]
 
 
@@ -188,7 +189,7 @@ def test_failed_group_is_requested_again_after_a_while(manager: SlotManager) -> 
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     assert manager.worker_group_failed(1, "Ray is away", 1.0) == []
     assert manager.next_check_time() == 2.0
-    assert manager.check(2.0) == [StartWorkerGroup(2, (SMALL,), 1, JOB)]
+    assert manager.check(2.0) == [StartWorkerGroup(2, (SMALL,), 1, OWNER)]
 
 
 def test_lost_group_is_released_and_requested_again(manager: SlotManager) -> None:
@@ -302,7 +303,7 @@ def test_group_of_an_earlier_resource_manager_is_adopted_with_its_allocations(
     manager: SlotManager,
 ) -> None:
     """SM-08."""
-    actions = manager.recover_worker_group(group(), (SMALL, SMALL), 1, JOB, (0, 1), 0.0)
+    actions = manager.recover_worker_group(group(), (SMALL, SMALL), 1, OWNER, (0, 1), 0.0)
     assert actions == []
     for bundle in (0, 1):
         name = f"te{bundle}"
@@ -310,13 +311,13 @@ def test_group_of_an_earlier_resource_manager_is_adopted_with_its_allocations(
         manager.register_task_executor(location(name, bundle), SMALL, held, 1.0)
     assert manager.set_requirements(requirements((SMALL, 2), dedicated=True), 2.0) == []
     assert not manager.has_shortage
-    assert manager.worker_group_of(JOB) == group()
+    assert manager.worker_groups_of(JOB) == (group(),)
 
 
 def test_adopted_group_whose_job_nobody_claims_goes_after_the_idle_timeout(
     manager: SlotManager,
 ) -> None:
-    manager.recover_worker_group(group(), (SMALL,), 1, JOB, (0,), 0.0)
+    manager.recover_worker_group(group(), (SMALL,), 1, OWNER, (0,), 0.0)
     held = report("te0", (JOB, allocation(1)))
     manager.register_task_executor(location("te0"), SMALL, held, 1.0)
     assert manager.check(29.9) == []
@@ -326,14 +327,14 @@ def test_adopted_group_whose_job_nobody_claims_goes_after_the_idle_timeout(
 def test_adopted_group_gets_the_task_executors_that_died_meanwhile_once_it_is_claimed(
     manager: SlotManager,
 ) -> None:
-    manager.recover_worker_group(group(), (SMALL, SMALL), 1, JOB, (0,), 0.0)
+    manager.recover_worker_group(group(), (SMALL, SMALL), 1, OWNER, (0,), 0.0)
     actions = manager.set_requirements(requirements((SMALL, 2), dedicated=True), 1.0)
     assert actions == [StartTaskExecutor(group(), 1, SMALL, 1, 0.0)]
 
 
 def test_recovered_group_replaces_the_request_that_came_before_it(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
-    actions = manager.recover_worker_group(group(), (SMALL,), 1, JOB, (0,), 1.0)
+    actions = manager.recover_worker_group(group(), (SMALL,), 1, OWNER, (0,), 1.0)
     assert actions == [CancelWorkerGroupRequest(1)]
 
 
@@ -342,7 +343,7 @@ def test_task_executor_that_registers_before_its_group_is_recovered_is_kept(
 ) -> None:
     held = report("te0", (JOB, allocation(1)))
     assert manager.register_task_executor(location("te0"), SMALL, held, 0.0) == []
-    manager.recover_worker_group(group(), (SMALL,), 1, JOB, (), 1.0)
+    manager.recover_worker_group(group(), (SMALL,), 1, OWNER, (), 1.0)
     assert manager.set_requirements(requirements((SMALL, 1), dedicated=True), 2.0) == []
     assert not manager.has_shortage
 

@@ -19,12 +19,13 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StartTaskExecutor,
     StartWorkerGroup,
 )
-from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
+from flinkray.scheduler.shared.slots import SlotReport, SlotStatus, WorkerGroupOwner
 from tests.scheduler.builders import (
     GIB,
     JOB,
     LARGE,
     OTHER_JOB,
+    OWN_GROUP,
     SMALL,
     allocation,
     group,
@@ -196,7 +197,7 @@ def test_limit_counts_dedicated_workers_and_lets_go_when_they_are_gone() -> None
     shared = requirements((SMALL, 2), job_id=OTHER_JOB)
     assert only(manager.set_requirements(shared, 1.0), StartWorkerGroup) == []
     actions = manager.clear_requirements(JOB, True, 2.0)
-    assert one(actions, StartWorkerGroup).job_id is None
+    assert one(actions, StartWorkerGroup).owner is None
 
 
 def test_dedicated_group_beyond_the_limit_waits_for_room() -> None:
@@ -210,7 +211,7 @@ def test_dedicated_group_beyond_the_limit_waits_for_room() -> None:
     manager.worker_group_started(1, group("g1"), 2.0)
     manager.set_requirements(requirements(), 3.0)
     actions = manager.worker_group_lost(group("g1"), "its node died", 4.0)
-    assert one(actions, StartWorkerGroup).job_id == OTHER_JOB
+    assert one(actions, StartWorkerGroup).owner == WorkerGroupOwner(OTHER_JOB, OWN_GROUP)
 
 
 def test_idle_worker_that_registers_beyond_the_limit_is_released() -> None:

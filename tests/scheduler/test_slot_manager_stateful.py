@@ -28,16 +28,17 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StartWorkerGroup,
     StopTaskExecutor,
 )
-from flinkray.scheduler.shared.slots import SlotReport, SlotStatus, WorkerLocation
-from tests.scheduler.builders import GIB, SMALL, id_of, location, requirements, sequence
+from flinkray.scheduler.shared.slots import SlotReport, SlotStatus, WorkerGroupOwner, WorkerLocation
+from tests.scheduler.builders import GIB, OWN_GROUP, SMALL, id_of, location, requirements, sequence
 
 SLOTS_PER_WORKER = 2
 TINY = ResourceProfile(0.25, GIB // 4)
 """For which dynamic slots are cut."""
 WORKER = ResourceProfile(2.0, 2 * GIB)
 JOBS = [id_of(JobID, number) for number in (1, 2, 3)]
-DEDICATED = JOBS[0]
-"""The job with workers of its own; the others share."""
+MIXED = JOBS[0]
+"""The job that wants slots of a worker group of its own beside shared ones."""
+OWNER = WorkerGroupOwner(MIXED, OWN_GROUP)
 Holder = tuple[JobID, AllocationID]
 
 
@@ -167,11 +168,11 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 assert action.job_id in self.wanted
 
     def check_group_request(self, action: StartWorkerGroup) -> None:
-        if action.job_id is not None:
-            assert action.job_id == DEDICATED
-            assert action.bundles == (SMALL,) * self.wanted[DEDICATED]
-            assert not any(r.job_id == DEDICATED for r in self.group_requests.values())
-            assert not any(r.job_id == DEDICATED for r in self.groups.values())
+        if action.owner is not None:
+            assert action.owner == OWNER
+            assert action.bundles == (SMALL,) * self.wanted[MIXED]
+            assert not any(r.owner == OWNER for r in self.group_requests.values())
+            assert not any(r.owner == OWNER for r in self.groups.values())
 
     def check_slot_request(self, action: RequestSlot) -> None:
         worker = self.workers[action.slot_id.resource_id]
@@ -186,8 +187,8 @@ class SlotManagerMachine(RuleBasedStateMachine):
         whole = total_of((*given, *asked_for, action.profile))
         assert whole.fits_into(worker.total), "no more is given than there is"
         assert worker.location.node_id not in self.blocked
-        owner = self.groups[worker.location.worker_group].job_id
-        assert owner == (DEDICATED if action.job_id == DEDICATED else None)
+        owner = self.groups[worker.location.worker_group].owner
+        assert owner == (None if action.constraint is None else OWNER)
 
     def forget(self, worker: Worker) -> None:
         name = worker.location.resource_id
@@ -208,10 +209,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
     @rule(job_id=st.sampled_from(JOBS), number=st.integers(0, 4), tiny=st.integers(0, 5))
     def require(self, job_id: JobID, number: int, tiny: int) -> None:
         self.wanted[job_id] = number
-        if job_id == DEDICATED:
-            wanted = requirements((SMALL, number), job_id=job_id, dedicated=True)
-        else:
-            wanted = requirements((SMALL, number), (TINY, tiny), job_id=job_id)
+        wanted = requirements((SMALL, number), job_id=job_id, dedicated=job_id == MIXED)
+        shared = requirements((TINY, tiny), job_id=job_id)
+        wanted = replace(wanted, requirements=wanted.requirements + shared.requirements)
         self.carry_out(self.manager.set_requirements(wanted, self.now))
 
     @rule(job_id=st.sampled_from(JOBS), ended=st.booleans())

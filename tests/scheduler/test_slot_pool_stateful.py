@@ -159,7 +159,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
     @rule(restarting=st.booleans())
     def restart(self, restarting: bool) -> None:
         self.restarting = restarting
-        self.pool.set_job_restarting(restarting)
+        self.carry_out(self.pool.set_job_restarting(restarting, self.now))
 
     # the ResourceManager
 

@@ -1,0 +1,291 @@
+"""The slots of a SlotPool that must be the bundles of one worker group, and who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from math import inf
+
+from flinkray.core.ids import AllocationID, SlotRequestId, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import (
+    AllocatedSlot,
+    ResourceRequirement,
+    ResourceShortage,
+    SameWorkerGroup,
+)
+from flinkray.scheduler.slots.slot_requests import (
+    SlotAllocated,
+    SlotEvent,
+    SlotRequest,
+    SlotRequestFailed,
+    SlotRequestFailure,
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    slot: AllocatedSlot
+    request_id: SlotRequestId | None = None
+    """Of the request that it is reserved for; None: it is free."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    request: SlotRequest
+    timeout: float
+    deadline: float
+
+
+class WorkerGroupSlots:
+    """What the pool holds and owes for one constraint of its job.
+
+    A request is for a bundle.  The first requests are served when all bundles of one worker group
+    are there; those that follow while some of them are reserved get bundles of that group, and of
+    no other.  Among complete groups the newest is taken: ResourceManagers keep one for a
+    constraint, and what is left of an earlier one is about to go.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._size = 0
+        self._profile = ResourceProfile(0.0)
+        self._pending: dict[int, _Pending] = {}
+        """By bundle."""
+        self._held: dict[AllocationID, _Held] = {}
+        self._groups: dict[WorkerGroupId, dict[int, _Held]] = {}
+        """Bundles that are there, the group whose first slot came last at the end."""
+        self._reserved = 0
+        self._idle_since: float | None = None
+        self._is_kept = False
+        self._is_declared = False
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the job wants the whole worker group."""
+        return bool(self._pending) or self._reserved > 0 or self._is_kept or self._is_declared
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing here that has to be remembered."""
+        return not self.is_required and not self._held
+
+    @property
+    def requirement(self) -> ResourceRequirement | None:
+        """To be declared: the group as a whole, however few of its bundles are asked for."""
+        if not self.is_required:
+            return None
+        constraint = SameWorkerGroup(self._name, self._size)
+        return ResourceRequirement(self._profile, self._size, constraint)
+
+    @property
+    def number_pending(self) -> int:
+        return len(self._pending)
+
+    def slots(self) -> tuple[AllocatedSlot, ...]:
+        """All that are held, oldest first."""
+        return tuple(held.slot for held in self._held.values())
+
+    def holds(self, allocation_id: AllocationID) -> bool:
+        return allocation_id in self._held
+
+    def slot(self, allocation_id: AllocationID) -> AllocatedSlot:
+        """One that is held."""
+        return self._held[allocation_id].slot
+
+    def is_reserved(self, allocation_id: AllocationID) -> bool:
+        held = self._held.get(allocation_id)
+        return held is not None and held.request_id is not None
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def declare(self, requirement: ResourceRequirement | None, now: float) -> None:
+        """What the job requires without requests; None: nothing."""
+        self._is_declared = requirement is not None
+        if requirement is not None:
+            self._profile, self._size = requirement.profile, requirement.count
+        self._note_idle(now)
+
+    def request(
+        self,
+        requests: Iterable[SlotRequest],
+        profile: ResourceProfile,
+        size: int,
+        timeout: float,
+        now: float,
+    ) -> None:
+        """To be followed by :meth:`serve`.
+
+        Raises:
+            ValueError: a bundle is beyond the group, is waited for by another request, or is
+                another one's.
+        """
+        requests = tuple(requests)
+        reserved = self._present() if self._reserved else {}
+        for request in requests:
+            bundle, held = request.bundle, reserved.get(request.bundle)
+            if not 0 <= bundle < size:
+                raise ValueError(f"worker group {self._name!r} has no bundle {bundle}, but {size}")
+            if bundle in self._pending or (held is not None and held.request_id is not None):
+                raise ValueError(f"bundle {bundle} of worker group {self._name!r} is taken")
+        self._profile, self._size = profile, size
+        for request in requests:
+            self._pending[request.bundle] = _Pending(request, timeout, now + timeout)
+
+    def serve(self) -> list[SlotAllocated]:
+        """Give what is there to those who wait for it."""
+        group = self._present() if self._reserved else self._newest_complete()
+        allocated = []
+        for bundle in sorted(self._pending.keys() & group.keys()):
+            held = group[bundle]
+            if held.request_id is None and self._fits(held.slot):
+                held.request_id = self._pending.pop(bundle).request.request_id
+                self._reserved += 1
+                allocated.append(SlotAllocated(held.request_id, held.slot))
+        return allocated
+
+    def cancel(self, request_ids: Collection[SlotRequestId], now: float) -> None:
+        """Those that are not pending are ignored."""
+        wanted = set(request_ids)
+        for bundle, pending in tuple(self._pending.items()):
+            if pending.request.request_id in wanted:
+                del self._pending[bundle]
+        self._note_idle(now)
+
+    def give_back(self, allocation_id: AllocationID, now: float) -> None:
+        """A reserved slot is free again."""
+        held = self._held[allocation_id]
+        if held.request_id is not None:
+            held.request_id = None
+            self._reserved -= 1
+            self._note_idle(now)
+
+    def keep(self, is_kept: bool, now: float) -> None:
+        """Whether what is required now stays so though its requests are answered and its slots
+        returned: the job restarts, and will ask again."""
+        self._is_kept = is_kept and self.is_required
+        self._note_idle(now)
+
+    # --- requests that end without a slot ---------------------------------------------------------
+
+    def fail_short(self, shortages: Iterable[ResourceShortage], now: float) -> list[SlotEvent]:
+        """What there will never be, or no more of, fails all who wait for it (SP-16, SP-28): a
+        group is of use as a whole only."""
+        failed: list[SlotEvent] = []
+        for shortage in shortages:
+            if shortage.constraint is None or shortage.constraint.name != self._name:
+                continue
+            if shortage.unfulfillable:
+                failed += self.fail_all(SlotRequestFailure.UNFULFILLABLE, shortage.reason, now)
+            elif shortage.exhausted:
+                kind = SlotRequestFailure.NOT_ENOUGH_RESOURCES
+                failed += self.fail_all(kind, shortage.reason, now)
+        return failed
+
+    def fail_late(self, now: float) -> list[SlotEvent]:
+        """Requests whose time is over (SP-14)."""
+        there = len(self._groups[next(reversed(self._groups))]) if self._groups else 0
+        failed: list[SlotEvent] = []
+        for bundle, pending in tuple(self._pending.items()):
+            if pending.deadline <= now:
+                del self._pending[bundle]
+                reason = (
+                    f"{there} of {self._size} slots of {self._profile}, all of one worker group, "
+                    f"came within {pending.timeout:g} s."
+                )
+                failed.append(_failed(pending, SlotRequestFailure.TIMED_OUT, reason))
+        self._note_idle(now)
+        return failed
+
+    def fail_all(self, failure: SlotRequestFailure, reason: str, now: float) -> list[SlotEvent]:
+        """No request is served any more."""
+        pending, self._pending = self._pending, {}
+        self._note_idle(now)
+        return [_failed(one, failure, reason) for one in pending.values()]
+
+    def next_deadline(self) -> float:
+        """When :meth:`fail_late` has something to do; infinite: not before another event."""
+        return min((pending.deadline for pending in self._pending.values()), default=inf)
+
+    # --- slots that come and go -------------------------------------------------------------------
+
+    def what_it_replaces(self, slot: AllocatedSlot) -> AllocatedSlot | None:
+        """The slot in the same bundle: another TaskExecutor has taken its place."""
+        held = self._groups.get(slot.location.worker_group, {}).get(slot.location.bundle_index)
+        return None if held is None else held.slot
+
+    def accepts(self, slot: AllocatedSlot) -> bool:
+        """Whether an offered slot is wanted; also beside those of another worker group."""
+        return self.is_required and self._fits(slot)
+
+    def add(self, slot: AllocatedSlot, now: float) -> None:
+        """To be followed by :meth:`serve`."""
+        held = self._held[slot.allocation_id] = _Held(slot)
+        location = slot.location
+        self._groups.setdefault(location.worker_group, {})[location.bundle_index] = held
+        self._note_idle(now)
+
+    def remove(self, allocation_id: AllocationID, now: float) -> None:
+        held = self._held.pop(allocation_id)
+        location = held.slot.location
+        bundles = self._groups[location.worker_group]
+        del bundles[location.bundle_index]
+        if not bundles:
+            del self._groups[location.worker_group]
+        self._reserved -= held.request_id is not None
+        self._note_idle(now)
+
+    def useless(self) -> tuple[AllocationID, ...]:
+        """Free slots that no request can get: of a worker group that another one has replaced, or
+        of other bundles than are asked for now."""
+        present = self._present()
+        return tuple(
+            allocation_id
+            for allocation_id, held in self._held.items()
+            if held.request_id is None
+            and not (self._fits(held.slot) and present.get(held.slot.location.bundle_index) is held)
+        )
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def idle_deadline(self, timeout: float) -> float:
+        """When :meth:`idle_too_long` has something to tell; infinite: not before another event."""
+        return inf if self._idle_since is None else self._idle_since + timeout
+
+    def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
+        """All slots, when nobody has wanted any of them for *timeout* seconds (SP-07)."""
+        return tuple(self._held) if self.idle_deadline(timeout) <= now else ()
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _note_idle(self, now: float) -> None:
+        if self.is_required or not self._held:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+
+    def _fits(self, slot: AllocatedSlot) -> bool:
+        return slot.location.bundle_index < self._size and self._profile.fits_into(slot.profile)
+
+    def _present(self) -> dict[int, _Held]:
+        """The group that is in use, or else the one that came last."""
+        if self._reserved:
+            for bundles in self._groups.values():
+                if any(held.request_id is not None for held in bundles.values()):
+                    return bundles
+        return self._groups[next(reversed(self._groups))] if self._groups else {}
+
+    def _newest_complete(self) -> dict[int, _Held]:
+        for bundles in reversed(self._groups.values()):
+            if all(
+                bundle in bundles and self._fits(bundles[bundle].slot)
+                for bundle in range(self._size)
+            ):
+                return bundles
+        return {}
+
+
+def _failed(pending: _Pending, failure: SlotRequestFailure, reason: str) -> SlotRequestFailed:
+    return SlotRequestFailed(pending.request.request_id, failure, reason)
