@@ -24,17 +24,25 @@ _RETRY_DELAY = 0.5
 async def report_end(
     services: ClusterServices, job_master_id: JobMasterId, result: JobResult, details: JobDetails
 ) -> None:
-    """Whichever Dispatcher leads by then, until it has stored the result or does not want it."""
+    """Whichever Dispatcher leads by then, until it has stored the result or does not want it.
+
+    What is too large for a message is told with less and less of its details, then with its texts
+    cut.
+    """
     job_id = result.job_id
+    reductions = details.reductions()
     while True:
         try:
             dispatcher = await services.connect_to_dispatcher()
             await dispatcher.job_reached_terminal_state(job_id, job_master_id, result, details)
             return
         except FrameTooLargeError as error:
-            log.warning("job %s ends without its executions: %s", job_id, error)
-            details = details.without_executions()
-            continue
+            log.warning("job %s ends without all of its details: %s", job_id, error)
+            smaller = next(reductions, None)
+            if smaller is not None:
+                details = smaller
+                continue
+            result = result.shortened()
         except (JobNotFoundError, JobStateError) as error:
             log.warning("job %s: its end is not wanted any more: %s", job_id, error)
             return

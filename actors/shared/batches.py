@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
+from flinkray.core.errors import FrameTooLargeError
 from flinkray.rpc import RpcEndpoint
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MOST_STATES = 200
-"""Task states in one message: with the longest texts they have, it stays below the frame size."""
+"""Task states in one message: with the longest texts they have, it stays below the default frame
+size."""
 
 
 class Batches(Generic[T]):
     """Sends one message at a time: what comes up meanwhile goes together with the next.  So the
-    order is kept, and the busier the receiver, the fewer the messages."""
+    order is kept, and the busier the receiver, the fewer the messages.  What is too large for one
+    message goes in several."""
 
     def __init__(
-        self, endpoint: RpcEndpoint, send: Callable[[tuple[T, ...]], Awaitable[None]], most: int
+        self,
+        endpoint: RpcEndpoint,
+        send: Callable[[tuple[T, ...]], Awaitable[None]],
+        most: int,
+        shortened: Callable[[T], T],
     ) -> None:
-        """*send* returns when the next message may go; what it raises ends the endpoint.  *most*:
-        things in one message."""
+        """
+        Args:
+            send: returns when the next message may go.  A FrameTooLargeError makes the messages
+                smaller; anything else that it raises ends the endpoint.
+            most: things in one message.
+            shortened: of a thing that is too large alone, what matters most.
+        """
         self._endpoint = endpoint
         self._send = send
         self._most = most
+        self._shortened = shortened
         self._waiting: list[T] = []
         self._is_sending = False
         self._added = self._sent = 0
@@ -44,11 +60,29 @@ class Batches(Generic[T]):
         while self._waiting:
             batch = tuple(self._waiting[: self._most])
             del self._waiting[: self._most]
-            await self._send(batch)
+            await self._send_in_parts(batch)
             self._sent += len(batch)
             while self._callbacks and self._callbacks[0][0] <= self._sent:
                 self._callbacks.popleft()[1]()
         self._is_sending = False
+
+    async def _send_in_parts(self, batch: tuple[T, ...]) -> None:
+        try:
+            await self._send(batch)
+        except FrameTooLargeError as error:
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                await self._send_in_parts(batch[:middle])
+                await self._send_in_parts(batch[middle:])
+                return
+            short = self._shortened(batch[0])
+            if short == batch[0]:
+                log.error("%s: nobody can be told of %r: %s", self._endpoint.address, short, error)
+                return
+            log.warning(
+                "%s: something is told without its details: %s", self._endpoint.address, error
+            )
+            await self._send_in_parts((short,))
 
     def when_sent(self, callback: Callable[[], None]) -> None:
         """Call it when all that was added before has been sent."""

@@ -15,6 +15,7 @@ from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.running_tasks import RunningTasks
 from flinkray.core.errors import (
     FlinkRayError,
+    FrameTooLargeError,
     RecipientUnreachableError,
     RpcConnectionError,
     RpcTimeoutError,
@@ -205,7 +206,9 @@ class TaskExecution:
         for job_id, of_job in by_job.items():
             reports = self._reports.get(job_id)
             if reports is None:
-                reports = Batches(self._endpoint, self._report, MOST_STATES)
+                reports = Batches(
+                    self._endpoint, self._report, MOST_STATES, TaskExecutionState.shortened
+                )
                 self._reports[job_id] = reports
             reports.add(of_job)
         self._carry_out(actions)
@@ -217,7 +220,11 @@ class TaskExecution:
 
     async def _report(self, states: tuple[TaskExecutionState, ...]) -> None:
         """Tell the JobMaster; one that is lost has given the tasks up, and its successor knows them
-        by the graph in their ids, if at all."""
+        by the graph in their ids, if at all.
+
+        Raises:
+            FrameTooLargeError: they do not fit into one message.
+        """
         job_id = states[0].job_id
         while (master := self._leaders().job_master(job_id)) is not None:
             if await self._has_told(master, states):
@@ -233,6 +240,8 @@ class TaskExecution:
             log.warning("states of %d tasks are reported again: %s", len(states), error)
             await asyncio.sleep(_REPORT_RETRY_DELAY)
             return False
+        except FrameTooLargeError:
+            raise  # they go in smaller messages
         except FlinkRayError as error:
             log.warning("states of %d tasks are not known: %s", len(states), error)
             for state in states:

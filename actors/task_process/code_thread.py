@@ -9,13 +9,13 @@ import sys
 import threading
 from collections.abc import Callable
 
-from flinkray.actors.task_process.context import TaskCancelledError
+from flinkray.actors.task_process.code_failure import CodeFailure, TaskCancelledError
 
 _CHANNELS = "flinkray.streaming.network"
 
 
 class CodeThread:
-    """Runs a function; :attr:`returned` is what it raised, or None, when it has returned.
+    """Runs a function; :attr:`returned` is what it failed with, or None, when it has returned.
 
     An interrupt is an exception that Python raises in the thread when that next runs Python code;
     so it must come only while the function runs, and not a moment later.
@@ -24,7 +24,7 @@ class CodeThread:
     def __init__(self, function: Callable[[], object], name: str) -> None:
         self._function = function
         self._loop = asyncio.get_running_loop()
-        self.returned: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self.returned: asyncio.Future[CodeFailure | None] = self._loop.create_future()
         self._lock = threading.Lock()
         self._is_in_code = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -52,11 +52,14 @@ class CodeThread:
         return False
 
     def _run(self) -> None:
-        error: BaseException | None = None
+        failure: CodeFailure | None = None
         try:
-            self._function()
-        except BaseException as raised:  # noqa: BLE001 - whatever the user's code raised
-            error = raised
+            try:
+                self._function()
+            except BaseException as error:  # noqa: BLE001 - whatever the user's code raised
+                failure = CodeFailure.of(error)
+        except TaskCancelledError as interrupt:  # while it was being described
+            failure = CodeFailure.of(interrupt)
         while True:
             try:
                 self._leave_code()
@@ -64,7 +67,7 @@ class CodeThread:
             except TaskCancelledError:  # an interrupt that came at the last moment
                 continue
         with contextlib.suppress(RuntimeError):  # the process ends
-            self._loop.call_soon_threadsafe(self._tell, error)
+            self._loop.call_soon_threadsafe(self._tell, failure)
 
     def _leave_code(self) -> None:
         with self._lock:
@@ -76,6 +79,6 @@ class CodeThread:
         if identifier is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), exception)
 
-    def _tell(self, error: BaseException | None) -> None:
+    def _tell(self, failure: CodeFailure | None) -> None:
         if not self.returned.done():
-            self.returned.set_result(error)
+            self.returned.set_result(failure)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from flinkray.actors.task_process.code_failure import TaskCancelledError
+from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops, MainLoop
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartition
@@ -24,18 +27,12 @@ MAX_BUFFER = 4 * 2**20
 """Bytes: with what is around it a buffer must fit into a message."""
 
 
-class TaskCancelledError(BaseException):
-    """Raised in the code of a task that is being cancelled.
-
-    Not an Exception, so that ``except Exception`` does not hold it up.
-    """
-
-
 class OutputPartition:
     """The partition of a result that this task produces."""
 
-    def __init__(self, partition: ResultPartition) -> None:
+    def __init__(self, partition: ResultPartition, main: MainLoop) -> None:
         self._partition = partition
+        self._main = main
 
     @property
     def number_of_subpartitions(self) -> int:
@@ -53,7 +50,8 @@ class OutputPartition:
             raise ValueError(f"a buffer of {len(data)} bytes: at most {MAX_BUFFER}, please")
         if not 0 <= subpartition < self.number_of_subpartitions:
             raise IndexError(f"no subpartition {subpartition} of {self.number_of_subpartitions}")
-        await self._partition.write(subpartition, bytes(data))
+        buffer = bytes(data)
+        await self._main.call(lambda: self._partition.write(subpartition, buffer))
 
 
 class InputGate:
@@ -67,6 +65,7 @@ class InputGate:
         locations: PartitionLocations,
         subtask_index: int,
         parallelism: int,
+        main: MainLoop,
     ) -> None:
         producers = information.producer_parallelism
         pattern = information.pattern
@@ -79,14 +78,22 @@ class InputGate:
         self._job_id = job_id
         self._reader = reader
         self._locations = locations
+        self._main = main
 
-    def read(self, partition: int) -> AsyncIterator[bytes]:
+    async def read(self, partition: int) -> AsyncIterator[bytes]:
         """What one of the producers has for this task, in its order.
 
         Raises:
             PartitionNotFoundError: it cannot be read, or not any more.
         """
-        return self._reader.read(self._job_id, self._locations, partition, self._subpartition)
+        pieces = self._reader.pieces(self._job_id, self._locations, partition, self._subpartition)
+
+        async def next_piece() -> tuple[bytes, ...] | None:
+            return await anext(pieces, None)
+
+        while (piece := await self._main.call(next_piece)) is not None:
+            for buffer in piece:
+                yield buffer
 
     async def read_all(self) -> list[bytes]:
         """What all of them have, producer after producer; all are read at the same time."""
@@ -165,26 +172,30 @@ class TaskContext:
 class Cancellation:
     """Of one task, whose code may be in a thread of its own."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, code_loops: CodeLoops) -> None:
+        """*code_loops* run what the code waits for in its thread."""
+        self._code_loops = code_loops
         self._requested = threading.Event()
         self._listeners: list[Callable[[], None]] = []
-        self._waiting: dict[asyncio.Task[Any], None] = {}
+        self._lock = threading.Lock()
+        self._waiting: dict[CodeCall, None] = {}
 
     @property
     def is_requested(self) -> bool:
         return self._requested.is_set()
 
     def request(self) -> None:
-        """On the loop."""
+        """On the process's main thread."""
         self._requested.set()
         for listener in self._listeners:
             listener()
-        for task in tuple(self._waiting):
-            task.cancel()
+        with self._lock:
+            waiting = tuple(self._waiting)
+        for call in waiting:
+            call.cancel()
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """On the loop, be called on the loop when it is requested."""
+        """On the main thread, be called there when it is requested."""
         self._listeners.append(callback)
         if self.is_requested:
             callback()
@@ -200,18 +211,17 @@ class Cancellation:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """From a thread."""
-        outcome = asyncio.run_coroutine_threadsafe(self._run(coroutine), self._loop)
-        return outcome.result()
-
-    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self.is_requested:
-            coroutine.close()
-            raise TaskCancelledError
-        task = asyncio.ensure_future(coroutine)
-        self._waiting[task] = None
+        with self._lock:
+            if self.is_requested:
+                coroutine.close()
+                raise TaskCancelledError
+            call = self._code_loops.run(lambda: coroutine)
+            self._waiting[call] = None
         try:
-            return await task
-        except asyncio.CancelledError:
+            result: T = call.outcome.result()
+            return result
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
             raise TaskCancelledError from None
         finally:
-            del self._waiting[task]
+            with self._lock:
+                del self._waiting[call]

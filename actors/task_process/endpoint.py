@@ -18,17 +18,18 @@ from flinkray.actors.shared.batches import MOST_STATES, Batches
 from flinkray.actors.shared.deployed_parts import DeployedParts
 from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.settings import apply_rpc_settings
+from flinkray.actors.task_process.code_loop import CodeLoops, MainLoop
 from flinkray.actors.task_process.deployed import Deployed, TaskResources
 from flinkray.actors.task_process.function_tasks import FunctionTasks
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
-from flinkray.actors.task_process.user_code import CodeOrigin, UserCode, UserFunction
+from flinkray.actors.task_process.user_code import CodeOrigin, LoadedCode, UserCode
 from flinkray.core import network_options, options
 from flinkray.core.blobs import BlobKey
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM
@@ -75,13 +76,17 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             configuration.get(network_options.REQUEST_BACKOFF_MAX),
             producer_state=task_executor.request_partition_state,
         )
-        self._functions = FunctionTasks(self._reader, self._partitions, task_executor)
+        main = MainLoop(rpc_service.loop)
+        self._code_loops = CodeLoops(main, has_own_process=rpc_service.has_own_process)
+        self._functions = FunctionTasks(self._reader, self._partitions, task_executor, main)
         self._files = JobFiles(rpc_service)
         self._streams = StreamTasks(
             self, configuration, self._partitions, self._reader.is_to_come, self._files.cached
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
-        self._reports: Batches[TaskExecutionState] = Batches(self, self._tell, MOST_STATES)
+        self._reports: Batches[TaskExecutionState] = Batches(
+            self, self._tell, MOST_STATES, TaskExecutionState.shortened
+        )
         self.terminated.add_done_callback(lambda _: self._abandon())
 
     async def on_stop(self) -> None:
@@ -92,14 +97,21 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     def _abandon(self) -> None:
         for task in tuple(self._tasks.values()):
             task.abandon()
+        self._code_loops.close()
         self._streams.abandon()
 
     async def _tell(self, states: tuple[TaskExecutionState, ...]) -> None:
-        """Until it is told; repetitions do no harm."""
+        """Until it is told; repetitions do no harm.
+
+        Raises:
+            FrameTooLargeError: they do not fit into one message.
+        """
         while True:
             try:
                 await self._task_executor.task_states_changed(self.rpc_service.process_name, states)
                 return
+            except FrameTooLargeError:
+                raise  # they go in smaller messages
             except RpcError as error:  # if it is dead, this process is soon
                 log.warning("task states are reported again: %s", error)
                 await asyncio.sleep(_REPORT_RETRY_DELAY)
@@ -146,11 +158,12 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             finish=resources.finish,
             io_metrics=resources.io_metrics,
             report=report,
+            code_loops=self._code_loops,
             interrupt_interval=self._interrupt_interval,
         )
         task.start()
 
-    async def _load(self, deployed: Deployed, origin: CodeOrigin) -> UserFunction:
+    async def _load(self, deployed: Deployed, origin: CodeOrigin) -> LoadedCode:
         async def fetch(key: BlobKey) -> bytes:
             return await self._user_code.fetch(origin.job_id, key, origin.blob_server)
 

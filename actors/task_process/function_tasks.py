@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
+from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.context import (
     Cancellation,
     InputGate,
@@ -27,7 +28,9 @@ class FunctionTasks:
         reader: PartitionReader,
         partitions: ResultPartitions,
         task_executor: TaskProcessListenerGateway,
+        main: MainLoop,
     ) -> None:
+        self.main = main
         self.reader = reader
         self.partitions = partitions
         self.task_executor = task_executor
@@ -77,13 +80,16 @@ class FunctionTaskResources:
                     locations,
                     task.subtask_index,
                     vertex.parallelism,
+                    self._tasks.main,
                 )
                 for information, locations in zip(vertex.inputs, deployed.inputs, strict=True)
             ),
-            tuple(OutputPartition(partition) for _, partition in self._partitions),
+            tuple(
+                OutputPartition(partition, self._tasks.main) for _, partition in self._partitions
+            ),
             task.restored_state,
             cancellation,
-            JobServices(deployed.attempt_id, self._tasks.task_executor),
+            JobServices(deployed.attempt_id, self._tasks.task_executor, self._tasks.main),
         )
 
     async def finish(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
+from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.job.input_splits import InputSplit
@@ -25,9 +26,14 @@ class JobServices:
     are numbered."""
 
     def __init__(
-        self, attempt_id: ExecutionAttemptID, task_executor: TaskProcessListenerGateway
+        self,
+        attempt_id: ExecutionAttemptID,
+        task_executor: TaskProcessListenerGateway,
+        main: MainLoop,
     ) -> None:
-        """*task_executor* hands on to the JobMaster."""
+        """*task_executor* hands on to the JobMaster; it is called on *main*, while these methods
+        are called, and values pickled, where the task's code runs."""
+        self._main = main
         self._attempt_id = attempt_id
         self._task_executor = task_executor
         self._splits = 0
@@ -43,6 +49,9 @@ class JobServices:
         Raises:
             TaskError: the JobMaster is gone, and this task with it.
         """
+        return await self._main.call(self._next_input_split)
+
+    async def _next_input_split(self) -> InputSplit | None:
         async with self._turn:
             attempt_id, number = self._attempt_id, self._splits
             split = await self._ask(
@@ -57,16 +66,19 @@ class JobServices:
     ) -> OUT:
         """See :meth:`TaskContext.update_global_aggregate`."""
         code, data = self._dump(name, function), cloudpickle.dumps(value)
+        result = await self._main.call(lambda: self._update(name, data, code))
+        loaded: OUT = cloudpickle.loads(result)
+        return loaded
+
+    async def _update(self, name: str, value: bytes, function: bytes) -> bytes:
         async with self._turn:
             attempt_id, number = self._attempt_id, self._updates
             self._updates += 1
-            result = await self._ask(
+            return await self._ask(
                 lambda: self._task_executor.update_global_aggregate(
-                    attempt_id, number, name, data, code
+                    attempt_id, number, name, value, function
                 )
             )
-        loaded: OUT = cloudpickle.loads(result)
-        return loaded
 
     def _dump(self, name: str, function: AggregateFunction[Any, Any, Any]) -> bytes:
         known, code = self._functions.get(name, (None, b""))

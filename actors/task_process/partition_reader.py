@@ -65,10 +65,10 @@ class PartitionReader:
         for key in [key for key in self._places if key[0] == job_id]:
             del self._places[key]
 
-    async def read(
+    async def pieces(
         self, job_id: JobID, locations: PartitionLocations, partition: int, subpartition: int
-    ) -> AsyncIterator[bytes]:
-        """The buffers of a subpartition, in their order.
+    ) -> AsyncIterator[tuple[bytes, ...]]:
+        """The buffers of a subpartition, in their order, as they come.
 
         Raises:
             PartitionNotFoundError: it cannot be read, or not any more.
@@ -80,8 +80,8 @@ class PartitionReader:
             data = await self._read(
                 job_id, locations, partition_id, location, subpartition, position
             )
-            for buffer in data.buffers:
-                yield buffer
+            if data.buffers:
+                yield data.buffers
             position += len(data.buffers)
             if data.is_end:
                 break

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flinkray.actors.task_process.alignment_client import AlignmentClient
+from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
@@ -156,7 +157,9 @@ class StreamTaskRun:
                 task.close()
         except (ChannelError, PartitionNotFoundError, PartitionReleasedError, RpcError):
             raise  # no fault of an operator
-        except (Exception, SystemExit) as error:
+        except TaskCancelledError:
+            raise
+        except BaseException as error:
             raise operator_error(error, context.name) from error
         self._wait_until_read(loop)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from flinkray.core.error_text import summary_of
 from flinkray.rpc import MetricSample
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
@@ -79,8 +80,8 @@ def _samples(name: str, metric: object, tags: dict[str, str]) -> Iterator[Metric
     if isinstance(metric, Gauge):
         try:
             value = float(metric.get_value())
-        except Exception as error:  # noqa: BLE001 - whatever the user's gauge raised
-            log.debug("%s cannot be read: %r", name, error)
+        except BaseException as error:  # noqa: BLE001 - whatever the user's gauge raised
+            log.debug("%s cannot be read: %s", name, summary_of(error))
             return
     elif isinstance(metric, Counter | Meter):
         value = metric.get_count()

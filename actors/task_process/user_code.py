@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flinkray.actors.task_process.code_failure import CodeFailedError, CodeFailure, outcome_of
 from flinkray.blob import BlobCache, BlobClient, BlobOwner
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import RpcConnectionError
@@ -15,6 +17,16 @@ from flinkray.rpc import RpcService
 from flinkray.spark.user_code import load_function
 
 UserFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCode:
+    """What the code of a vertex is."""
+
+    function: UserFunction
+    is_async: bool
+    """It is a coroutine function."""
+
 
 _Key = tuple[JobID, bytes | BlobKey]
 
@@ -37,13 +49,13 @@ class UserCode:
         self._rpc_service = rpc_service
         self._blobs: dict[str, BlobCache] = {}
         """By server."""
-        self._functions: dict[_Key, asyncio.Future[UserFunction]] = {}
+        self._functions: dict[_Key, asyncio.Future[LoadedCode]] = {}
         self._users: dict[_Key, set[AllocationID]] = {}
 
-    async def load(self, allocation_id: AllocationID, origin: CodeOrigin) -> UserFunction:
+    async def load(self, allocation_id: AllocationID, origin: CodeOrigin) -> LoadedCode:
         """
         Raises:
-            UserCodeError: it cannot be rebuilt here.
+            CodeFailedError: it cannot be rebuilt here.
             FlinkRayError: it cannot be fetched.
         """
         key = (origin.job_id, origin.code)
@@ -71,12 +83,17 @@ class UserCode:
         for cache in self._blobs.values():
             await cache.close()
 
-    async def _load(self, origin: CodeOrigin) -> UserFunction:
+    async def _load(self, origin: CodeOrigin) -> LoadedCode:
         code = origin.code
         if isinstance(code, BlobKey):
             code = await self.fetch(origin.job_id, code, origin.blob_server)
-        # importing what it needs may take long
-        return await self._rpc_service.run_blocking(load_function, code)
+        # importing what it needs may take long, and is user code
+        loaded: LoadedCode | CodeFailure = await self._rpc_service.run_blocking(
+            outcome_of, _loaded, code
+        )
+        if isinstance(loaded, CodeFailure):
+            raise CodeFailedError(loaded)
+        return loaded
 
     async def fetch(self, job_id: JobID, key: BlobKey, blob_server: str | None) -> bytes:
         """What travels with a job by reference.
@@ -93,5 +110,13 @@ class UserCode:
         return await cache.get(BlobOwner.of_job(job_id), key)
 
 
-def _has_failed(loading: asyncio.Future[UserFunction]) -> bool:
+def _loaded(code: bytes) -> LoadedCode:
+    function = load_function(code)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - not whether, but what it is
+    )
+    return LoadedCode(function, is_async)
+
+
+def _has_failed(loading: asyncio.Future[LoadedCode]) -> bool:
     return loading.cancelled() or loading.exception() is not None

@@ -13,6 +13,8 @@ from types import TracebackType
 
 MOST_BYTES = 16 * 2**10
 """Of a text about a failure, encoded: states of many tasks travel in one message."""
+_LONGEST_NAME = 256
+"""Bytes of the name of a class."""
 
 
 def sendable(text: str, most_bytes: int = MOST_BYTES) -> str:
@@ -33,18 +35,19 @@ def type_of(error: BaseException) -> str:
     return sendable(str.__str__(type.__dict__["__name__"].__get__(type(error))))
 
 
-def message_of(error: BaseException) -> str:
+def message_of(error: BaseException, most_bytes: int = MOST_BYTES) -> str:
     """What ``str`` says of it."""
     try:
-        return sendable(str.__str__(str(error)))
+        return sendable(str.__str__(str(error)), most_bytes)
     except BaseException as raised:  # noqa: BLE001 - whatever the class of the error raised
         return f"(its __str__ raised {type_of(raised)})"
 
 
 def summary_of(error: BaseException) -> str:
     """``ValueError: no such thing``; the class alone where there is no message."""
-    message = message_of(error)
-    return sendable(f"{type_of(error)}: {message}" if message else type_of(error))
+    name = sendable(type_of(error), _LONGEST_NAME)
+    message = message_of(error, MOST_BYTES - _LONGEST_NAME - 2)
+    return f"{name}: {message}" if message else name
 
 
 def traceback_of(error: BaseException, frames: TracebackType | None, *, chain: bool = True) -> str:

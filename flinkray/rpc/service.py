@@ -67,6 +67,12 @@ class RpcService(ABC):
 
     @property
     @abstractmethod
+    def has_own_process(self) -> bool:
+        """Whether a process of the operating system is this one's alone; False where several are
+        pretended in one, on one event loop."""
+
+    @property
+    @abstractmethod
     def executor(self) -> Executor:
         """Threads for blocking work."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import cloudpickle
 
+from flinkray.core.error_text import sendable, summary_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError
 
 _OURS = ("flinkray.streaming", "flinkray.state", "flinkray.datastream", "flinkray.actors")
@@ -62,9 +63,9 @@ class OperatorError(FlinkRayError):
 def text_of(record: object) -> str:
     """A record for error messages; its class's ``__repr__`` must not hide what has happened."""
     try:
-        return f"{record!r:.300}"
-    except Exception as error:  # noqa: BLE001 - whatever the record's class raised
-        return f"<{type(record).__name__}, whose __repr__ raised {type(error).__name__}>"
+        return sendable(str.__str__(repr(record))[:300])
+    except BaseException as error:  # noqa: BLE001 - whatever the record's class raised
+        return f"<{type(record).__name__}, whose __repr__ raised {type_of(error)}>"
 
 
 class UnpicklableRecordsError(FlinkRayError):
@@ -106,9 +107,9 @@ def unpicklable(
         try:
             cloudpickle.dumps(value)
         except Exception as reason:  # noqa: BLE001 - whatever the record's class raised
-            text = f"{type(reason).__name__}: {reason}"
+            text = summary_of(reason)
             return UnpicklableRecordsError(text, text_of(value), source, operator, of)
-    return UnpicklableRecordsError(f"{type(error).__name__}: {error}", "", source, operator, of)
+    return UnpicklableRecordsError(summary_of(error), "", source, operator, of)
 
 
 class _Scene:
@@ -149,9 +150,9 @@ class _Scene:
 
     def _time(self, seen: dict[str, Any]) -> None:
         if "window" in seen:
-            self.occasion = f"window {seen['window']!r} of key {seen['key']!r}"
+            self.occasion = f"window {seen['window']!r} of key {text_of(seen['key'])}"
         elif "timestamp" in seen:
-            self.occasion = f"the timer for {seen['timestamp']} of key {seen['key']!r}"
+            self.occasion = f"the timer for {seen['timestamp']} of key {text_of(seen['key'])}"
 
 
 def operator_error(error: BaseException, task_name: str) -> OperatorError:
@@ -169,7 +170,7 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
         step = step.tb_next
     if isinstance(error, UnpicklableRecordsError):
         return _not_sent(error, scene)
-    story = "".join(traceback.format_exception(type(error), error, _user_frames(error)))
+    story = traceback_of(error, _user_frames(error))
     return OperatorError(
         scene.operator, scene.subtask, scene.record, scene.origin, story, scene.occasion
     )
@@ -181,8 +182,7 @@ def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
     cause = error.__cause__
     frames = None if cause is None else _user_frames(cause, (*_LEADING, "cloudpickle", "pickle"))
     if cause is not None and frames is not None and frames is not cause.__traceback__:
-        told = traceback.format_exception(type(cause), cause, frames, chain=False)
-        story = "".join(told) + story
+        story = traceback_of(cause, frames, chain=False) + story
     return OperatorError(
         error.operator or scene.operator,
         error.subtask or scene.subtask,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import field, replace
 
+from flinkray.core.error_text import sendable
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -12,6 +14,9 @@ from flinkray.scheduler.reports.many_executions import ManyExecutions
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
+
+_SHORT = 1024
+"""Bytes of a text where there is room for little."""
 
 
 @message
@@ -87,6 +92,20 @@ class JobDetails:
         """For jobs so large that even :class:`ManyExecutions` is too much for one message."""
         bare = (replace(v, executions=(), prior_executions=()) for v in self.vertices)
         return replace(self, vertices=tuple(bare))
+
+    def reductions(self) -> Iterator[JobDetails]:
+        """Less and less of them, for jobs of which all is too much for one message; the last has
+        nothing that grows with the job."""
+        details = self.without_executions()
+        yield details
+        short = (
+            replace(e, text=sendable(e.text, _SHORT), traceback=None, concurrent=())
+            for e in self.exceptions
+        )
+        yield (details := replace(details, exceptions=tuple(short)))
+        yield replace(
+            details, name=sendable(self.name, _SHORT), vertices=(), pending_reason=None, plan=""
+        )
 
 
 @message
@@ -166,6 +185,19 @@ class JobResult:
             raise ValueError("a failed job's result needs its cause")
         if self.net_runtime < 0:
             raise ValueError(f"net runtime must not be negative: {self.net_runtime}")
+
+    def shortened(self) -> JobResult:
+        """Its long texts cut: for messages that are too large with them."""
+        failure = None if self.failure is None else sendable(self.failure, _SHORT)
+        cause = None if self.cancel_cause is None else sendable(self.cancel_cause, _SHORT)
+        return replace(
+            self,
+            name=sendable(self.name, _SHORT),
+            failure=failure,
+            failure_traceback=None,
+            schema_json=None,
+            cancel_cause=cause,
+        )
 
 
 @message

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from sys import byteorder
 
+from flinkray.core.error_text import sendable
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -26,6 +28,9 @@ from flinkray.scheduler.graph.job_graph import (
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
+
+_SHORT = 1024
+"""Bytes of a failure's text that fit into a message of any size."""
 
 
 @message
@@ -60,6 +65,12 @@ class TaskExecutionState:
     it."""
     io_metrics: IOMetrics | None = None
     """Of a stream task that has ended."""
+
+    def shortened(self) -> TaskExecutionState:
+        """Without most of its texts, for messages that are too large with them."""
+        text = None if self.failure is None else sendable(self.failure, _SHORT)
+        first = self.missing_partitions[:1]
+        return replace(self, failure=text, traceback=None, missing_partitions=first)
 
 
 # --- deployments in bulk --------------------------------------------------------------------------

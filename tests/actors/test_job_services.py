@@ -13,6 +13,7 @@ import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
+from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.client.python_job import PythonJobBuilder, PythonVertex, python_job
 from flinkray.core.errors import (
@@ -156,7 +157,7 @@ async def test_splits_whose_answer_was_lost_are_asked_for_again_under_the_same_n
     executor.on(TaskProcessListenerGateway.request_next_input_split).calling(answer)
     process = LocalRpcService("process", network)
     gateway = await process.connect(executor.address, TaskProcessListenerGateway)
-    services = JobServices(ATTEMPT, gateway)
+    services = JobServices(ATTEMPT, gateway, MainLoop(process.loop))
 
     splits = [await services.next_input_split() for _ in range(3)]
 

@@ -82,7 +82,8 @@ class Surroundings:
         return state
 
     async def read(self) -> list[bytes]:
-        return [data async for data in self.reader.read(JOB, self.locations, 0, 0)]
+        pieces = self.reader.pieces(JOB, self.locations, 0, 0)
+        return [data async for piece in pieces for data in piece]
 
 
 @on_virtual_time

@@ -11,6 +11,8 @@ from flinkray.core.error_text import (
     summary_of,
     traceback_of,
 )
+from flinkray.core.errors import RemoteError
+from flinkray.rpc.wire import codec
 
 
 class SilentError(Exception):
@@ -59,3 +61,84 @@ def test_the_limit_counts_bytes_and_what_is_cut_is_said(letter: str, limit: int)
 def test_what_fits_is_left_as_it_is() -> None:
     assert sendable("ü" * 32, 64) == "ü" * 32
     assert sendable("", 64) == ""
+
+
+class Shouting(str):
+    __slots__ = ()
+
+    def __getitem__(self, item: object) -> str:
+        raise RuntimeError("do not touch")
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+    __repr__ = __str__
+
+
+class OddTextError(Exception):
+    def __str__(self) -> str:
+        return Shouting("loud")
+
+
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:
+        raise KeyError("no name")
+
+
+class OfOddClassError(Exception, metaclass=Nameless):
+    pass
+
+
+class NoNumberError(Exception):
+    @property
+    def __notes__(self) -> list[str]:
+        raise GeneratorExit
+
+
+HOSTILE: dict[str, tuple[BaseException, str]] = {
+    "half a surrogate pair": (ValueError("\udc80 wrong"), r"ValueError: \udc80 wrong"),
+    "__str__ raises": (UnprintableError(), "UnprintableError: (its __str__ raised SystemExit)"),
+    "a subclass of str": (OddTextError(), "OddTextError: loud"),
+    "a class without a name": (OfOddClassError("x"), "OfOddClassError: x"),
+    "notes that raise": (NoNumberError("x"), "NoNumberError: x"),
+    "no text": (GeneratorExit(), "GeneratorExit"),
+}
+
+
+@pytest.mark.parametrize(("error", "summary"), HOSTILE.values(), ids=HOSTILE)
+def test_the_text_of_any_exception_is_a_plain_one_that_can_be_encoded(
+    error: BaseException, summary: str
+) -> None:
+    try:
+        raise error
+    except BaseException as raised:  # noqa: BLE001 - of any kind
+        traceback = traceback_of(raised, raised.__traceback__)
+    assert summary_of(error) == summary
+    assert "test_error_text.py" in traceback
+    for text in (summary_of(error), message_of(error), traceback):
+        assert type(text) is str
+        text.encode()
+
+
+@pytest.mark.parametrize(("error", "summary"), HOSTILE.values(), ids=HOSTILE)
+def test_any_exception_travels(error: BaseException, summary: str) -> None:
+    """What cannot be sent of it arrives as a RemoteError, and not as a lost answer."""
+    arrived = codec.decode(codec.encode_error(error))
+    text = f"{arrived.args[0]}: {arrived}" if isinstance(arrived, RemoteError) else str(arrived)
+    assert summary.partition(": ")[2] in text
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "\U0001f600"])
+def test_a_long_text_keeps_its_ends(letter: str) -> None:
+    text = sendable("begin" + letter * 5 * MOST_BYTES + "end")
+    assert text.startswith("begin")
+    assert text.endswith("end")
+
+
+def test_a_summary_says_how_long_the_message_was() -> None:
+    summary = summary_of(ValueError("x" * 100_000))
+    assert "(shortened: it has 100000 characters)" in summary
+    assert len(summary.encode()) <= MOST_BYTES

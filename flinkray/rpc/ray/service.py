@@ -180,6 +180,10 @@ class RayRpcService(BaseRpcService):
         host: str = ray.util.get_node_ip_address()
         return SocketAccess(host, node_id, self._secret, self._tls)
 
+    @property
+    def has_own_process(self) -> bool:
+        return True
+
     async def _export_metrics(self) -> None:
         exporter = MetricsExporter(self.process_name)
         while (interval := self.metrics_export_interval) > 0:

@@ -323,6 +323,10 @@ class BaseRpcService(RpcService):
         watch.kept_by(self.create_task(keeping, f"watch {watch.address}"))
         return watch
 
+    @property
+    def has_own_process(self) -> bool:
+        return False
+
     # --- work and end -------------------------------------------------------------------------
 
     @property

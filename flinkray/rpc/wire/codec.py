@@ -127,7 +127,7 @@ def encode_error(error: BaseException) -> bytes:
     """
     try:
         return encode(error)
-    except RpcSerializationError:
+    except Exception:  # noqa: BLE001 - it cannot be sent, or its class does not want to be seen
         return encode_error_in_short(error)
 
 

@@ -1,0 +1,210 @@
+"""Whatever user code raises or does to its event loop ends its job alone, with the cause.
+
+Here task processes have the threads that real ones have; what code does to a process of its own is
+in ``tests/system/test_hostile_jobs.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.rpc import LocalRpcService
+from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.mini_cluster import MiniCluster
+from tests.actors.conftest import QUICK
+
+SECONDS = 10
+"""Within which a job has ended, on a machine under load."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MiniCluster]:
+    monkeypatch.setattr(LocalRpcService, "has_own_process", True)
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        yield cluster
+
+
+async def result_of(cluster: MiniCluster, code: Callable[[Any], Any]) -> JobResult:
+    job_id = await cluster.submit(python_job(code, restart_strategy=NoRestart()))
+    return await asyncio.wait_for(cluster.result(job_id), SECONDS)
+
+
+async def assert_fails_alone(cluster: MiniCluster, code: Callable[[Any], Any], cause: str) -> None:
+    async def finishes(context: Any) -> None:
+        await asyncio.sleep(0)
+
+    result = await result_of(cluster, code)
+    executor = cluster.processes("TaskExecutor")
+    assert result.status is JobStatus.FAILED
+    assert cause in str(result.failure)
+    assert (await result_of(cluster, finishes)).status is JobStatus.FINISHED
+    assert cluster.processes("TaskExecutor") == executor
+
+
+class OwnError(BaseException):
+    pass
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+class TextOfItsOwn(str):
+    __slots__ = ()
+
+
+class OddTextError(Exception):
+    def __str__(self) -> str:
+        return TextOfItsOwn("in a text of its own")
+
+
+class Unpicklable(Exception):  # noqa: N818
+    def __reduce__(self) -> Any:
+        raise OwnError
+
+
+def recursing() -> None:
+    recursing()
+
+
+def raising(error: Callable[[], BaseException]) -> Callable[[], None]:
+    def raises() -> None:
+        raise error()
+
+    return raises
+
+
+RAISED: dict[str, tuple[Callable[[], None], str]] = {
+    "half a surrogate pair": (
+        raising(lambda: ValueError("\udc80 wrong")),
+        r"ValueError: \udc80 wrong",
+    ),
+    "SystemExit": (raising(lambda: SystemExit(3)), "SystemExit: 3"),
+    "KeyboardInterrupt": (raising(lambda: KeyboardInterrupt()), "KeyboardInterrupt"),
+    "GeneratorExit": (raising(lambda: GeneratorExit("out")), "GeneratorExit: out"),
+    "StopIteration": (raising(lambda: StopIteration(1)), "StopIteration"),
+    "StopAsyncIteration": (raising(lambda: StopAsyncIteration(1)), "StopAsyncIteration: 1"),
+    "asyncio's CancelledError": (raising(lambda: asyncio.CancelledError()), "has cancelled itself"),
+    "futures' CancelledError": (
+        raising(lambda: concurrent.futures.CancelledError()),
+        "has cancelled itself",
+    ),
+    "an error of its own": (raising(lambda: OwnError("mine")), "OwnError: mine"),
+    "what cannot be shown": (
+        raising(lambda: UnprintableError()),
+        "its __str__ raised KeyboardInterrupt",
+    ),
+    "a text of its own": (raising(lambda: OddTextError()), "in a text of its own"),
+    "what cannot be pickled": (raising(lambda: Unpicklable("x", object())), "Unpicklable: ('x', "),
+    "a huge text": (
+        raising(lambda: ValueError("\U0001f600" * 10_000_000)),
+        "it has 10000000 characters",
+    ),
+    "endless recursion": (recursing, "RecursionError"),
+}
+
+
+@pytest.mark.parametrize(("raises", "cause"), RAISED.values(), ids=RAISED)
+@pytest.mark.parametrize("kind", ["plain", "coroutine"])
+async def test_whatever_a_function_raises_fails_its_job_with_the_cause(
+    cluster: MiniCluster, kind: str, raises: Callable[[], None], cause: str
+) -> None:
+    def plain(context: Any) -> None:
+        raises()
+
+    async def coroutine(context: Any) -> None:
+        raises()
+
+    await assert_fails_alone(cluster, plain if kind == "plain" else coroutine, cause)
+
+
+async def test_a_coroutine_that_stops_its_loop_fails_its_job(cluster: MiniCluster) -> None:
+    async def stops(context: Any) -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(3600)
+
+    await assert_fails_alone(cluster, stops, "its code has stopped it")
+
+
+async def test_a_coroutine_that_stops_its_loop_for_a_plain_function_fails_its_job(
+    cluster: MiniCluster,
+) -> None:
+    def waits(context: Any) -> None:
+        async def stops() -> None:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(3600)
+
+        context.wait_for(stops())
+
+    await assert_fails_alone(cluster, waits, "its code has stopped it")
+
+
+async def test_a_coroutine_that_cancels_all_tasks_of_its_loop_fails_its_job(
+    cluster: MiniCluster,
+) -> None:
+    async def cancels(context: Any) -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await asyncio.sleep(3600)
+
+    await assert_fails_alone(cluster, cancels, "has cancelled itself")
+
+
+async def test_a_task_of_a_coroutine_that_exits_fails_its_job(cluster: MiniCluster) -> None:
+    async def exits() -> None:
+        raise SystemExit(4)
+
+    async def begins(context: Any) -> None:
+        await asyncio.create_task(exits())
+        await asyncio.sleep(3600)
+
+    await assert_fails_alone(cluster, begins, "SystemExit: 4")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [(SystemExit(5), "SystemExit: 5"), (ValueError("\udc80"), r"\udc80"), (OwnError(), "OwnError")],
+)
+async def test_code_that_cannot_be_loaded_fails_its_job_with_the_cause(
+    cluster: MiniCluster, error: BaseException, cause: str
+) -> None:
+    def load() -> None:
+        raise error
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return load, ()
+
+    bomb = Bomb()
+
+    async def never(context: Any) -> None:
+        assert bomb is not None
+
+    await assert_fails_alone(cluster, never, cause)
+
+
+async def test_coroutines_exchange_bytes_and_wait_for_each_other(cluster: MiniCluster) -> None:
+    async def sends(context: Any) -> None:
+        for number in range(1000):
+            await context.outputs[0].write(0, number.to_bytes(1000, "big"))
+
+    async def reads(context: Any) -> None:
+        found = [int.from_bytes(data, "big") async for data in context.inputs[0].read(0)]
+        assert found == list(range(1000))
+
+    builder = PythonJobBuilder("exchange", restart_strategy=NoRestart())
+    builder.connect(builder.add(sends), builder.add(reads))
+    result = await asyncio.wait_for(cluster.result(await cluster.submit(builder.build())), SECONDS)
+    assert result.status is JobStatus.FINISHED, result.failure
