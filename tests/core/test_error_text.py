@@ -84,7 +84,7 @@ class OddTextError(Exception):
 
 class Nameless(type):
     @property
-    def __name__(cls) -> str:
+    def __name__(cls) -> str:  # type: ignore[override]
         raise KeyError("no name")
 
 

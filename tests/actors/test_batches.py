@@ -1,0 +1,87 @@
+"""Telling of many things when they do not fit into one message."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flinkray.actors.shared.batches import MOST_STATES, Batches
+from flinkray.core.error_text import MOST_BYTES
+from flinkray.core.errors import FrameTooLargeError
+from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
+from flinkray.rpc import LocalRpcService, RpcEndpoint
+from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.testing.virtual_time import on_virtual_time
+
+
+class Receiver:
+    """Takes messages of so many letters."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.attempts = 0
+        self.told: list[tuple[str, ...]] = []
+
+    async def send(self, things: tuple[str, ...]) -> None:
+        self.attempts += 1
+        if sum(map(len, things)) > self.limit:
+            raise FrameTooLargeError("too large")
+        self.told.append(things)
+
+
+def batches_to(receiver: Receiver) -> Batches[str]:
+    endpoint = RpcEndpoint(LocalRpcService(), "teller")
+    endpoint.start()
+    return Batches(endpoint, receiver.send, 100, lambda text: text[:3])
+
+
+@on_virtual_time
+async def test_what_is_too_large_for_one_message_goes_in_several_in_its_order() -> None:
+    receiver = Receiver(limit=10)
+    batches = batches_to(receiver)
+    sent = asyncio.Event()
+    batches.add([f"thing {number}" for number in range(8)])
+    batches.when_sent(sent.set)
+    await sent.wait()
+    assert receiver.told == [(f"thing {number}",) for number in range(8)]
+    assert receiver.attempts == 15
+
+
+@on_virtual_time
+async def test_what_is_too_large_alone_goes_without_its_details() -> None:
+    receiver = Receiver(limit=5)
+    batches = batches_to(receiver)
+    sent = asyncio.Event()
+    batches.add(["one", "a long story", "two"])
+    batches.when_sent(sent.set)
+    await sent.wait()
+    assert [thing for message in receiver.told for thing in message] == ["one", "a l", "two"]
+
+
+@on_virtual_time
+async def test_what_cannot_be_told_at_all_holds_nothing_up() -> None:
+    receiver = Receiver(limit=2)
+    batches = batches_to(receiver)
+    sent = asyncio.Event()
+    batches.add(["one", "no"])
+    batches.when_sent(sent.set)
+    await sent.wait()
+    assert receiver.told == [("no",)]
+    assert receiver.attempts <= 5, "one that cannot be told is not tried for ever"
+
+
+def test_a_full_batch_of_failures_with_the_longest_texts_fits_into_a_message() -> None:
+    attempt = ExecutionAttemptID(ExecutionVertexID(JobVertexID(bytes(16)), 0), 0)
+    text = "x" * MOST_BYTES
+    failed = TaskExecutionState(JobID(bytes(16)), attempt, ExecutionState.FAILED, text, text)
+    assert len(codec.encode((failed,) * MOST_STATES)) < MAX_FRAME_SIZE
+
+
+def test_a_shortened_state_fits_into_the_smallest_frame() -> None:
+    attempt = ExecutionAttemptID(ExecutionVertexID(JobVertexID(bytes(16)), 0), 0)
+    text = "\U0001f600" * MOST_BYTES
+    failed = TaskExecutionState(JobID(bytes(16)), attempt, ExecutionState.FAILED, text, text)
+    assert len(codec.encode(failed.shortened())) < 4096
+    assert failed.shortened().failure is not None
