@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from flinkray.actors.gateways.task_process import PartitionNotFoundError
 from flinkray.core.error_text import message_of, summary_of, traceback_of
 from flinkray.core.errors import RpcError, SuppressRestartsError
-from flinkray.scheduler.shared.tasks import ResultPartitionID
+from flinkray.core.ids import ResultPartitionID
 from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.network.errors import ChannelError, PartitionReleasedError

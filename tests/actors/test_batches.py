@@ -7,13 +7,23 @@ import asyncio
 from flinkray.actors.shared.batches import MOST_STATES, Batches
 from flinkray.core.error_text import MOST_BYTES
 from flinkray.core.errors import FrameTooLargeError
-from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
+from flinkray.core.ids import (
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    ExecutionVertexID,
+    JobID,
+    JobVertexID,
+)
 from flinkray.rpc import LocalRpcService, RpcEndpoint
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.testing.virtual_time import on_virtual_time
+
+ATTEMPT = ExecutionAttemptID(
+    ExecutionGraphID(bytes(16)), ExecutionVertexID(JobVertexID(bytes(16)), 0), 0
+)
 
 
 class Receiver:
@@ -73,15 +83,13 @@ async def test_what_cannot_be_told_at_all_holds_nothing_up() -> None:
 
 
 def test_a_full_batch_of_failures_with_the_longest_texts_fits_into_a_message() -> None:
-    attempt = ExecutionAttemptID(ExecutionVertexID(JobVertexID(bytes(16)), 0), 0)
     text = "x" * MOST_BYTES
-    failed = TaskExecutionState(JobID(bytes(16)), attempt, ExecutionState.FAILED, text, text)
+    failed = TaskExecutionState(JobID(bytes(16)), ATTEMPT, ExecutionState.FAILED, text, text)
     assert len(codec.encode((failed,) * MOST_STATES)) < MAX_FRAME_SIZE
 
 
 def test_a_shortened_state_fits_into_the_smallest_frame() -> None:
-    attempt = ExecutionAttemptID(ExecutionVertexID(JobVertexID(bytes(16)), 0), 0)
     text = "\U0001f600" * MOST_BYTES
-    failed = TaskExecutionState(JobID(bytes(16)), attempt, ExecutionState.FAILED, text, text)
+    failed = TaskExecutionState(JobID(bytes(16)), ATTEMPT, ExecutionState.FAILED, text, text)
     assert len(codec.encode(failed.shortened())) < 4096
     assert failed.shortened().failure is not None
