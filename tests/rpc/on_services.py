@@ -159,4 +159,5 @@ def _on(*kinds: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Cal
 
 on_every_service = _on("local", "simulated", "ray")
 on_virtual_services = _on("local", "simulated")
+on_ray = _on("ray")
 on_services_with_threads = _on("local, with threads", "ray")

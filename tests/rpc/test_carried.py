@@ -15,6 +15,7 @@ from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.wire import handshake
 from flinkray.rpc.wire.carried import CallingStream
 from flinkray.rpc.wire.carrier import MAX_AHEAD, ROUND, SILENCE, AnsweringStream, Carrier
+from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.virtual_time import run_on_virtual_time
 
 SECRET = b"s" * 32
@@ -186,6 +187,23 @@ def test_a_calling_side_that_has_died_is_noticed_by_its_silence() -> None:
         begin = asyncio.get_running_loop().time()
         assert f"nothing came for {SILENCE:g} s" == await far.until_lost()
         assert asyncio.get_running_loop().time() - begin < SILENCE + 2 * ROUND
+
+    run_on_virtual_time(run())
+
+
+def test_a_process_that_stood_still_does_not_take_that_time_for_the_other_sides_silence() -> None:
+    async def run() -> None:
+        calling, near, _, far = await introduced(System(4))
+        process = asyncio.get_running_loop()
+        assert isinstance(process, SimulatedProcess)
+        for stall in (SILENCE, SILENCE + ROUND, 100 * ROUND):
+            process.scheduler.at(process.time() + stall, process.resume)
+            process.stop_serving()
+            await asyncio.sleep(3 * ROUND)
+            assert not far.lost
+        assert not near.lost
+        calling.close()
+        await far.until_lost()
 
     run_on_virtual_time(run())
 

@@ -2,6 +2,12 @@
 
 The *sender* (a leader) asks every target for a heartbeat each interval; the *receiver* answers.
 Both sides notice silence.  Every method is to be called on the endpoint's main thread.
+
+Time in which this process itself stood still (it was stopped, its machine was suspended, a garbage
+collection or a blocking call took long) is no silence of others: what they sent meanwhile lies in
+its sockets and its mailbox.  So that time does not count, and after it there is a twentieth of the
+timeout to read what lies there before anybody is reported.  A target that is dead is found all the
+same: when the timeout, and that twentieth, have passed in this process's own time.
 """
 
 from __future__ import annotations
@@ -18,6 +24,12 @@ from flinkray.rpc.mailbox import TimerHandle
 
 _RESOLUTION = 1e-6
 """Seconds: a timer that is early by less is not."""
+
+_PUNCTUAL = 0.01
+"""Seconds: a timer that is late by less tells of no stall."""
+
+_LOOKS = 20
+"""A timeout is watched in so many parts, for parts of it in which this process stood still."""
 
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")
@@ -54,6 +66,8 @@ class _Target(Generic[OutT]):
     deadline: float
     """In the loop's time; moved by each heartbeat, and looked at when the timer is over."""
     timer: TimerHandle
+    was_spared: bool = False
+    """Since its last heartbeat the deadline was put off once, for what lies unread."""
     last_heartbeat: float = 0.0
     failures: int = 0
 
@@ -88,6 +102,9 @@ class HeartbeatManager(Generic[OutT, InT]):
         self._on_timeout = on_timeout
         self._on_unreachable = on_unreachable
         self._targets: dict[ResourceID, _Target[OutT]] = {}
+        self._look_interval = settings.timeout / _LOOKS
+        self._last_look = self._loop.time()
+        self._looker: TimerHandle | None = None
 
     def monitor_target(
         self, target_id: ResourceID, send: Callable[[OutT], Awaitable[None]]
@@ -97,6 +114,9 @@ class HeartbeatManager(Generic[OutT, InT]):
         Monitoring a target again replaces *send* and begins anew.
         """
         self.unmonitor_target(target_id)
+        if self._looker is None:
+            self._last_look = self._loop.time()
+            self._look_later()
         timeout = self._settings.timeout
         self._targets[target_id] = _Target(
             send, self._loop.time() + timeout, self._start_timer(target_id, timeout)
@@ -107,6 +127,9 @@ class HeartbeatManager(Generic[OutT, InT]):
         target = self._targets.pop(target_id, None)
         if target is not None:
             target.timer.cancel()
+            if not self._targets and self._looker is not None:
+                self._looker.cancel()
+                self._looker = None
 
     def stop(self) -> None:
         """Monitor nothing any more."""
@@ -129,6 +152,7 @@ class HeartbeatManager(Generic[OutT, InT]):
         target.last_heartbeat = self._endpoint.clock.time()
         target.failures = 0
         target.deadline = self._loop.time() + self._settings.timeout
+        target.was_spared = False
         if self._on_heartbeat is not None:
             self._on_heartbeat(target_id, payload)
 
@@ -163,13 +187,43 @@ class HeartbeatManager(Generic[OutT, InT]):
 
     def _timer_over(self, target_id: ResourceID) -> None:
         """Silence, or a heartbeat has come since: one timer serves many of them."""
+        self._look()
         target = self._targets[target_id]
         remaining = target.deadline - self._loop.time()
+        if remaining < -_PUNCTUAL:
+            remaining = self._spare(target)
         if remaining > _RESOLUTION:
             target.timer = self._start_timer(target_id, remaining)
         else:
             self.unmonitor_target(target_id)
             self._on_timeout(target_id)
+
+    # --- stalls of this process ---------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        self._looker = self._endpoint.schedule_run_async(self._look_interval, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_later()
+        self._look()
+
+    def _look(self) -> None:
+        """Whether this process stood still since the last look."""
+        now = self._loop.time()
+        stall = now - self._last_look - self._look_interval
+        self._last_look = now
+        if stall > self._look_interval:
+            for target in self._targets.values():
+                target.deadline += stall
+                self._spare(target)
+
+    def _spare(self, target: _Target[OutT]) -> float:
+        """Put a deadline off that is about to pass, once; returns what remains."""
+        now = self._loop.time()
+        if not target.was_spared and target.deadline < now + self._look_interval:
+            target.was_spared = True
+            target.deadline = now + self._look_interval
+        return target.deadline - now
 
 
 class HeartbeatSender(HeartbeatManager[OutT, InT]):

@@ -45,7 +45,8 @@ class AnsweringStream(CarriedStream):
         self._batch = 0
         self._last_heard = self._loop.time()
         self._is_end_told = False
-        self._loop.call_later(ROUND, self._round)
+        self._next_round = self._loop.time() + ROUND
+        self._loop.call_at(self._next_round, self._round)
 
     def answer(self, request: tuple[Any, ...]) -> asyncio.Future[bytes]:
         """What becomes the answer to a request."""
@@ -112,13 +113,18 @@ class AnsweringStream(CarriedStream):
             waiting.set_result(data)
 
     def _round(self) -> None:
+        now = self._loop.time()
+        self._last_heard += (
+            now - self._next_round
+        )  # while this process stood still, nobody was heard
         if self._is_paused:  # the other side may have sent all that it may
-            self._last_heard = self._loop.time()
-        elif self._loop.time() - self._last_heard > SILENCE:
+            self._last_heard = now
+        elif now - self._last_heard > SILENCE:
             self._end(f"nothing came for {SILENCE:g} s")
             self._on_forgotten()
             return
-        self._loop.call_later(ROUND, self._round)
+        self._next_round = now + ROUND
+        self._loop.call_at(self._next_round, self._round)
         if self._waiting and not self._is_paused:
             self._answer(self._oldest(), _EMPTY)
 
