@@ -1,1 +1,3 @@
 """The process that takes jobs: the Dispatcher."""
+
+__all__ = ["endpoint"]

@@ -12,4 +12,9 @@ __all__ = [
     "ResourceManagerGateway",
     "SlotPoolGateway",
     "TaskExecutorGateway",
+    "messages",
+    "stream_coordinator",
+    "task_errors",
+    "task_executor_arguments",
+    "task_process",
 ]

@@ -19,7 +19,7 @@ from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
-from flinkray.streaming.network.sockets import DataAddress
+from flinkray.streaming.network import DataAddress
 
 TASK_PROCESS_ENDPOINT = "taskprocess"
 

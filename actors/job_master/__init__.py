@@ -1,1 +1,3 @@
 """The process that runs one job: the JobMaster."""
+
+__all__ = ["endpoint"]

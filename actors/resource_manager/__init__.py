@@ -1,1 +1,3 @@
 """The process that gives slots to jobs: the ResourceManager."""
+
+__all__ = ["driver", "endpoint"]

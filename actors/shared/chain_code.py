@@ -13,6 +13,9 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.program.chain_builder import unpicklable_operator
 from flinkray.streaming.program.chain_plan import ChainPlan
 
+BUFFER_TIMEOUTS = "buffer-timeouts"
+"""In the configuration of a stream invokable: of each result, in milliseconds, between spaces."""
+
 _UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, RecursionError)
 
 

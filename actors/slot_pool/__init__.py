@@ -1,1 +1,3 @@
 """The process that holds a job's slots: the SlotPool."""
+
+__all__ = ["endpoint"]

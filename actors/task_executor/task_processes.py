@@ -20,7 +20,7 @@ from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployments
-from flinkray.streaming.network.sockets import DataAddress
+from flinkray.streaming.network import DataAddress
 
 log = logging.getLogger(__name__)
 

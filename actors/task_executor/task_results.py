@@ -12,7 +12,7 @@ from flinkray.scheduler.resources.cluster_partitions import (
     ClusterPartitionReport,
     TaskExecutorPartitions,
 )
-from flinkray.streaming.network.sockets import DataAddress
+from flinkray.streaming.network import DataAddress
 
 
 class TaskResults:

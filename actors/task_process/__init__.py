@@ -2,3 +2,5 @@
 
 A TaskExecutor keeps these processes and tells them what to run; it never loads user code itself.
 """
+
+__all__ = ["collected_results", "endpoint"]

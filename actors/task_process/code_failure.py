@@ -14,7 +14,7 @@ from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import ResultPartitionID
 from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError
-from flinkray.streaming.network.errors import ChannelError, PartitionReleasedError
+from flinkray.streaming.network import ChannelError, PartitionReleasedError
 
 T = TypeVar("T")
 

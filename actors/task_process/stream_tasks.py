@@ -16,6 +16,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import JobPartition
+from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS
 from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
@@ -48,9 +49,6 @@ from flinkray.streaming.network import (
 )
 
 log = logging.getLogger(__name__)
-
-BUFFER_TIMEOUTS = "buffer-timeouts"
-"""In the configuration of a stream invokable: of each result, in milliseconds, between spaces."""
 
 _ANNOUNCE_PAUSE = 0.05
 """Seconds until the coordinator is told again where results are."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 
-from flinkray.actors.shared.chain_code import dump_chain
-from flinkray.actors.task_process.stream_tasks import BUFFER_TIMEOUTS
+from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, dump_chain
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import (

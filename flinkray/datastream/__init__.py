@@ -8,16 +8,20 @@
 from __future__ import annotations
 
 from flinkray.core.durations import Duration, Time
-from flinkray.datastream.connected_streams import (
+from flinkray.datastream.data_stream import (
+    AllWindowedStream,
     BroadcastConnectedStream,
     BroadcastStream,
+    CoGroupedStreams,
     ConnectedStreams,
+    DataStream,
+    JoinedStreams,
+    KeyedStream,
+    WindowedStream,
 )
-from flinkray.datastream.data_stream import DataStream
 from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment import StreamExecutionEnvironment
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
-from flinkray.datastream.keyed_stream import KeyedStream
 from flinkray.datastream.settings import (
     CheckpointConfig,
     CheckpointingMode,
@@ -29,8 +33,6 @@ from flinkray.datastream.settings import (
     TimeCharacteristic,
 )
 from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
-from flinkray.datastream.window_join import CoGroupedStreams, JoinedStreams
-from flinkray.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BroadcastProcessFunction,

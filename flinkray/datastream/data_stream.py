@@ -1,25 +1,76 @@
-"""DataStream: the records of an operator, and what can be done with them."""
+"""Streams: the records of operators, and what can be done with them, as in PyFlink's module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
+from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.datastream.data_stream_sink import DataStreamSink
+from flinkray.datastream.environment_settings import EnvironmentSettings
+from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
 from flinkray.datastream.operator_settings import StreamSettings
 from flinkray.state.descriptors import MapStateDescriptor
+from flinkray.streaming.columnar.keyed_aggregate import (
+    BatchKeyedAggregateOperator,
+    KeyedAggregateOperator,
+)
+from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
-from flinkray.streaming.functions.functions import Function, NullByteKeySelector, ProcessFunction
+from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
+from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.functions import (
+    AggregateFunction,
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    Function,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    NullByteKeySelector,
+    ProcessFunction,
+    ProcessJoinFunction,
+)
 from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.window_functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 from flinkray.streaming.operators.basic import (
     FilterOperator,
     FlatMapOperator,
     MapOperator,
     ProjectOperator,
 )
+from flinkray.streaming.operators.broadcast import (
+    BroadcastProcessOperator,
+    KeyedBroadcastProcessOperator,
+)
+from flinkray.streaming.operators.interval_join import IntervalJoinOperator
+from flinkray.streaming.operators.keyed import (
+    BatchReduceOperator,
+    KeyedFilterOperator,
+    KeyedFlatMapOperator,
+    KeyedMapOperator,
+    ReduceOperator,
+)
 from flinkray.streaming.operators.operator import StreamOperator
-from flinkray.streaming.operators.process import ProcessOperator
+from flinkray.streaming.operators.process import KeyedProcessOperator, ProcessOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
+from flinkray.streaming.operators.two_inputs import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+)
 from flinkray.streaming.program.transformations import (
     OperatorTransformation,
     PartitionTransformation,
@@ -43,19 +94,32 @@ from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Ty
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
 from flinkray.streaming.sinks.sink import Sink, SinkOperator
 from flinkray.streaming.time.watermarks import WatermarkStrategy
+from flinkray.streaming.windowing.aligned import make_window_operator
+from flinkray.streaming.windowing.assigners import (
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    WindowAssigner,
+)
+from flinkray.streaming.windowing.contents import (
+    AggregateContents,
+    Apply,
+    ListContents,
+    PassOn,
+    Process,
+    ReduceContents,
+    TimestampedContents,
+    WindowContents,
+    WindowEvaluation,
+)
+from flinkray.streaming.windowing.evictors import Evictor
+from flinkray.streaming.windowing.operator import WindowSpec
+from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 if TYPE_CHECKING:
-    from flinkray.datastream.connected_streams import (
-        BroadcastConnectedStream,
-        BroadcastStream,
-        ConnectedStreams,
-    )
-    from flinkray.datastream.environment import StreamExecutionEnvironment
     from flinkray.datastream.job_client import CloseableIterator
-    from flinkray.datastream.keyed_stream import KeyedStream
     from flinkray.datastream.settings import ExecutionConfig
-    from flinkray.datastream.window_join import CoGroupedStreams, JoinedStreams
-    from flinkray.datastream.windowed_stream import AllWindowedStream
 
 
 def expect_function(function: Any, method: str, what: str) -> Any:
@@ -71,6 +135,26 @@ def expect_function(function: Any, method: str, what: str) -> Any:
     raise TypeError(f"{what} or a function is needed, got {function!r}{hint}")
 
 
+class StreamProgram(EnvironmentSettings, ABC):
+    """What streams know of their
+    :class:`~flinkray.datastream.environment.StreamExecutionEnvironment`: the program so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._transformations: list[Transformation] = []
+
+    def add(self, transformation: OperatorTransformation) -> DataStream:
+        """Make an operator part of the program."""
+        self._transformations.append(transformation)
+        return DataStream(self, transformation)
+
+    @abstractmethod
+    def collect_results(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> CloseableIterator | list[Any]:
+        """See :meth:`DataStream.execute_and_collect`."""
+
+
 class DataStream(StreamSettings):
     """A stream of records.
 
@@ -80,7 +164,7 @@ class DataStream(StreamSettings):
     [10, 20, 30]
     """
 
-    def __init__(self, env: StreamExecutionEnvironment, transformation: Transformation) -> None:
+    def __init__(self, env: StreamProgram, transformation: Transformation) -> None:
         self._env = env
         self._stream = transformation
 
@@ -94,8 +178,8 @@ class DataStream(StreamSettings):
         """The declared type of the records; pickled bytes where none is known."""
         return self._stream.type_info or Types.PICKLED_BYTE_ARRAY()
 
-    def get_execution_environment(self) -> StreamExecutionEnvironment:
-        """Where the program began."""
+    def get_execution_environment(self) -> StreamProgram:
+        """Where the program began: its StreamExecutionEnvironment."""
         return self._env
 
     def get_execution_config(self) -> ExecutionConfig:
@@ -188,8 +272,6 @@ class DataStream(StreamSettings):
             key_selector: a KeySelector, a function, or the name of a field; with a name, streams of
                 columns stay columns.
         """
-        from flinkray.datastream.keyed_stream import KeyedStream
-
         return KeyedStream(self, Keys(key_selector), key_type)
 
     def union(self, *streams: DataStream) -> DataStream:
@@ -210,12 +292,6 @@ class DataStream(StreamSettings):
     ) -> ConnectedStreams | BroadcastConnectedStream:
         """Two streams, of different types maybe, for one operator; two keyed streams share state
         and timers."""
-        from flinkray.datastream.connected_streams import (
-            BroadcastConnectedStream,
-            BroadcastStream,
-            ConnectedStreams,
-        )
-
         if isinstance(ds, BroadcastStream):
             return BroadcastConnectedStream(self, ds)
         return ConnectedStreams(self, ds)
@@ -223,14 +299,10 @@ class DataStream(StreamSettings):
     def join(self, other: DataStream) -> JoinedStreams:
         """Pairs with another stream's records of the same key and window:
         ``.where(key).equal_to(key).window(assigner).apply(function)``."""
-        from flinkray.datastream.window_join import JoinedStreams
-
         return JoinedStreams(self, other)
 
     def co_group(self, other: DataStream) -> CoGroupedStreams:
         """The records of both streams by key and window, built up as with :meth:`join`."""
-        from flinkray.datastream.window_join import CoGroupedStreams
-
         return CoGroupedStreams(self, other)
 
     @overload
@@ -246,8 +318,6 @@ class DataStream(StreamSettings):
         self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]
     ) -> DataStream | BroadcastStream:
         """Every record to every subtask; with descriptors, to be connected as broadcast state."""
-        from flinkray.datastream.connected_streams import BroadcastStream
-
         partitioned = self._partitioned(BroadcastPartitioner())
         if not broadcast_state_descriptors:
             return partitioned
@@ -277,14 +347,10 @@ class DataStream(StreamSettings):
 
     def window_all(self, window_assigner: Any) -> AllWindowedStream:
         """Windows over all records; they are evaluated by one subtask."""
-        from flinkray.datastream.windowed_stream import AllWindowedStream
-
         return AllWindowedStream(self._keyed_by_nothing(), window_assigner)
 
     def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream:
         """Windows of so many records, whatever their key."""
-        from flinkray.datastream.windowed_stream import AllWindowedStream, count_assigner
-
         return AllWindowedStream(self._keyed_by_nothing(), count_assigner(size, slide))
 
     def _keyed_by_nothing(self) -> KeyedStream:
@@ -383,4 +449,899 @@ class DataStream(StreamSettings):
             self._stream.type_info,
             input=self._stream,
             partitioner=KeyGroupPartitioner(keys),
+        )
+
+
+def _unsupported(what: str) -> Any:
+    def refuse(self: KeyedStream, *args: Any, **kwargs: Any) -> NoReturn:
+        raise StreamError(f"{what} is not supported on a KeyedStream: call it before key_by")
+
+    refuse.__doc__ = "Not supported on a keyed stream: raises StreamError."
+    return refuse
+
+
+class KeyedStream(DataStream):
+    """A stream with keys.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> pairs = env.from_collection([("a", 1), ("b", 5), ("a", 2)])
+    >>> pairs.key_by(lambda pair: pair[0]).sum(1).execute_and_collect(limit=3)
+    [('a', 1), ('b', 5), ('a', 3)]
+    """
+
+    def __init__(
+        self, origin: DataStream, keys: Keys, key_type: TypeInformation | None = None
+    ) -> None:
+        super().__init__(origin._env, origin._by_key(keys))
+        self._origin = origin
+        self._keys = keys
+        self._key_type = key_type
+
+    # --- functions ------------------------------------------------------------------------------
+
+    def map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """As on any stream; a MapFunction may use keyed state."""
+        expect_function(func, "map", "a MapFunction")
+        output_type = output_type or type_of_result(getattr(func, "map", func))
+        if isinstance(func, Function):
+            return self._then_keyed("Map", KeyedMapOperator(func, self._keys), output_type)
+        return self._then("Map", MapOperator(func), output_type)
+
+    def flat_map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """As on any stream; a FlatMapFunction may use keyed state."""
+        expect_function(func, "flat_map", "a FlatMapFunction")
+        if isinstance(func, Function):
+            operator = KeyedFlatMapOperator(func, self._keys)
+            return self._then_keyed("FlatMap", operator, output_type)
+        return self._then("FlatMap", FlatMapOperator(func), output_type)
+
+    def filter(self, func: Any) -> DataStream:
+        """As on any stream; a FilterFunction may use keyed state."""
+        expect_function(func, "filter", "a FilterFunction")
+        known = self._stream.type_info
+        if isinstance(func, Function):
+            operator = KeyedFilterOperator(func, self._keys)
+            return self._then_keyed("Filter", operator, known, typed=False)
+        return self._then("Filter", FilterOperator(func), known, typed=False)
+
+    def process(  # type: ignore[override]
+        self, func: KeyedProcessFunction[Any, Any, Any], output_type: Any = None
+    ) -> DataStream:
+        """State and timers of the record's key, any number of results, side outputs."""
+        if not isinstance(func, KeyedProcessFunction):
+            raise TypeError(f"process on a keyed stream needs a KeyedProcessFunction, got {func!r}")
+        operator = KeyedProcessOperator(func, self._keys)
+        return self._then_keyed("KEYED PROCESS", operator, output_type)
+
+    def reduce(self, func: Any) -> DataStream:
+        """The reduced value of the key, after every record; in batch mode at the end only."""
+        expect_function(func, "reduce", "a ReduceFunction")
+        return self._reduced("Keyed Reduce", ReduceOperator(func, self._keys), func)
+
+    def _reduced(self, name: str, operator: StreamOperator, func: Any) -> DataStream:
+        stream = self._then_keyed(name, operator, self._stream.type_info, typed=False)
+        stream._transformation.batch_operator = BatchReduceOperator(func, self._keys)
+        return stream
+
+    def sum(self, position_to_sum: Position = 0) -> DataStream:
+        """Rolling sum of a field, by position or name; the other fields are the first record's.
+
+        With ``key_by("name")`` and a field's name, streams of columns stay columns."""
+        return self._rolling("sum", position_to_sum)
+
+    def min(self, position_to_min: Position = 0) -> DataStream:
+        """Rolling minimum of a field; NaN is greater than every number."""
+        return self._rolling("min", position_to_min)
+
+    def max(self, position_to_max: Position = 0) -> DataStream:
+        """Rolling maximum of a field; NaN is greater than every number."""
+        return self._rolling("max", position_to_max)
+
+    def min_by(self, position_to_min_by: Position = 0) -> DataStream:
+        """The record with the least field so far; of equals the first."""
+        func = PickBy("min", position_to_min_by)
+        return self._reduced("Keyed MinBy", ReduceOperator(func, self._keys), func)
+
+    def max_by(self, position_to_max_by: Position = 0) -> DataStream:
+        """The record with the greatest field so far; of equals the first."""
+        func = PickBy("max", position_to_max_by)
+        return self._reduced("Keyed MaxBy", ReduceOperator(func, self._keys), func)
+
+    def _rolling(self, how: str, position: Position) -> DataStream:
+        func = FieldReduce(how, position)
+        operator: ReduceOperator
+        if isinstance(position, str) and self._keys.field is not None:
+            operator = KeyedAggregateOperator(how, position, func, self._keys)
+            stream = self._reduced(f"Keyed {how.capitalize()}", operator, func)
+            stream._transformation.batch_operator = BatchKeyedAggregateOperator(
+                how, position, func, self._keys
+            )
+            stream._transformation.local_operator = LocalAggregateOperator(
+                how, position, self._keys
+            )
+            return stream
+        operator = ReduceOperator(func, self._keys)
+        return self._reduced(f"Keyed {how.capitalize()}", operator, func)
+
+    # --- windows and joins ----------------------------------------------------------------------
+
+    def window(self, window_assigner: Any) -> WindowedStream:
+        """Windows of each key."""
+        return WindowedStream(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+        """Windows of so many records of a key; with *slide*, a new one every so many."""
+        return WindowedStream(self, count_assigner(size, slide))
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoin:
+        """Pairs of records of a key whose times differ by no more than bounds."""
+        return IntervalJoin(self, other)
+
+    # --- the stream -----------------------------------------------------------------------------
+
+    def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
+        """Other keys instead."""
+        return self._origin.key_by(key_selector, key_type)
+
+    def union(self, *streams: DataStream) -> DataStream:
+        """The records of this and other streams, without keys."""
+        return self._origin.union(*(_values(stream) for stream in streams))
+
+    def add_sink(self, sink_func: Any) -> DataStreamSink:
+        """As on any stream."""
+        return self._origin.add_sink(sink_func)
+
+    def sink_to(self, sink: Any) -> DataStreamSink:
+        """As on any stream."""
+        return self._origin.sink_to(sink)
+
+    def print(self, sink_identifier: str | None = None) -> DataStreamSink:
+        """As on any stream."""
+        return self._origin.print(sink_identifier)
+
+    def get_key_type(self) -> TypeInformation:
+        """The declared type of the keys; pickled bytes where none is known."""
+        return self._key_type or Types.PICKLED_BYTE_ARRAY()
+
+    shuffle = _unsupported("shuffle")
+    rebalance = _unsupported("rebalance")
+    rescale = _unsupported("rescale")
+    broadcast = _unsupported("broadcast")
+    forward = _unsupported("forward")
+    partition_custom = _unsupported("partition_custom")
+    name = _unsupported("name")
+    get_name = _unsupported("get_name")
+    uid = _unsupported("uid")
+    set_uid_hash = _unsupported("set_uid_hash")
+    set_parallelism = _unsupported("set_parallelism")
+    set_max_parallelism = _unsupported("set_max_parallelism")
+    set_description = _unsupported("set_description")
+    force_non_parallel = _unsupported("force_non_parallel")
+    set_buffer_timeout = _unsupported("set_buffer_timeout")
+    start_new_chain = _unsupported("start_new_chain")
+    disable_chaining = _unsupported("disable_chaining")
+    slot_sharing_group = _unsupported("slot_sharing_group")
+
+    def _then_keyed(
+        self,
+        name: str,
+        operator: StreamOperator,
+        output_type: TypeInformation | None,
+        typed: bool = True,
+        **settings: Any,
+    ) -> DataStream:
+        settings.setdefault("sort_keys", (self._keys,))
+        return self._then(name, operator, output_type, typed, keyed=True, **settings)
+
+
+def _values(stream: DataStream) -> DataStream:
+    return stream._origin if isinstance(stream, KeyedStream) else stream
+
+
+def two_input_stream(
+    name: str,
+    operator: StreamOperator,
+    first: DataStream,
+    second: DataStream,
+    output_type: TypeInformation | None,
+    keyed: bool,
+    sort_keys: tuple[Keys | None, Keys | None] | None = None,
+) -> DataStream:
+    """The results of an operator on two streams; batch mode sorts them by *sort_keys*."""
+    transformation = OperatorTransformation(
+        name,
+        output_type,
+        operator=operator,
+        inputs=[first._stream, second._stream],
+        convert=None if output_type is None else output_type.converter(),
+        keyed=keyed,
+        sort_keys=sort_keys,
+    )
+    return first._env.add(transformation)
+
+
+class ConnectedStreams:
+    """Two streams for one function.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> from flinkray.datastream.functions import CoMapFunction
+    >>> class Both(CoMapFunction):
+    ...     def map1(self, value):
+    ...         return f"number {value}"
+    ...
+    ...     def map2(self, value):
+    ...         return f"text {value}"
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> both = env.from_collection([1]).connect(env.from_collection(["x"])).map(Both())
+    >>> sorted(both.execute_and_collect(limit=2))
+    ['number 1', 'text x']
+    """
+
+    def __init__(self, stream1: DataStream, stream2: DataStream) -> None:
+        self.stream1 = stream1
+        self.stream2 = stream2
+
+    def key_by(
+        self,
+        key_selector1: Any,
+        key_selector2: Any,
+        key_type: TypeInformation | None = None,
+    ) -> ConnectedStreams:
+        """Key both, by keys of one kind."""
+        return ConnectedStreams(
+            self.stream1.key_by(key_selector1, key_type),
+            self.stream2.key_by(key_selector2, key_type),
+        )
+
+    def _keys(self) -> tuple[Keys, Keys] | None:
+        first, second = self.stream1, self.stream2
+        if isinstance(first, KeyedStream) and isinstance(second, KeyedStream):
+            return first._keys, second._keys
+        if isinstance(first, KeyedStream) or isinstance(second, KeyedStream):
+            raise StreamError("only one of the connected streams is keyed: key both, or none")
+        return None
+
+    def map(
+        self, func: CoMapFunction[Any, Any, Any], output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """``map1`` for the first stream's values, ``map2`` for the second's."""
+        if not isinstance(func, CoMapFunction):
+            raise TypeError(f"a CoMapFunction is needed, got {func!r}")
+        keys = self._keys()
+        return self._then("Co-Map", CoMapOperator(func, keys), output_type, keys)
+
+    def flat_map(
+        self, func: CoFlatMapFunction[Any, Any, Any], output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """``flat_map1`` and ``flat_map2``."""
+        if not isinstance(func, CoFlatMapFunction):
+            raise TypeError(f"a CoFlatMapFunction is needed, got {func!r}")
+        keys = self._keys()
+        return self._then("Co-Flat Map", CoFlatMapOperator(func, keys), output_type, keys)
+
+    def process(
+        self,
+        func: CoProcessFunction[Any, Any, Any] | KeyedCoProcessFunction[Any, Any, Any, Any],
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """``process_element1`` and ``process_element2``; keyed streams take a
+        KeyedCoProcessFunction, with state and timers."""
+        keys = self._keys()
+        operator: StreamOperator
+        if keys is not None:
+            if not isinstance(func, KeyedCoProcessFunction):
+                raise TypeError(f"keyed streams need a KeyedCoProcessFunction, got {func!r}")
+            operator = KeyedCoProcessOperator(func, *keys)
+        else:
+            if not isinstance(func, CoProcessFunction):
+                raise TypeError(f"a CoProcessFunction is needed, got {func!r}")
+            operator = CoProcessOperator(func)
+        return self._then("Co-Process", operator, output_type, keys)
+
+    def _then(
+        self,
+        name: str,
+        operator: StreamOperator,
+        output_type: TypeInformation | None,
+        keys: tuple[Keys, Keys] | None,
+    ) -> DataStream:
+        return two_input_stream(
+            name, operator, self.stream1, self.stream2, output_type, keys is not None, keys
+        )
+
+
+class BroadcastStream:
+    """A stream that every subtask receives whole, with the state it fills."""
+
+    def __init__(
+        self,
+        input_stream: DataStream,
+        broadcast_state_descriptors: tuple[MapStateDescriptor[Any, Any], ...],
+    ) -> None:
+        for descriptor in broadcast_state_descriptors:
+            if not isinstance(descriptor, MapStateDescriptor):
+                raise TypeError(
+                    f"broadcast state is described by a MapStateDescriptor, got {descriptor!r}"
+                )
+        self.input_stream = input_stream
+        self.broadcast_state_descriptors = tuple(broadcast_state_descriptors)
+
+
+class BroadcastConnectedStream:
+    """A stream and a broadcast stream for one function."""
+
+    def __init__(self, non_broadcast_stream: DataStream, broadcast_stream: BroadcastStream) -> None:
+        self.non_broadcast_stream = non_broadcast_stream
+        self.broadcast_stream = broadcast_stream
+
+    def process(
+        self,
+        func: BroadcastProcessFunction[Any, Any, Any]
+        | KeyedBroadcastProcessFunction[Any, Any, Any, Any],
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """A keyed stream takes a KeyedBroadcastProcessFunction."""
+        stream = self.non_broadcast_stream
+        descriptors = self.broadcast_stream.broadcast_state_descriptors
+        operator: StreamOperator
+        if isinstance(stream, KeyedStream):
+            if not isinstance(func, KeyedBroadcastProcessFunction):
+                raise TypeError(f"a KeyedBroadcastProcessFunction is needed, got {func!r}")
+            operator = KeyedBroadcastProcessOperator(func, stream._keys, descriptors)
+        else:
+            if not isinstance(func, BroadcastProcessFunction):
+                raise TypeError(f"a BroadcastProcessFunction is needed, got {func!r}")
+            operator = BroadcastProcessOperator(func, descriptors)
+        return two_input_stream(
+            "Co-Process-Broadcast",
+            operator,
+            stream,
+            self.broadcast_stream.input_stream,
+            output_type,
+            isinstance(stream, KeyedStream),
+            (stream._keys, None) if isinstance(stream, KeyedStream) else None,
+        )
+
+
+_Self = TypeVar("_Self", bound="_Windowed")
+
+
+def count_assigner(size: int, slide: int) -> WindowAssigner:
+    if slide:
+        return CountSlidingWindowAssigner(size, slide)
+    return CountTumblingWindowAssigner(size)
+
+
+class _Windowed:
+    """What windows of a key and windows of everything have in common."""
+
+    _keyed = True
+
+    def __init__(self, keyed_stream: KeyedStream, window_assigner: WindowAssigner) -> None:
+        if not isinstance(window_assigner, WindowAssigner):
+            raise TypeError(f"a WindowAssigner is needed, got {window_assigner!r}")
+        self._stream = keyed_stream
+        self._assigner = window_assigner
+        self._trigger: Trigger | None = None
+        self._evictor: Evictor | None = None
+        self._lateness = 0
+        self._late_tag: OutputTag[Any] | None = None
+
+    def get_execution_environment(self) -> Any:
+        """Where the program began."""
+        return self._stream.get_execution_environment()
+
+    def get_input_type(self) -> TypeInformation:
+        """The type of the records in the windows."""
+        return self._stream.get_type()
+
+    def trigger(self: _Self, trigger: Trigger) -> _Self:
+        """Evaluate windows when this says so, instead of the assigner's own trigger."""
+        if not isinstance(trigger, Trigger):
+            raise TypeError(f"a Trigger is needed, got {trigger!r}")
+        self._trigger = trigger
+        return self
+
+    def evictor(self: _Self, evictor: Evictor) -> _Self:
+        """Leave records out when a window is evaluated; all of them are kept until then."""
+        self._evictor = evictor
+        return self
+
+    def allowed_lateness(self: _Self, time_ms: int | Time | Duration) -> _Self:
+        """Keep windows for so long after their end; late records fire them again."""
+        lateness = milliseconds(time_ms)
+        if lateness < 0:
+            raise ValueError(f"lateness must not be negative, got {lateness} ms")
+        self._lateness = lateness
+        return self
+
+    def side_output_late_data(self: _Self, output_tag: OutputTag[Any]) -> _Self:
+        """Where records go that come too late for all their windows; otherwise they are dropped."""
+        self._late_tag = output_tag
+        return self
+
+    def reduce(
+        self,
+        reduce_function: Any,
+        window_function: Any = None,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """One value of all records; a window function is given just that one."""
+        expect_function(reduce_function, "reduce", "a ReduceFunction")
+        if output_type is None and window_function is None:
+            output_type = self._stream._stream.type_info
+        return self._evaluated(
+            "Reduce", ReduceContents(reduce_function), window_function, output_type
+        )
+
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[Any, Any, Any],
+        window_function: Any = None,
+        accumulator_type: TypeInformation | None = None,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """The result of an accumulator; a window function is given just that one."""
+        if not isinstance(aggregate_function, AggregateFunction):
+            raise TypeError(f"an AggregateFunction is needed, got {aggregate_function!r}")
+        contents = AggregateContents(aggregate_function)
+        return self._evaluated("Aggregate", contents, window_function, output_type)
+
+    def apply(self, window_function: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """A WindowFunction (AllWindowFunction on window_all) over all records."""
+        wanted = WindowFunction if self._keyed else AllWindowFunction
+        if not isinstance(window_function, wanted):
+            raise TypeError(f"apply needs a {wanted.__name__} here, got {window_function!r}")
+        return self._evaluated("Window", ListContents(), window_function, output_type)
+
+    def process(
+        self, process_window_function: Any, output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """A ProcessWindowFunction (ProcessAllWindowFunction on window_all) over all records."""
+        wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
+        if not isinstance(process_window_function, wanted):
+            raise TypeError(
+                f"process needs a {wanted.__name__} here, got {process_window_function!r}"
+            )
+        return self._evaluated("Window", ListContents(), process_window_function, output_type)
+
+    def map_batches(self, func: Any) -> DataStream:
+        """Calls *func* with an Arrow record batch of all rows of a window (with ``window_start``
+        and ``window_end``); it returns a batch, a table, several, or None.
+
+        On windows of a keyed stream a batch has the rows of all keys of a subtask.  For tumbling
+        windows of event time.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+        >>> from flinkray.datastream.window import TumblingEventTimeWindows
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> table = pa.table({"v": [3, 9, 4], "t": [0, 3, 14]})
+        >>> stamped = env.from_arrow(table).assign_timestamps_and_watermarks(
+        ...     WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        ... )
+        >>> windows = stamped.window_all(TumblingEventTimeWindows.of(10))
+        >>> windows.map_batches(lambda rows: rows.sort_by("v").slice(0, 1)).execute_and_collect(1)
+        [Row(v=3, t=0, window_start=0, window_end=10)]
+        """
+        expect_function(func, "map_batch", "an object with map_batch")
+        assigner = self._assigner
+        refined = self._trigger or self._evictor or self._lateness or self._late_tag
+        if not isinstance(assigner, TumblingEventTimeWindows) or refined:
+            raise StreamError(
+                "functions of batches are for tumbling windows of event time, without triggers, "
+                "evictors, lateness and late side output; use process() for others"
+            )
+        operator = WindowBatchesOperator(func, assigner.size, assigner.offset, self._stream._keys)
+        title = f"{type(assigner).__name__}, MapBatches"
+        return self._stream._then_keyed(
+            title, operator, None, non_parallel=not self._keyed, sort_keys=None
+        )
+
+    def _evaluated(
+        self,
+        name: str,
+        contents: WindowContents,
+        window_function: Any,
+        output_type: TypeInformation | None,
+    ) -> DataStream:
+        evaluation = self._evaluation(window_function)
+        if self._evictor is not None:
+            if not isinstance(contents, ListContents):
+                raise StreamError("evictors go with apply and process, which see all records")
+            contents = TimestampedContents()
+        spec = WindowSpec(
+            self._assigner,
+            self._trigger or self._assigner.get_default_trigger(),
+            contents,
+            evaluation,
+            self._evictor,
+            self._lateness,
+            self._late_tag,
+        )
+        operator = make_window_operator(spec, self._stream._keys)
+        title = f"{type(self._assigner).__name__}, {name}"
+        return self._stream._then_keyed(title, operator, output_type, non_parallel=not self._keyed)
+
+    def _evaluation(self, function: Any) -> WindowEvaluation:
+        if function is None:
+            return PassOn()
+        if isinstance(function, WindowFunction | AllWindowFunction):
+            return Apply(function, isinstance(function, WindowFunction))
+        if isinstance(function, ProcessWindowFunction | ProcessAllWindowFunction):
+            return Process(function, isinstance(function, ProcessWindowFunction))
+        raise TypeError(f"a window function is needed, got {function!r}")
+
+
+class WindowedStream(_Windowed):
+    """The windows of each key.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> numbers = env.from_collection([1, 2, 3, 4]).key_by(lambda x: x % 2)
+    >>> numbers.count_window(2).reduce(lambda a, b: a + b).execute_and_collect(limit=2)
+    [4, 6]
+    """
+
+    def aggregate_columns(self, **aggregates: str | tuple[str, str]) -> DataStream:
+        """Aggregates of columns, without a Python object for each record.
+
+        ``total=("amount", "sum"), n="count"``; there are count, sum, min, max and mean.  Results
+        are rows with the key, ``window_start``, ``window_end`` and the aggregates.  For tumbling
+        and sliding windows of event time on streams that are keyed by a column's name.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+        >>> from flinkray.datastream.window import TumblingEventTimeWindows
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> table = pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3], "t": [0, 3, 4]})
+        >>> stamped = env.from_arrow(table).assign_timestamps_and_watermarks(
+        ...     WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        ... )
+        >>> windows = stamped.key_by("k").window(TumblingEventTimeWindows.of(5))
+        >>> windows.aggregate_columns(total=("v", "sum"), n="count").execute_and_collect(limit=1)
+        [Row(k='a', window_start=0, window_end=5, total=4, n=2)]
+        """
+        assigner = self._assigner
+        if not isinstance(assigner, TumblingEventTimeWindows | SlidingEventTimeWindows):
+            raise StreamError(
+                "aggregates of columns are for tumbling and sliding windows of event time, not "
+                f"{type(assigner).__name__}"
+            )
+        own_trigger = self._trigger is None or type(self._trigger) is EventTimeTrigger
+        if not own_trigger or self._evictor or self._lateness or self._late_tag:
+            raise StreamError(
+                "aggregates of columns have no triggers, evictors, lateness or late side output; "
+                "use aggregate() for those"
+            )
+        columns = [
+            ColumnAggregate(name, how)
+            if isinstance(how, str)
+            else ColumnAggregate(name, how[1], how[0])
+            for name, how in aggregates.items()
+        ]
+        if not columns:
+            raise StreamError("give at least one aggregate, such as n='count'")
+        operator = WindowAggregateOperator(
+            assigner.size, assigner.slide, assigner.offset, columns, self._stream._keys
+        )
+        title = f"{type(assigner).__name__}, Aggregate columns"
+        return self._stream._then_keyed(title, operator, None, sort_keys=None)
+
+
+class AllWindowedStream(_Windowed):
+    """Windows over a whole stream, evaluated by one subtask."""
+
+    _keyed = False
+
+
+_Windows = TypeVar("_Windows", bound="_TwoInWindows")
+
+
+class _TwoStreams:
+    def __init__(self, first: DataStream, second: DataStream) -> None:
+        self._first, self._second = first, second
+
+
+class JoinedStreams(_TwoStreams):
+    """Two streams whose records are to be paired by key and window.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+    >>> from flinkray.datastream.window import TumblingEventTimeWindows
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    ...     lambda value, _: value[1]
+    ... )
+    >>> left = env.from_collection([("a", 1), ("b", 2)]).assign_timestamps_and_watermarks(by_time)
+    >>> right = env.from_collection([("a", 3), ("a", 12)]).assign_timestamps_and_watermarks(by_time)
+    >>> pairs = (
+    ...     left.join(right)
+    ...     .where(lambda value: value[0])
+    ...     .equal_to(lambda value: value[0])
+    ...     .window(TumblingEventTimeWindows.of(10))
+    ...     .apply(lambda first, second: (first[0], first[1], second[1]))
+    ... )
+    >>> pairs.execute_and_collect(limit=2)
+    [('a', 1, 3)]
+    """
+
+    def where(self, key_selector: Any) -> JoinKeys[WindowedJoin]:
+        """The first stream's key: a KeySelector, a function, or the name of a field."""
+        return JoinKeys(partial(WindowedJoin, self._first, self._second), key_selector)
+
+
+class CoGroupedStreams(_TwoStreams):
+    """Two streams whose records of a key and window are to be given to a function together.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+    >>> from flinkray.datastream.window import TumblingEventTimeWindows
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    ...     lambda value, _: value[1]
+    ... )
+    >>> left = env.from_collection([("a", 1), ("b", 2)]).assign_timestamps_and_watermarks(by_time)
+    >>> right = env.from_collection([("a", 3), ("a", 4)]).assign_timestamps_and_watermarks(by_time)
+    >>> counts = (
+    ...     left.co_group(right)
+    ...     .where(lambda value: value[0])
+    ...     .equal_to(lambda value: value[0])
+    ...     .window(TumblingEventTimeWindows.of(10))
+    ...     .apply(lambda first, second: [(len(first), len(second))])
+    ... )
+    >>> sorted(counts.execute_and_collect())
+    [(1, 0), (1, 2)]
+    """
+
+    def where(self, key_selector: Any) -> JoinKeys[WindowedCoGroup]:
+        """As of a join."""
+        return JoinKeys(partial(WindowedCoGroup, self._first, self._second), key_selector)
+
+
+class JoinKeys(Generic[_Windows]):
+    """The keys of a join."""
+
+    def __init__(
+        self,
+        in_windows: Callable[[Any, Any, WindowAssigner], _Windows],
+        first_key: Any,
+        second_key: Any = None,
+    ) -> None:
+        self._in_windows = in_windows
+        self._first_key, self._second_key = first_key, second_key
+
+    def equal_to(self, key_selector: Any) -> JoinKeys[_Windows]:
+        """The second stream's key."""
+        return JoinKeys(self._in_windows, self._first_key, key_selector)
+
+    def window(self, assigner: WindowAssigner) -> _Windows:
+        """The windows in which records meet."""
+        if self._second_key is None:
+            raise StreamError("a join needs both keys: where(...).equal_to(...)")
+        return self._in_windows(self._first_key, self._second_key, assigner)
+
+
+class _Tag(MapFunction[Any, Any]):
+    """Says which stream a value is of."""
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+
+    def map(self, value: Any) -> Any:
+        return self._side, value
+
+
+class _TwoInWindows:
+    """Two streams in windows."""
+
+    def __init__(
+        self, first: DataStream, second: DataStream, first_key: Any, second_key: Any, assigner: Any
+    ) -> None:
+        self._first, self._second = first, second
+        self._keys = first_keys, second_keys = Keys(first_key), Keys(second_key)
+        self._assigner = assigner
+
+        def key_of(tagged: Any) -> Any:
+            side, value = tagged
+            return (second_keys if side else first_keys).of_value(value)
+
+        self._key_of = key_of
+        self._refinements: list[tuple[str, Any]] = []
+        if not isinstance(assigner, WindowAssigner):
+            raise TypeError(f"a WindowAssigner is needed, got {assigner!r}")
+
+    def trigger(self: _Windows, trigger: Trigger) -> _Windows:
+        """Evaluate windows when this says so; it sees pairs of the stream's number and value."""
+        self._refinements.append(("trigger", trigger))
+        return self
+
+    def evictor(self: _Windows, evictor: Evictor) -> _Windows:
+        """Leave records out when a window is evaluated."""
+        self._refinements.append(("evictor", evictor))
+        return self
+
+    def allowed_lateness(self: _Windows, time_ms: int | Time | Duration) -> _Windows:
+        """Keep windows for so long after their end; late records fire them again."""
+        self._refinements.append(("allowed_lateness", time_ms))
+        return self
+
+    def _apply(
+        self, name: str, function: _OfBoth, output_type: TypeInformation | None
+    ) -> DataStream:
+        tagged = [
+            stream.map(_Tag(side)).name(f"Input{side + 1}")
+            for side, stream in enumerate((self._first, self._second))
+        ]
+        windowed: WindowedStream = tagged[0].union(tagged[1]).key_by(self._key_of).window(
+            self._assigner
+        )  # fmt: skip
+        for method, argument in self._refinements:
+            getattr(windowed, method)(argument)
+        return windowed.apply(function, output_type).name(
+            f"{type(self._assigner).__name__}, {name}"
+        )
+
+
+class _OfBoth(WindowFunction[Any, Any, Any, Any]):
+    """Divides the records of a window by stream again."""
+
+    def __init__(self, function: Any, method: str) -> None:
+        self._function = function
+        self._method = method
+
+    def open(self, runtime_context: Any) -> None:
+        if hasattr(self._function, "open"):
+            self._function.open(runtime_context)
+        self._call = getattr(self._function, self._method, self._function)
+
+    def close(self) -> None:
+        if hasattr(self._function, "close"):
+            self._function.close()
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
+        sides: tuple[list[Any], list[Any]] = ([], [])
+        for side, value in inputs:
+            sides[side].append(value)
+        return self._results(*sides)
+
+    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
+        return self._call(first, second) or ()
+
+
+class _OfPairs(_OfBoth):
+    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
+        call = self._call
+        return [call(one, other) for one in first for other in second]
+
+
+class WindowedJoin(_TwoInWindows):
+    """Pairs of records in windows."""
+
+    def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """One value for each pair, by a :class:`JoinFunction` or a function of two values; at the
+        last moment of the window."""
+        expect_function(function, "join", "a JoinFunction")
+        return self._apply("Join", _OfPairs(function, "join"), output_type)
+
+    def columns(self, right_suffix: str = "_right") -> DataStream:
+        """The pairs as columns of both streams, without a Python object for each.
+
+        For tumbling windows of event time, and keys that are names of columns.  Rows have the
+        first stream's columns, those of the second without its key, ``window_start`` and
+        ``window_end``; *right_suffix* is added to names of the second stream that the first has.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+        >>> from flinkray.datastream.window import TumblingEventTimeWindows
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        >>> def stamped(**columns):
+        ...     return env.from_arrow(pa.table(columns)).assign_timestamps_and_watermarks(by_time)
+        >>> people = stamped(id=[7, 8], name=["Ada", "Max"], t=[1, 2])
+        >>> sales = stamped(seller=[7, 7], item=["cup", "jar"], t=[5, 15])
+        >>> pairs = (
+        ...     people.join(sales)
+        ...     .where("id")
+        ...     .equal_to("seller")
+        ...     .window(TumblingEventTimeWindows.of(10))
+        ...     .columns()
+        ... )
+        >>> pairs.execute_and_collect(limit=2)
+        [Row(id=7, name='Ada', t=1, item='cup', t_right=5, window_start=0, window_end=10)]
+        """
+        assigner = self._assigner
+        if not isinstance(assigner, TumblingEventTimeWindows) or self._refinements:
+            raise StreamError(
+                "a join of columns is for tumbling windows of event time, without triggers, "
+                "evictors and lateness; use apply() for others"
+            )
+        first = self._first.key_by(self._keys[0].selector)
+        second = self._second.key_by(self._keys[1].selector)
+        operator = WindowJoinOperator(assigner.size, assigner.offset, *self._keys, right_suffix)
+        name = f"{type(assigner).__name__}, Join columns"
+        return two_input_stream(name, operator, first, second, None, True)
+
+
+class WindowedCoGroup(_TwoInWindows):
+    """Records of both streams by key and window."""
+
+    def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """Any number of values for the two lists of each key and window, of which one may be
+        empty, by a :class:`CoGroupFunction` or a function of two lists."""
+        expect_function(function, "co_group", "a CoGroupFunction")
+        return self._apply("CoGroup", _OfBoth(function, "co_group"), output_type)
+
+
+class IntervalJoin:
+    """Pairs of records of a key, whose bounds :meth:`between` sets."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+        self._left = left
+        self._right = right
+
+    def between(
+        self, lower_bound: Time | Duration | int, upper_bound: Time | Duration | int
+    ) -> IntervalJoined:
+        """A right record joins if ``left.time + lower <= right.time <= left.time + upper``."""
+        return IntervalJoined(
+            self._left, self._right, milliseconds(lower_bound), milliseconds(upper_bound)
+        )
+
+
+class IntervalJoined:
+    """The pairs."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream, lower: int, upper: int) -> None:
+        self._left = left
+        self._right = right
+        self._lower = lower
+        self._upper = upper
+        self._late_left: OutputTag[Any] | None = None
+        self._late_right: OutputTag[Any] | None = None
+
+    def lower_bound_exclusive(self) -> IntervalJoined:
+        """``<`` at the lower bound."""
+        self._lower += 1
+        return self
+
+    def upper_bound_exclusive(self) -> IntervalJoined:
+        """``<`` at the upper bound."""
+        self._upper -= 1
+        return self
+
+    def side_output_left_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined:
+        """Where late records of the left stream go."""
+        self._late_left = output_tag
+        return self
+
+    def side_output_right_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined:
+        """Where late records of the right stream go."""
+        self._late_right = output_tag
+        return self
+
+    def process(
+        self,
+        func: ProcessJoinFunction[Any, Any, Any],
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Any number of results for each pair, at the later of the two times."""
+        if not isinstance(func, ProcessJoinFunction):
+            raise TypeError(f"a ProcessJoinFunction is needed, got {func!r}")
+        operator = IntervalJoinOperator(
+            func,
+            self._lower,
+            self._upper,
+            self._left._keys,
+            self._right._keys,
+            self._late_left,
+            self._late_right,
+        )
+        return two_input_stream(
+            "Interval Join",
+            operator,
+            self._left,
+            self._right,
+            output_type,
+            True,
+            (self._left._keys, self._right._keys),
         )

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from flinkray.core.ids import JobID
 from flinkray.core.resources import parse_memory_size
-from flinkray.datastream.data_stream import DataStream
-from flinkray.datastream.environment_settings import EnvironmentSettings
+from flinkray.datastream.data_stream import DataStream, StreamProgram
 from flinkray.datastream.job_client import (
     CloseableIterator,
     JobClient,
@@ -30,7 +29,6 @@ from flinkray.streaming.program.graph import StreamGraph
 from flinkray.streaming.program.transformations import (
     GraphSettings,
     OperatorTransformation,
-    Transformation,
     build_graph,
 )
 from flinkray.streaming.records.type_inference import type_of_schema
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from flinkray.scheduler.graph.job_graph import JobGraph
 
 
-class StreamExecutionEnvironment(EnvironmentSettings):
+class StreamExecutionEnvironment(StreamProgram):
     """Builds programs and runs them, in this process or on a cluster.
 
     >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -71,7 +69,6 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         super().__init__()
         self._clock = clock
         self._cluster = cluster
-        self._transformations: list[Transformation] = []
         if configuration is not None:
             self.configure(configuration)
 
@@ -169,11 +166,6 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
     # --- execution ------------------------------------------------------------------------------
 
-    def add(self, transformation: OperatorTransformation) -> DataStream:
-        """Make an operator part of the program."""
-        self._transformations.append(transformation)
-        return DataStream(self, transformation)
-
     def get_stream_graph(self, job_name: str | None = None, clear: bool = False) -> StreamGraph:
         """The program as a graph; with *clear*, the environment begins a new one."""
         sources = [
@@ -247,7 +239,6 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def collect_results(
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> CloseableIterator | list[Any]:
-        """See ``DataStream.execute_and_collect``."""
         iterator = self._collect(stream, job_name)
         if limit is None:
             return iterator

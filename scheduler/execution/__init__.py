@@ -1,1 +1,14 @@
 """The execution graph: subtasks, their attempts, results, and failover."""
+
+__all__ = [
+    "execution",
+    "execution_graph",
+    "failover_strategy",
+    "intermediate_result",
+    "job_archive",
+    "partition_tracker",
+    "pending_restarts",
+    "regions",
+    "restart_strategy",
+    "scheduling_strategy",
+]

@@ -1,1 +1,12 @@
 """The slots of a job: its SlotPool's decisions, and how subtasks share slots."""
+
+__all__ = [
+    "held_slots",
+    "logical_slot",
+    "slot_allocator",
+    "slot_assignment",
+    "slot_pool",
+    "slot_pool_actions",
+    "slot_requests",
+    "slot_sharing",
+]

@@ -162,9 +162,9 @@ def test_every_public_class_has_a_docstring(package: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["data_stream", "keyed_stream", "windowed_stream", "connected_streams", "data_stream_sink",
+    ["data_stream", "data_stream_sink",
      "environment", "environment_settings", "job_client", "settings", "slot_sharing_group",
-     "window_join", "connectors.file_system"],
+     "connectors.file_system"],
 )  # fmt: skip
 def test_examples_in_docstrings_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"flinkray.datastream.{module}"))

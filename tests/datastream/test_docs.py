@@ -17,9 +17,9 @@ from tests.datastream.test_api_surface import SURFACE
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["datastream.md", "datastream-reference.md"]
 WITH_DOCTESTS = [
-    "data_stream", "keyed_stream", "windowed_stream", "connected_streams", "data_stream_sink",
+    "data_stream", "data_stream_sink",
     "environment", "environment_settings", "job_client", "settings", "slot_sharing_group",
-    "window_join", "connectors.file_system",
+    "connectors.file_system",
 ]  # fmt: skip
 
 

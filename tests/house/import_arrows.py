@@ -51,25 +51,54 @@ class Violation:
 
 
 @dataclass(frozen=True)
-class _Use:
+class Use:
+    """A module, or a name in one, that a module mentions."""
+
     module: str
     line: int
+    is_by_name: bool = False
+    """In a string, for a process that is told what to load."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module of the package."""
+
+    path: str
+    """Relative to the tree's root."""
+    tree: ast.Module
+    uses: tuple[Use, ...]
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.endswith("/__init__.py")
+
+
+def read_package(root: Path) -> dict[str, Source]:
+    """The modules of ``root/flinkray`` by name (links to folders are followed)."""
+    package = root / "flinkray"
+    sources: dict[str, Source] = {}
+    for path in _sources(package):
+        module = _module_name(path, package)
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        uses = tuple(_uses(tree, module, is_package=path.name == "__init__.py"))
+        sources[module] = Source(str(path.relative_to(root)), tree, uses)
+    return sources
 
 
 def check_shipped(root: Path) -> list[Violation]:
-    """Every broken rule in the package ``root/flinkray`` (links to folders are followed)."""
-    package = root / "flinkray"
-    modules = {_module_name(path, package): path for path in _sources(package)}
+    """Every broken rule in the package ``root/flinkray``."""
     violations: list[Violation] = []
-    uses: dict[str, list[_Use]] = {}
-    for module, path in modules.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        where = str(path.relative_to(root))
-        uses[module] = list(_uses(tree, module, is_package=path.name == "__init__.py"))
-        violations += [Violation(where, line, rule) for line, rule in _check(module, uses[module])]
+    sources = read_package(root)
+    for module, source in sources.items():
+        for line, rule in _check(module, source.uses):
+            violations.append(Violation(source.path, line, rule))
         if _package_of(module) in PURE:
-            violations += [Violation(where, line, rule) for line, rule in _impure_calls(tree)]
-    names = {module: str(path.relative_to(root)) for module, path in modules.items()}
+            violations += [
+                Violation(source.path, line, rule) for line, rule in _impure_calls(source.tree)
+            ]
+    uses = {module: source.uses for module, source in sources.items()}
+    names = {module: source.path for module, source in sources.items()}
     violations += _cycles(uses, names)
     violations += _impure_through_others(uses, names)
     return sorted(set(violations))
@@ -108,30 +137,30 @@ def _package_of(module: str) -> str:
     return parts[1] if parts[0] == "flinkray" and len(parts) > 1 else ""
 
 
-def _uses(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[_Use]:
+def _uses(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[Use]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (_Use(alias.name, node.lineno) for alias in node.names)
+            yield from (Use(alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             origin = node.module or ""
             if node.level:
                 parents = module.split(".")
                 kept = parents[: len(parents) - node.level + (1 if is_package else 0)]
                 origin = ".".join([*kept, *filter(None, [node.module])])
-            yield _Use(origin, node.lineno)
+            yield Use(origin, node.lineno)
             # `from flinkray import rpc` names a module; for a class the longer name is harmless
-            yield from (_Use(f"{origin}.{alias.name}", node.lineno) for alias in node.names)
+            yield from (Use(f"{origin}.{alias.name}", node.lineno) for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             by_name = _BY_NAME.fullmatch(node.value)
             if by_name:
-                yield _Use(by_name[1], node.lineno)
+                yield Use(by_name[1], node.lineno, is_by_name=True)
 
 
 def _layer(package: str) -> int | None:
     return next((i for i, layer in enumerate(LAYERS) if package in layer), None)
 
 
-def _check(module: str, uses: list[_Use]) -> Iterator[tuple[int, str]]:
+def _check(module: str, uses: tuple[Use, ...]) -> Iterator[tuple[int, str]]:
     package = _package_of(module)
     layer = _layer(package)
     if package and layer is None and package != "testing":
@@ -160,7 +189,7 @@ def _impure_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"a pure module calls {called} without a source of randomness"
 
 
-def _cycles(uses: dict[str, list[_Use]], names: dict[str, str]) -> Iterator[Violation]:
+def _cycles(uses: dict[str, tuple[Use, ...]], names: dict[str, str]) -> Iterator[Violation]:
     """Two packages of one layer that import each other, directly or around."""
     edges: dict[str, set[str]] = {}
     first: dict[tuple[str, str], tuple[str, int]] = {}
@@ -179,7 +208,7 @@ def _cycles(uses: dict[str, list[_Use]], names: dict[str, str]) -> Iterator[Viol
 
 
 def _impure_through_others(
-    uses: dict[str, list[_Use]], names: dict[str, str]
+    uses: dict[str, tuple[Use, ...]], names: dict[str, str]
 ) -> Iterator[Violation]:
     """Pure modules that reach an impure one through flinkray's modules."""
     edges = {

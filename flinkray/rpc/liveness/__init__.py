@@ -1,1 +1,3 @@
 """Finding out whether a peer lives: registration and heartbeats."""
+
+__all__ = ["heartbeat", "registration"]

@@ -1,1 +1,3 @@
 """The RPC service on Ray."""
+
+__all__ = ["dialler", "service"]

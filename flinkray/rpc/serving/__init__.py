@@ -1,1 +1,3 @@
 """The called side: requests become handlers of endpoints."""
+
+__all__ = ["base_service"]

@@ -1,1 +1,16 @@
 """Bytes between two processes: frames, envelopes, transports."""
+
+__all__ = [
+    "carried",
+    "carrier",
+    "codec",
+    "envelope",
+    "fragments",
+    "frames",
+    "handshake",
+    "listener",
+    "packing",
+    "socket_access",
+    "tls",
+    "transport",
+]

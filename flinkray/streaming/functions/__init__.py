@@ -1,1 +1,3 @@
 """What users implement, and what it is given."""
+
+__all__ = ["functions", "metrics", "output_tag", "runtime_context", "window_functions"]

@@ -1,1 +1,3 @@
 """A runner for whole programs in one process."""
+
+__all__ = ["local_job"]

@@ -11,7 +11,7 @@ from typing import Protocol
 import cloudpickle
 
 from flinkray.core.clock import Clock
-from flinkray.streaming.network.signal import Signal
+from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.hosted_source import NO_MORE_SPLITS
 from flinkray.streaming.task.mailbox import MailboxClosedError

@@ -1,1 +1,12 @@
 """Windows: assigners, triggers, evictors and the operators that use them."""
+
+__all__ = [
+    "aligned",
+    "assigners",
+    "contents",
+    "continuous_triggers",
+    "evictors",
+    "operator",
+    "triggers",
+    "window",
+]
