@@ -89,8 +89,10 @@ class TaskResults:
         return self._kept.report()
 
     def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
-        """The job needs these no more."""
-        self._delete(JobPartition(job_id, p) for p in self._kept.release(job_id, partitions))
+        """The job needs these no more, also those that are being produced."""
+        partitions = tuple(partitions)
+        self._kept.release(job_id, partitions)
+        self._delete(JobPartition(job_id, p) for p in partitions if not self._kept.is_promoted(p))
 
     def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
         """They outlive the job from now on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flinkray.core.ids import ResourceID, ResultPartitionID
+from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
 from flinkray.scheduler.execution.intermediate_result import IntermediateResult
 from flinkray.scheduler.execution.regions import PipelinedRegions, blocking_groups
@@ -41,6 +42,22 @@ class PartitionTracker:
         if execution.slot is not None and _blocking_results(vertex):
             where = execution.slot.location.resource_id
             self._tracked.setdefault(where, {})[vertex.ordinal] = None
+
+    def disown(self, execution: Execution) -> None:
+        """An attempt counts as ended otherwise than by finishing, and may have finished or may do
+        so yet: what it leaves is nobody's."""
+        if execution.slot is None:
+            return
+        vertex = execution.vertex
+        for result in _blocking_results(vertex):
+            assert result.data_set_id is not None
+            partition = ResultPartitionID(
+                self._graph.graph_id,
+                result.data_set_id,
+                vertex.subtask_index,
+                execution.attempt_number,
+            )
+            self._release(execution.slot.location, partition)
 
     def region_finished(self, index: int) -> None:
         """All of a region is finished: what only it still had to read is released."""

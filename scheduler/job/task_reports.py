@@ -14,7 +14,8 @@ from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 
 class TaskReports:
-    """Reports of attempts that are not current, or have ended, change nothing (EX-11)."""
+    """Reports of attempts that are not current, or have ended, change nothing (EX-11); what such
+    an attempt has left is released."""
 
     def __init__(self, execution: JobExecution) -> None:
         self._job = execution
@@ -24,7 +25,11 @@ class TaskReports:
         ends: list[tuple[Execution, Failure]] = []
         for state in states:
             execution = self._job.graph.find(state.attempt_id)
-            if execution is None or execution.state.is_terminal:
+            if execution is None:
+                continue
+            if state.state is ExecutionState.FINISHED and _is_disowned(execution):
+                self._job.tracker.disown(execution)
+            if execution.state.is_terminal:
                 continue
             if not state.state.is_terminal:
                 _proceed(execution, state.state, now)
@@ -61,6 +66,7 @@ class TaskReports:
         for attempt_id in attempts:
             execution = self._job.graph.find(attempt_id)
             if execution is not None:
+                self._disown_unless_ended(execution)
                 text = f"{execution.task_name} could not be deployed: {cause}"
                 ends.append((execution, failure_of(execution, text)))
         self._job.failed(ends, now)
@@ -69,8 +75,20 @@ class TaskReports:
         """The attempt counts as canceled (EX-04)."""
         execution = self._job.graph.find(attempt_id)
         if execution is not None and execution.state is ExecutionState.CANCELING:
+            self._disown_unless_ended(execution)
             text = f"its TaskExecutor could not be told to cancel it: {cause}"
             self._job.failed(((execution, failure_of(execution, text)),), now)
+
+    def _disown_unless_ended(self, execution: Execution) -> None:
+        """It may run there all the same."""
+        if not execution.state.is_terminal:
+            self._job.tracker.disown(execution)
+
+
+def _is_disowned(execution: Execution) -> bool:
+    """Whether it counts as ended otherwise than by finishing, or is going to."""
+    ending = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
+    return execution.state in ending
 
 
 def _proceed(execution: Execution, state: ExecutionState, now: float) -> None:

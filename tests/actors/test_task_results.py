@@ -62,3 +62,32 @@ def test_result_of_a_task_that_ends_after_its_job_is_gone_is_not_kept() -> None:
     assert results.is_empty
     assert not results.has_results_of(JOB)
     assert processes.released == [PARTITION]
+
+
+def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None:
+    """The JobMaster could not have the task cancelled, and takes it for ended."""
+    processes: Any = _Processes()
+    results = TaskResults(processes)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
+    results.begun(produced, TaskProcessPlace(0))
+
+    results.release(JOB, [PARTITION.partition])
+    results.ended(produced, is_finished=True)
+
+    assert results.is_empty
+    assert processes.released == [PARTITION]
+
+
+def test_result_that_is_the_clusters_is_not_released_for_its_job() -> None:
+    """TM-28."""
+    processes: Any = _Processes()
+    results = TaskResults(processes)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
+    results.begun(produced, TaskProcessPlace(0))
+    results.ended(produced, is_finished=True)
+    results.promote(JOB, [PARTITION.partition])
+
+    results.release(JOB, [PARTITION.partition])
+
+    assert processes.released == []
+    assert not results.is_empty

@@ -59,6 +59,43 @@ def test_results_of_a_producer_that_runs_again_are_released() -> None:
     assert tasks.released(tasks.tell("global_failure", Failure("all"))) == ["1.0#0 on te0"]
 
 
+def test_what_a_task_that_finishes_while_it_is_cancelled_leaves_is_released() -> None:
+    """It stayed until the end of the job."""
+    tasks = stream(a=2, b=1, edges=["a => b"]).run()
+    tasks.tell("global_failure", Failure("all"))
+    assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
+    assert tasks.released(tasks.report("a2", ExecutionState.CANCELED)) == []
+    assert tasks.states() == "a1:CANCELED#0 a2:CANCELED#0 b1:CREATED#0"
+
+
+def test_what_a_task_leaves_that_could_not_be_cancelled_is_released() -> None:
+    """It counts as cancelled, and may finish all the same."""
+    tasks = stream(a=1, b=1, edges=["a => b"]).run()
+    tasks.tell("global_failure", Failure("all"))
+    failed = tasks.tell("cancel_failed", tasks.attempt("a1"), "no answer")
+    assert tasks.released(failed) == ["1.0#0 on te0"]
+    assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"], "the first may be lost, too"
+    assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
+    assert tasks.states() == "a1:CANCELED#0 b1:CREATED#0"
+
+
+def test_what_a_task_leaves_whose_deployment_was_not_answered_is_released() -> None:
+    tasks = stream(a=1, b=1, edges=["a => b"])
+    tasks.tell("start")
+    tasks.give()
+    where = tasks.where[tasks.attempt("a1")]
+    failed = tasks.tell("deployments_failed", where, [tasks.attempt("a1")], "no answer")
+    assert tasks.released(failed) == ["1.0#0 on te0"]
+    assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
+
+
+def test_result_of_a_task_that_reports_its_end_twice_is_kept() -> None:
+    tasks = stream(a=1, b=1, edges=["a => b"]).run()
+    tasks.finish("a1")
+    assert tasks.released(tasks.finish("a1")) == []
+    assert tasks.scheduler.holds_partitions_on(tasks.where[tasks.attempt("a1")])
+
+
 def test_end_of_the_job_releases_what_is_left() -> None:
     """JM-21."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()

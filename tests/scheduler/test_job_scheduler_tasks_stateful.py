@@ -64,8 +64,8 @@ class TasksMachine(RuleBasedStateMachine):
         self.tasks = TasksUnderTest(graph, slots_each=2)
         self.timers: list[int] = []
         self.cancelled: set[ExecutionAttemptID] = set()
-        self.kept: set[tuple[str, int, int]] = set()
-        """Finished partitions that TaskExecutors keep: vertex, subtask, attempt."""
+        self.kept: dict[ResultPartitionID, ExecutionAttemptID] = {}
+        """What finished tasks have left on their TaskExecutors, until it is released."""
         self.act("start")
 
     def act(self, event: str, *args: object) -> None:
@@ -73,12 +73,20 @@ class TasksMachine(RuleBasedStateMachine):
         if event == "give":
             actions = self.tasks.give(*args)  # type: ignore[arg-type]
         elif event == "lose":
+            self.kept = {p: a for p, a in self.kept.items() if self.tasks.where[a] != args[0]}
             actions = self.tasks.lose_task_executor(*args)  # type: ignore[arg-type]
         elif event == "report":
+            attempts, state, *_ = args
+            if state is ExecutionState.FINISHED:
+                for attempt_id in attempts:  # type: ignore[attr-defined]
+                    self.kept.update(dict.fromkeys(self.blocking(attempt_id), attempt_id))
             actions = self.tasks.report(*args)  # type: ignore[arg-type]
         else:
             actions = self.tasks.tell(event, *args)
         assert not (was_ended and [a for a in actions if _is_work(a)]), actions
+        self.look_at(actions)
+
+    def look_at(self, actions: list[JobSchedulerAction]) -> None:
         for action in actions:
             if isinstance(action, ScheduleRestart):
                 self.timers.append(action.generation)
@@ -88,8 +96,25 @@ class TasksMachine(RuleBasedStateMachine):
                     self.cancelled.add(attempt_id)
             elif isinstance(action, DeployTasks):
                 self.check_deployment(action)
+            elif isinstance(action, ReleasePartitions):
+                for partition in action.partitions:
+                    attempt_id = self.kept.pop(partition, None)
+                    where = action.location.resource_id
+                    assert attempt_id is None or self.tasks.where[attempt_id] == where
             elif isinstance(action, JobEnded):
                 assert action is actions[-1]
+
+    def blocking(self, attempt_id: ExecutionAttemptID) -> list[ResultPartitionID]:
+        """The partitions that stay when that attempt has finished."""
+        vertex = self.graph.vertex(attempt_id.vertex.job_vertex_id)
+        assert vertex is not None
+        return [
+            ResultPartitionID(
+                result.data_set_id, attempt_id.vertex.subtask_index, attempt_id.attempt_number
+            )
+            for result in vertex.results
+            if not result.is_pipelined and result.data_set_id is not None
+        ]
 
     def check_deployment(self, action: DeployTasks) -> None:
         current = self.current()
@@ -174,6 +199,7 @@ class TasksMachine(RuleBasedStateMachine):
         if rare == 0:
             for collection in (self.tasks.wanted, self.tasks.reserved, self.tasks.tasks):
                 collection.clear()
+            self.kept.clear()
             self.act("slot_pool_lost", "killed")
 
     @precondition(lambda self: self.tasks.tasks)
@@ -212,8 +238,7 @@ class TasksMachine(RuleBasedStateMachine):
             actions = self.tasks.report(
                 [chosen], ExecutionState.FAILED, "gone", missing_partitions=(missing,)
             )
-            self.timers += [a.generation for a in actions if isinstance(a, ScheduleRestart)]
-            self.cancelled |= {x for a in actions if isinstance(a, CancelTasks) for x in a.attempts}
+            self.look_at(actions)
 
     @precondition(lambda self: self.tasks.where)
     @rule(data=st.data(), event=st.sampled_from(["deployments_failed", "cancel_failed"]))
@@ -273,6 +298,16 @@ class TasksMachine(RuleBasedStateMachine):
         if hasattr(self, "graph") and not self.tasks.wanted:
             used = {task.allocation_id for task in self.tasks.tasks.values()}
             assert self.tasks.reserved.keys() <= used
+
+    @invariant()
+    def nothing_is_kept_but_the_results_of_finished_tasks(self) -> None:
+        if hasattr(self, "graph"):
+            current = self.current()
+            for attempt_id in self.kept.values():
+                name = self.tasks.name(attempt_id)
+                finished = ExecutionState.FINISHED, attempt_id.attempt_number
+                assert current[name[:-1], int(name[-1]) - 1] == finished
+            assert self.tasks.ended is None or not self.kept
 
     @invariant()
     def regions_live_together(self) -> None:
