@@ -98,9 +98,9 @@ class TasksMachine(RuleBasedStateMachine):
                 self.check_deployment(action)
             elif isinstance(action, ReleasePartitions):
                 for partition in action.partitions:
-                    attempt_id = self.kept.pop(partition, None)
+                    producer = self.kept.pop(partition, None)
                     where = action.location.resource_id
-                    assert attempt_id is None or self.tasks.where[attempt_id] == where
+                    assert producer is None or self.tasks.where[producer] == where
             elif isinstance(action, JobEnded):
                 assert action is actions[-1]
 
@@ -110,7 +110,10 @@ class TasksMachine(RuleBasedStateMachine):
         assert vertex is not None
         return [
             ResultPartitionID(
-                result.data_set_id, attempt_id.vertex.subtask_index, attempt_id.attempt_number
+                attempt_id.graph_id,
+                result.data_set_id,
+                attempt_id.vertex.subtask_index,
+                attempt_id.attempt_number,
             )
             for result in vertex.results
             if not result.is_pipelined and result.data_set_id is not None
