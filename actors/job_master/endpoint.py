@@ -69,10 +69,15 @@ from flinkray.scheduler.shared.slots import (
     SlotOfferAnswer,
     WorkerLocation,
 )
+from flinkray.scheduler.shared.spark_reports import (
+    SparkExecutorInfo,
+    SparkFailure,
+    SparkProgress,
+    SparkResult,
+)
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
-from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, RpcService
-from flinkray.spark.gateway import (
-    SparkDriverGateway,
+from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkFailure,
     SparkProgress,
     SparkResult,
+)
+from flinkray.spark.gateway import (
+    SparkDriverGateway,
     SparkStageDescriptor,
     SparkStageListenerGateway,
 )

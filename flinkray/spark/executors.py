@@ -6,7 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flinkray.spark.gateway import SparkExecutorInfo, SparkProgress, SparkStageProgress
+from flinkray.scheduler.shared.spark_reports import (
+    SparkExecutorInfo,
+    SparkProgress,
+    SparkStageProgress,
+)
 from flinkray.spark.ray_cluster import ACTOR_NAME_PREFIX, ActorInfo, ray_executor_actors
 
 

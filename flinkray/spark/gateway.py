@@ -1,9 +1,8 @@
-"""Messages and gateways between a Spark driver and the JobMaster whose stage it runs."""
+"""The gateways between a Spark driver and the JobMaster whose stage it runs."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import field
 
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
@@ -15,6 +14,12 @@ from flinkray.rpc.gateway import (
     ask_timeout,
     oneway,
     runs_to_completion,
+)
+from flinkray.scheduler.shared.spark_reports import (
+    SparkExecutorInfo,
+    SparkFailure,
+    SparkProgress,
+    SparkResult,
 )
 
 
@@ -42,69 +47,6 @@ class SparkStageDescriptor:
     """Directory (URI or path) for the Parquet files of a returned DataFrame."""
     blob_server: str | None = None
     """Address; needed where ``code`` is a key."""
-
-
-@message
-class SparkExecutorInfo:
-    """One executor of a stage, as Ray and Spark see it."""
-
-    subtask_index: int
-    executor_id: str
-    """Spark's id."""
-    actor_id: str
-    """Ray's id of the executor's actor, hex."""
-    node_id: str
-    pid: int
-    bundle_index: int
-
-
-@message
-class SparkStageProgress:
-    """Spark's own count of one Spark stage (of a Spark job that the user's function runs)."""
-
-    stage_id: int
-    name: str
-    num_tasks: int
-    active_tasks: int
-    completed_tasks: int
-    failed_tasks: int
-
-
-@message
-class SparkProgress:
-    """What Spark is doing: running stages, and totals since the session began."""
-
-    active_stages: tuple[SparkStageProgress, ...] = ()
-    completed_stages: int = 0
-    completed_tasks: int = 0
-    failed_tasks: int = 0
-
-
-@message
-class SparkResult:
-    """What the user's function returned: nothing, or a DataFrame that now lies as Parquet."""
-
-    location: str | None
-    num_rows: int | None
-    schema_json: str | None
-    """Spark's own JSON form of the schema."""
-
-
-@message
-class SparkFailure:
-    """Why a stage attempt failed."""
-
-    error_type: str
-    text: str
-    """One line for people."""
-    traceback: str
-    is_user_error: bool
-    """True: the user's function raised or returned the wrong thing; a restart would not help if the
-    same function fails again, but it counts as any failure for the restart strategy."""
-    suppress_restarts: bool = False
-    """True: the same would happen again whatever the restart strategy (the function returned the
-    wrong type, cannot be rebuilt on the cluster); the job fails at once."""
-    metadata: dict[str, str] = field(default_factory=dict)
 
 
 class SparkDriverGateway(RpcGateway):

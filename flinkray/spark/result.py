@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import FlinkRayError, UnsupportedEnvironmentError
-from flinkray.spark.gateway import SparkFailure, SparkResult
+from flinkray.scheduler.shared.spark_reports import SparkFailure, SparkResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,16 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from flinkray.core.errors import ConfigurationError, FlinkRayError
-from flinkray.spark.application import SparkApplication
-from flinkray.spark.environment import JAVA_HOME_OPTION, check_environment
-from flinkray.spark.executors import ExecutorView
-from flinkray.spark.gateway import (
+from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkFailure,
     SparkProgress,
     SparkResult,
-    SparkStageDescriptor,
 )
+from flinkray.spark.application import SparkApplication
+from flinkray.spark.environment import JAVA_HOME_OPTION, check_environment
+from flinkray.spark.executors import ExecutorView
+from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
 from flinkray.spark.result import (

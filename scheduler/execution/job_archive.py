@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.scheduler.execution.execution import Execution
@@ -16,10 +15,8 @@ from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.job_info import StageProgressInfo, VertexInfo, VertexProgress
 from flinkray.scheduler.reports.many_executions import packed
 from flinkray.scheduler.shared.io_metrics import IOMetrics, total
+from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState
-
-if TYPE_CHECKING:
-    from flinkray.spark.gateway import SparkProgress
 
 NO_METRICS: Mapping[ExecutionAttemptID, IOMetrics] = MappingProxyType({})
 

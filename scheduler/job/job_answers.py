@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
@@ -20,10 +19,8 @@ from flinkray.scheduler.job.spark_stages import SparkStages
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import ResourceShortage
+from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.states import JobStatus
-
-if TYPE_CHECKING:
-    from flinkray.spark.gateway import SparkProgress
 
 
 class JobAnswers:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_status_machine import JobStatusMachine
@@ -17,10 +15,8 @@ from flinkray.scheduler.reports.job_info import (
 )
 from flinkray.scheduler.reports.json_plan import json_plan
 from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.scheduler.shared.states import JobStatus
-
-if TYPE_CHECKING:
-    from flinkray.spark.gateway import SparkResult
 
 
 class JobRecord:

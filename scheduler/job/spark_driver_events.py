@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from flinkray.core.ids import JobVertexID
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
 from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.spark_stages import SparkStages
-
-if TYPE_CHECKING:
-    from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
+from flinkray.scheduler.shared.spark_reports import (
+    SparkExecutorInfo,
+    SparkFailure,
+    SparkProgress,
+    SparkResult,
+)
 
 
 class SparkDriverEvents:

@@ -4,7 +4,6 @@ driver."""
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionJobVertex, ExecutionVertex
@@ -19,12 +18,10 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.job.placement import failure_of
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.story import Story
 from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
-
-if TYPE_CHECKING:
-    from flinkray.spark.gateway import SparkExecutorInfo, SparkProgress
 
 
 class CoordinatorState(Enum):

@@ -4,7 +4,6 @@ coordinators are Spark drivers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from flinkray.core.ids import AllocationID, JobVertexID, ResourceID
 from flinkray.scheduler.execution.execution_graph import ExecutionJobVertex
@@ -13,10 +12,13 @@ from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.spark_stage import CoordinatorState, SparkStage
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.spark_reports import (
+    SparkExecutorInfo,
+    SparkFailure,
+    SparkProgress,
+    SparkResult,
+)
 from flinkray.scheduler.shared.states import JobStatus
-
-if TYPE_CHECKING:
-    from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkProgress, SparkResult
 
 
 class SparkStages:

@@ -1,3 +1,12 @@
 """What several domains speak of: states, slots, tasks, failures."""
 
-__all__ = ["failure", "io_metrics", "matching", "slots", "states", "story", "tasks"]
+__all__ = [
+    "failure",
+    "io_metrics",
+    "matching",
+    "slots",
+    "spark_reports",
+    "states",
+    "story",
+    "tasks",
+]

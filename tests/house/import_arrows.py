@@ -16,7 +16,8 @@ from pathlib import Path
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"blob", "checkpoint", "state", "ha", "rpc"}),
-    frozenset({"streaming", "spark", "scheduler"}),
+    frozenset({"streaming", "scheduler"}),
+    frozenset({"spark"}),
     frozenset({"actors"}),
     frozenset({"datastream", "client", "rest"}),
 )

@@ -95,6 +95,12 @@ def test_links_to_actors_and_scheduler_are_walked() -> None:
         ),
         (
             "flinkray/scheduler/a.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+            "    from flinkray.spark.gateway import SparkDriverGateway",
+            "flinkray.scheduler imports flinkray.spark, which is above it",
+        ),
+        (
+            "flinkray/scheduler/a.py",
             "import datetime\nnow = datetime.datetime.now()",
             "a pure module calls datetime.now",
         ),

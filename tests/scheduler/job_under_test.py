@@ -17,9 +17,9 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     JobStatusChanged,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkFailure, SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
-from flinkray.spark.gateway import SparkExecutorInfo, SparkFailure, SparkResult
 from tests.scheduler.builders import GRAPH, JOB, VERTEX, allocated_slot, only, spark_job
 
 NO_RESTART = NoRestart()

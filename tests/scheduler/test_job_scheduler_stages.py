@@ -21,8 +21,8 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     StopCoordinator,
 )
 from flinkray.scheduler.shared.slots import ResourceShortage
+from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkStageProgress
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.spark.gateway import SparkProgress, SparkStageProgress
 from tests.scheduler.builders import (
     LARGE,
     SMALL,

@@ -24,9 +24,9 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
-from flinkray.spark.gateway import SparkExecutorInfo
 from tests.scheduler.builders import GRAPH, JOB, allocated_slot, spark_job, spark_vertex
 from tests.scheduler.job_under_test import FAILURE, RESULT
 

@@ -16,13 +16,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.spark.gateway import (
+from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkFailure,
     SparkProgress,
     SparkResult,
-    SparkStageDescriptor,
 )
+from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.processes import (
     attempt_name,
     end_leftovers,

@@ -12,13 +12,15 @@ from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.spark.driver import SparkDriver
-from flinkray.spark.gateway import (
-    SparkDriverGateway,
+from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkFailure,
     SparkProgress,
     SparkResult,
+)
+from flinkray.spark.driver import SparkDriver
+from flinkray.spark.gateway import (
+    SparkDriverGateway,
     SparkStageDescriptor,
     SparkStageListenerGateway,
 )

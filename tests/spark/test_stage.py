@@ -15,7 +15,7 @@ import pytest
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from flinkray.spark.gateway import SparkFailure, SparkResult
+from flinkray.scheduler.shared.spark_reports import SparkFailure, SparkResult
 from flinkray.spark.processes import end_leftovers, leftover_processes
 from flinkray.spark.ray_cluster import ray_executor_actors
 from tests.spark.hosts import HostedStage, Launcher, wait_until
