@@ -143,7 +143,8 @@ class Coordinators:
         service = self._owner.rpc_service
         try:
             address = await service.spawn(spec)
-            gateway = await service.connect(address, SparkDriverGateway)
+            token = self._owner.fencing_token
+            gateway = await service.connect(address, SparkDriverGateway, token)
         except Exception as error:  # noqa: BLE001 - whatever the driver's own start-up raised
             await service.kill(spec.name)  # it may be there all the same, and only not answer
             self._lost(key, f"the Spark driver did not start: {type(error).__name__}: {error}")

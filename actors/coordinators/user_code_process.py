@@ -7,9 +7,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
-from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, ask_timeout
+from flinkray.rpc import (
+    EndpointSpec,
+    FencedRpcEndpoint,
+    RpcService,
+    ask_timeout,
+)
+from flinkray.rpc.gateway import FencedRpcGateway
 from flinkray.scheduler.graph.job_graph import MasterFormat
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.spark.user_code import cloudpickle, load_function
@@ -27,8 +33,9 @@ class AggregateStep:
     result: bytes
 
 
-class UserCodeProcessGateway(RpcGateway):
-    """Runs what is the master's part but the user's code.
+class UserCodeProcessGateway(FencedRpcGateway):
+    """Runs what is the master's part but the user's code; fenced by the JobMasterId of who has
+    started it.
 
     A format is a pickled function without arguments that makes an object of the user's.  Those of
     its methods ``initialize_global(parallelism)``, ``create_input_splits(minimum)`` and
@@ -62,17 +69,21 @@ class UserCodeProcessGateway(RpcGateway):
         """
 
 
-def create_user_code_process(rpc_service: RpcService, arguments: None) -> UserCodeProcess:
+def create_user_code_process(
+    rpc_service: RpcService, job_master_id: JobMasterId
+) -> UserCodeProcess:
     """Factory of the process."""
-    return UserCodeProcess(rpc_service, "usercode")
+    return UserCodeProcess(rpc_service, "usercode", job_master_id)
 
 
-class UserCodeProcess(RpcEndpoint, UserCodeProcessGateway):
+class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
     """User code runs in threads: it may take its time.  Each format and each aggregate function is
     unpickled once."""
 
-    def __init__(self, rpc_service: RpcService, endpoint_id: str) -> None:
-        super().__init__(rpc_service, endpoint_id)
+    def __init__(
+        self, rpc_service: RpcService, endpoint_id: str, job_master_id: JobMasterId
+    ) -> None:
+        super().__init__(rpc_service, endpoint_id, job_master_id)
         self._formats: dict[JobVertexID, Any] = {}
         self._aggregates: dict[bytes, Any] = {}
 
@@ -133,7 +144,7 @@ class UserCodeProcessConnection:
     """A JobMaster's.  The process is started when it is needed first, and dies with the JobMaster;
     one that fails is replaced when it is needed next."""
 
-    def __init__(self, job_master: RpcEndpoint, job_id: JobID) -> None:
+    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID) -> None:
         self._job_master = job_master
         self._job_id = job_id
         self._process: asyncio.Future[UserCodeProcessGateway] | None = None
@@ -152,5 +163,6 @@ class UserCodeProcessConnection:
         service = self._job_master.rpc_service
         name = user_code_process(self._job_id)
         await service.kill(name)
-        spec = EndpointSpec("UserCodeProcess", name, USER_CODE_PROCESS_FACTORY)
-        return await service.connect(await service.spawn(spec), UserCodeProcessGateway)
+        token = self._job_master.fencing_token
+        spec = EndpointSpec("UserCodeProcess", name, USER_CODE_PROCESS_FACTORY, token)
+        return await service.connect(await service.spawn(spec), UserCodeProcessGateway, token)

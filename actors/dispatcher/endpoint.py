@@ -37,7 +37,7 @@ from flinkray.core.errors import (
     JobStateError,
     JobSubmissionError,
 )
-from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId, ResourceID
+from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId
 from flinkray.core.options import (
     JOB_MASTER_FAILOVER_VALIDITY_INTERVAL,
     MAX_JOB_MASTER_FAILOVERS,
@@ -128,7 +128,12 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             log.error("%s", corrupt)
         self._blobs = await JobBlobs.create(self._services)
         self._cleanup = JobCleanup(
-            self._services, self._graphs, self._results, self._blobs, self._job_masters
+            self.fencing_token,
+            self._services,
+            self._graphs,
+            self._results,
+            self._blobs,
+            self._job_masters,
         )
         await self._blobs.retain_recovered(stored.graph for stored in graphs.records)
         self._ended.recover(clean.records)
@@ -302,7 +307,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
         manager = await self._services.connect_to_resource_manager()
-        await manager.release_cluster_data_set(data_set_id)
+        await manager.release_cluster_data_set(data_set_id, self.fencing_token)
 
     async def shut_down_cluster(self) -> None:
         self._shutting_down = True
@@ -321,7 +326,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             await self._job_masters.kill(job.job_id)
         await self.rpc_service.end_standbys()
         manager = await self._services.connect_to_resource_manager()
-        await manager.shut_down()
+        await manager.shut_down(self.fencing_token)
         self._gives_up_jobs = True
         for job_id in tuple(self._jobs):  # the successors of those that were killed, told to cancel
             await self._job_masters.kill(job_id)
@@ -334,8 +339,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         return await self._job_masters.register(job_id, job_master_id, job_master_address)
 
-    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
-        self._job_masters.heartbeat(resource_id)
+    async def heartbeat_from_job_master(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        self._job_masters.heartbeat(job_id, job_master_id)
 
     async def _job_master_terminated(
         self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str

@@ -8,6 +8,7 @@ from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervisi
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.core.ids import DispatcherId
 from flinkray.ha import JobGraphStore, JobResultStore
 
 
@@ -16,12 +17,14 @@ class JobCleanup:
 
     def __init__(
         self,
+        dispatcher_id: DispatcherId,
         services: ClusterServices,
         graphs: JobGraphStore[StoredJob],
         results: JobResultStore[ArchivedJob],
         blobs: JobBlobs,
         job_masters: JobMasterSupervision,
     ) -> None:
+        self._dispatcher_id = dispatcher_id
         self._services = services
         self._graphs = graphs
         self._results = results
@@ -38,7 +41,7 @@ class JobCleanup:
             # the JobMaster was given up, or a previous Dispatcher took its report: it may live yet
             await self._job_masters.kill(job.job_id)
             manager = await self._services.connect_to_resource_manager()
-            await manager.release_job(job.job_id, reason)
+            await manager.release_job(job.job_id, self._dispatcher_id, reason)
 
         name = f"job {job.job_id}"
         await insist(f"{name}: cannot give back its workers yet", release)

@@ -12,16 +12,18 @@ from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterArguments,
     JobMasterToDispatcherRegistrationSuccess,
+    job_master_resource_id,
+    process_of_job_master,
 )
 from flinkray.core.errors import RpcError
-from flinkray.core.ids import JobID, JobMasterId, ResourceID
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
 from flinkray.rpc import (
     EndpointSpec,
+    FencedRpcEndpoint,
     HeartbeatSender,
     HeartbeatSettings,
     RegistrationFailure,
     RegistrationRejection,
-    RpcEndpoint,
 )
 from flinkray.scheduler.elastic.parallelism import parallelism_bounds
 
@@ -44,7 +46,7 @@ class JobMasterSupervision:
 
     def __init__(
         self,
-        dispatcher: RpcEndpoint,
+        dispatcher: FencedRpcEndpoint[DispatcherId],
         cluster: ClusterArguments,
         job_master_factory: str,
         *,
@@ -141,8 +143,10 @@ class JobMasterSupervision:
             self.watch(job, job_master_id)
         job.gateway = gateway
         self._heartbeats.monitor_target(
-            ResourceID(job_master_process(job_id)),
-            lambda _: gateway.heartbeat_from_dispatcher(self._resource_id),
+            self._target(job_id, job_master_id),
+            lambda _: gateway.heartbeat_from_dispatcher(
+                self._resource_id, self._dispatcher.fencing_token
+            ),
         )
         return JobMasterToDispatcherRegistrationSuccess(
             self._resource_id, job.cancel_requested, parallelism_bounds(job.graph)
@@ -157,18 +161,24 @@ class JobMasterSupervision:
             return f"job {job_id} is led by {job.job_master_id}"
         return None
 
-    def heartbeat(self, resource_id: ResourceID) -> None:
-        """A heartbeat is here."""
-        self._heartbeats.receive_heartbeat(resource_id, None)
+    @staticmethod
+    def _target(job_id: JobID, job_master_id: JobMasterId) -> ResourceID:
+        return job_master_resource_id(job_master_process(job_id), job_master_id)
+
+    def heartbeat(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        """A heartbeat is here; that of a past JobMaster says nothing of the present one."""
+        self._heartbeats.receive_heartbeat(self._target(job_id, job_master_id), None)
 
     def forget(self, job: ManagedJob) -> None:
         """The job has no JobMaster at present."""
+        if job.job_master_id is not None:
+            self._heartbeats.unmonitor_target(self._target(job.job_id, job.job_master_id))
         job.gateway = None
         job.job_master_id = None
-        self._heartbeats.unmonitor_target(ResourceID(job_master_process(job.job_id)))
 
-    def _deaf(self, process: ResourceID, reason: str) -> None:
+    def _deaf(self, target: ResourceID, reason: str) -> None:
         """It may be hung for good: it is killed, and its watch does the rest."""
+        process = process_of_job_master(target)
         log.warning("%s is killed: %s", process, reason)
         self._dispatcher.create_task(self._dispatcher.rpc_service.kill(process), f"kill {process}")
 
@@ -185,7 +195,7 @@ class JobMasterSupervision:
         """Whether it is told, or nobody is there."""
         if job.gateway is not None and job.outcome is None:
             try:
-                await job.gateway.cancel()
+                await job.gateway.cancel(self._dispatcher.fencing_token)
             except RpcError as error:
                 log.info("job %s: the JobMaster is not told to cancel: %s", job.job_id, error)
                 return False

@@ -9,8 +9,9 @@ from flinkray.actors.dispatcher.insist import insist
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
+from flinkray.core.ids import DispatcherId
 from flinkray.ha import JobGraphStore
-from flinkray.rpc import RpcEndpoint
+from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.elastic.parallelism import parallelism_bounds, with_bounds
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 
@@ -27,7 +28,9 @@ class JobResizing:
     present one at once, others when they register.
     """
 
-    def __init__(self, dispatcher: RpcEndpoint, graphs: JobGraphStore[StoredJob]) -> None:
+    def __init__(
+        self, dispatcher: FencedRpcEndpoint[DispatcherId], graphs: JobGraphStore[StoredJob]
+    ) -> None:
         self._dispatcher = dispatcher
         self._graphs = graphs
 
@@ -70,7 +73,7 @@ class JobResizing:
         if job.gateway is None or job.outcome is not None:
             return True
         try:
-            await job.gateway.resize(parallelism_bounds(job.graph))
+            await job.gateway.resize(self._dispatcher.fencing_token, parallelism_bounds(job.graph))
         except RpcError as error:
             log.info("job %s: the JobMaster is not told its bounds: %s", job.job_id, error)
             return False

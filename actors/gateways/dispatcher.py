@@ -11,7 +11,6 @@ from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
     JobMasterId,
-    ResourceID,
 )
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
@@ -118,7 +117,9 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     @oneway
-    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None: ...
+    async def heartbeat_from_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> None: ...
 
     @abstractmethod
     async def job_reached_terminal_state(

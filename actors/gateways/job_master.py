@@ -10,6 +10,7 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.core.ids import (
     AllocationID,
+    DispatcherId,
     ExecutionAttemptID,
     JobID,
     ResourceID,
@@ -116,7 +117,9 @@ class JobMasterGateway(SparkStageListenerGateway):
 
     @abstractmethod
     @oneway
-    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None: ...
+    async def heartbeat_from_resource_manager(
+        self, resource_id: ResourceID, resource_manager_id: ResourceManagerId
+    ) -> None: ...
 
     @abstractmethod
     @oneway
@@ -126,8 +129,21 @@ class JobMasterGateway(SparkStageListenerGateway):
 
     @abstractmethod
     @oneway
-    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
+    async def notify_not_enough_resources(
+        self, resource_manager_id: ResourceManagerId, shortages: tuple[ResourceShortage, ...]
+    ) -> None:
         """Why slots are missing, now (the whole list; empty: nothing is short any more)."""
+
+    @abstractmethod
+    @oneway
+    async def notify_allocation_failure(
+        self,
+        resource_manager_id: ResourceManagerId,
+        resource_id: ResourceID,
+        allocation_id: AllocationID,
+        reason: str,
+    ) -> None:
+        """A slot that the job was given on that TaskExecutor is not its any more."""
 
     # from the SlotPool
 
@@ -152,7 +168,9 @@ class JobMasterGateway(SparkStageListenerGateway):
 
     @abstractmethod
     @oneway
-    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None: ...
+    async def heartbeat_from_dispatcher(
+        self, resource_id: ResourceID, dispatcher_id: DispatcherId
+    ) -> None: ...
 
     @abstractmethod
     async def request_job_status(self) -> JobStatus: ...
@@ -173,8 +191,10 @@ class JobMasterGateway(SparkStageListenerGateway):
         """TaskExecutors are asked for what their stream tasks have read and written."""
 
     @abstractmethod
-    async def cancel(self) -> None: ...
+    async def cancel(self, dispatcher_id: DispatcherId) -> None: ...
 
     @abstractmethod
-    async def resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
+    async def resize(
+        self, dispatcher_id: DispatcherId, bounds: tuple[ParallelismBounds, ...]
+    ) -> None:
         """An elastic job's; the same again changes nothing.  Raises JobStateError."""

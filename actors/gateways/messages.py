@@ -19,6 +19,16 @@ from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobR
 from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerLocation
 
 
+def job_master_resource_id(process_name: str, job_master_id: JobMasterId) -> ResourceID:
+    """A JobMaster's name in heartbeats: those of a job have one process name, one by one."""
+    return ResourceID(f"{process_name}@{job_master_id}")
+
+
+def process_of_job_master(resource_id: ResourceID) -> str:
+    """The reverse of :func:`job_master_resource_id`."""
+    return resource_id.rpartition("@")[0]
+
+
 @message
 class TaskExecutorRegistration:
     """A TaskExecutor presents itself to the ResourceManager."""

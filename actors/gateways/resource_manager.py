@@ -11,6 +11,7 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.core.ids import (
     AllocationID,
+    DispatcherId,
     InstanceID,
     IntermediateDataSetID,
     JobID,
@@ -82,19 +83,22 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     @ask_timeout(60.0)
-    async def release_job(self, job_id: JobID, reason: str) -> None:
+    async def release_job(self, job_id: JobID, dispatcher_id: DispatcherId, reason: str) -> None:
         """From the Dispatcher: the job has ended.  Answered when its worker groups are gone and
         their resources are back.  Idempotent; a job that is not known (any more) is fine."""
 
     @abstractmethod
     @oneway
-    async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None: ...
+    async def disconnect_task_executor(
+        self, resource_id: ResourceID, instance_id: InstanceID, reason: str
+    ) -> None: ...
 
     @abstractmethod
     @oneway
     async def heartbeat_from_task_executor(
         self,
         resource_id: ResourceID,
+        instance_id: InstanceID,
         report: SlotReport,
         partitions: tuple[ClusterPartitionReport, ...],
     ) -> None: ...
@@ -115,12 +119,16 @@ class ResourceManagerGateway(FencedRpcGateway):
         """What finished jobs have left, as the TaskExecutors have told by their heartbeats."""
 
     @abstractmethod
-    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+    async def release_cluster_data_set(
+        self, data_set_id: IntermediateDataSetID, dispatcher_id: DispatcherId
+    ) -> None:
         """Have all TaskExecutors release what they have of it.  Idempotent."""
 
     @abstractmethod
     @oneway
-    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None: ...
+    async def heartbeat_from_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> None: ...
 
     @abstractmethod
     async def request_resource_overview(self) -> ClusterOverview:
@@ -129,5 +137,5 @@ class ResourceManagerGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(60.0)
     @runs_to_completion
-    async def shut_down(self) -> None:
+    async def shut_down(self, dispatcher_id: DispatcherId) -> None:
         """Release every worker group, then stop."""

@@ -52,24 +52,34 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
 
     @abstractmethod
     @ask_timeout(30.0)
-    async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
-        """End what runs in the slot and free it; answered when its processes are gone."""
+    async def free_slot(
+        self, allocation_id: AllocationID, leader_id: JobMasterId | ResourceManagerId, reason: str
+    ) -> None:
+        """End what runs in the slot and free it; answered when its processes are gone.
+
+        *leader_id*: that of the slot's job, or of the ResourceManager.  A slot that is free stays
+        so.
+        """
 
     @abstractmethod
     @oneway
-    async def free_inactive_slots(self, job_id: JobID, reason: str) -> None:
+    async def free_inactive_slots(
+        self, job_id: JobID, resource_manager_id: ResourceManagerId, reason: str
+    ) -> None:
         """Free the slots that were given to a job and that it does not use."""
 
     @abstractmethod
-    async def can_be_released(self) -> bool:
+    async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
         """Whether nothing here is of use to anybody: no slot is allocated, no partition kept."""
 
     @abstractmethod
     @oneway
     async def release_cluster_partitions(
-        self, data_sets: tuple[IntermediateDataSetID, ...]
+        self,
+        data_sets: tuple[IntermediateDataSetID, ...],
+        leader_id: JobMasterId | ResourceManagerId,
     ) -> None:
-        """Nobody can use these data sets any more."""
+        """Nobody can use these data sets any more; a JobMaster says so of its own job's."""
 
     @abstractmethod
     @runs_to_completion
@@ -124,18 +134,36 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
 
     @abstractmethod
     @oneway
-    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None: ...
-
-    @abstractmethod
-    @oneway
-    async def heartbeat_from_job_master(
-        self, resource_id: ResourceID, report: AllocatedSlotReport
+    async def heartbeat_from_resource_manager(
+        self, resource_id: ResourceID, resource_manager_id: ResourceManagerId
     ) -> None: ...
 
     @abstractmethod
     @oneway
-    async def disconnect_resource_manager(self, reason: str) -> None: ...
+    async def heartbeat_from_job_master(
+        self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
+    ) -> None: ...
 
     @abstractmethod
     @oneway
-    async def disconnect_job_master(self, job_id: JobID, reason: str) -> None: ...
+    async def disconnect_resource_manager(
+        self, resource_manager_id: ResourceManagerId, reason: str
+    ) -> None: ...
+
+    @abstractmethod
+    @oneway
+    async def disconnect_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, reason: str
+    ) -> None:
+        """From that JobMaster: it wants nothing of this TaskExecutor any more."""
+
+    @abstractmethod
+    @oneway
+    async def job_master_lost(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+        reason: str,
+    ) -> None:
+        """From the ResourceManager: that JobMaster is gone."""

@@ -18,6 +18,7 @@ from flinkray.actors.gateways.messages import (
     JobMasterArguments,
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
+    job_master_resource_id,
 )
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
@@ -35,6 +36,7 @@ from flinkray.core import options
 from flinkray.core.errors import JobStateError, RpcError
 from flinkray.core.ids import (
     AllocationID,
+    DispatcherId,
     ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
@@ -102,7 +104,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._services = services
         self._graph = arguments.job_graph
         self._job_id = arguments.job_graph.job_id
-        self._resource_id = ResourceID(rpc_service.process_name)
+        self._resource_id = job_master_resource_id(
+            rpc_service.process_name, arguments.job_master_id
+        )
         self._scheduler = new_job_scheduler(
             arguments.job_graph,
             self.address,
@@ -176,8 +180,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             services,
             on_resource_manager=self._slots.pool.connect_to,
             on_resource_manager_lost=self._slots.resource_manager_lost,
-            on_cancel_requested=self.cancel,
-            on_bounds=self.resize,
+            on_cancel_requested=self._cancel,
+            on_bounds=self._resize,
             on_rejection=self._rejected,
         )
 
@@ -280,19 +284,36 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     # --- the ResourceManager and the Dispatcher ---------------------------------------------------
 
-    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
-        self._leaders.heartbeat_from_resource_manager(resource_id)
+    async def heartbeat_from_resource_manager(
+        self, resource_id: ResourceID, resource_manager_id: ResourceManagerId
+    ) -> None:
+        self._leaders.heartbeat_from_resource_manager(resource_id, resource_manager_id)
 
     async def disconnect_resource_manager(
         self, resource_manager_id: ResourceManagerId, reason: str
     ) -> None:
         self._leaders.disconnected_by(resource_manager_id, reason)
 
-    async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        self._slots.resources_short(shortages)
+    async def notify_not_enough_resources(
+        self, resource_manager_id: ResourceManagerId, shortages: tuple[ResourceShortage, ...]
+    ) -> None:
+        if self._leaders.is_led_by(resource_manager_id):
+            self._slots.resources_short(shortages)
 
-    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
-        self._leaders.heartbeat_from_dispatcher(resource_id)
+    async def notify_allocation_failure(
+        self,
+        resource_manager_id: ResourceManagerId,
+        resource_id: ResourceID,
+        allocation_id: AllocationID,
+        reason: str,
+    ) -> None:
+        if self._leaders.is_led_by(resource_manager_id):
+            self._slots.fail(resource_id, allocation_id, reason)
+
+    async def heartbeat_from_dispatcher(
+        self, resource_id: ResourceID, dispatcher_id: DispatcherId
+    ) -> None:
+        self._leaders.heartbeat_from_dispatcher(resource_id, dispatcher_id)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -390,10 +411,20 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         running = await self._io_metrics.of(self._scheduler.places_of_streams())
         return self._scheduler.details(running)
 
-    async def cancel(self) -> None:
+    async def cancel(self, dispatcher_id: DispatcherId) -> None:
+        self._leaders.refuse_other_dispatchers(dispatcher_id, "cancel")
+        await self._cancel()
+
+    async def _cancel(self) -> None:
         self._apply(self._scheduler.cancel(self._now))
 
-    async def resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
+    async def resize(
+        self, dispatcher_id: DispatcherId, bounds: tuple[ParallelismBounds, ...]
+    ) -> None:
+        self._leaders.refuse_other_dispatchers(dispatcher_id, "resize")
+        await self._resize(bounds)
+
+    async def _resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         if not isinstance(self._scheduler, ElasticJobScheduler):
             raise JobStateError(self._job_id, "its parallelism is fixed")
         self._apply(self._scheduler.resize(bounds, self._now))

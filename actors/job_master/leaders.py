@@ -10,12 +10,13 @@ from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     JobMasterRegistrationSuccess,
     JobMasterToDispatcherRegistrationSuccess,
+    job_master_resource_id,
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
 from flinkray.blob import blob_server_beside
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import FencingTokenError, RpcError
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID, ResourceManagerId
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatManager, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
@@ -44,7 +45,9 @@ class JobMasterLeaders:
         self._job_master = job_master
         self._job_id = job_id
         self._services = services
-        self._resource_id = ResourceID(job_master.rpc_service.process_name)
+        self._resource_id = job_master_resource_id(
+            job_master.rpc_service.process_name, job_master.fencing_token
+        )
         self._on_resource_manager = on_resource_manager
         self._on_resource_manager_lost = on_resource_manager_lost
         self._on_cancel_requested = on_cancel_requested
@@ -131,7 +134,9 @@ class JobMasterLeaders:
     ) -> None:
         self._resource_manager_heartbeats.monitor_target(
             response.resource_manager_resource_id,
-            lambda _: manager.heartbeat_from_job_master(self._resource_id),
+            lambda _: manager.heartbeat_from_job_master(
+                self._job_id, self._job_master.fencing_token
+            ),
         )
         self._on_resource_manager(manager)
 
@@ -139,13 +144,19 @@ class JobMasterLeaders:
         self._resource_manager_heartbeats.stop()
         self._on_resource_manager_lost()
 
-    def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
-        self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
+    def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
+        """Whether it is the one that is followed, be it that the registration is under way."""
+        return self._resource_manager.leader_id == resource_manager_id
+
+    def heartbeat_from_resource_manager(
+        self, resource_id: ResourceID, resource_manager_id: ResourceManagerId
+    ) -> None:
+        if self.is_led_by(resource_manager_id):
+            self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
 
     def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
         """It has forgotten us."""
-        manager = self.resource_manager
-        if manager is not None and manager.fencing_token == resource_manager_id:
+        if self.is_led_by(resource_manager_id):
             self._resource_manager.reconnect(reason)
 
     # --- the Dispatcher ---------------------------------------------------------------------------
@@ -161,12 +172,23 @@ class JobMasterLeaders:
     ) -> None:
         self._dispatcher_heartbeats.monitor_target(
             response.dispatcher_resource_id,
-            lambda _: dispatcher.heartbeat_from_job_master(self._resource_id),
+            lambda _: dispatcher.heartbeat_from_job_master(
+                self._job_id, self._job_master.fencing_token
+            ),
         )
         if response.bounds:
             await self._on_bounds(response.bounds)
         if response.cancel_requested:
             await self._on_cancel_requested()
 
-    def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
-        self._dispatcher_heartbeats.request_heartbeat(resource_id, None)
+    def refuse_other_dispatchers(self, dispatcher_id: DispatcherId, method: str) -> None:
+        """Raises FencingTokenError unless it is the one that is followed."""
+        leader = self._dispatcher.leader_id
+        if leader != dispatcher_id:
+            raise FencingTokenError(self._job_master.address, method, leader, dispatcher_id)
+
+    def heartbeat_from_dispatcher(
+        self, resource_id: ResourceID, dispatcher_id: DispatcherId
+    ) -> None:
+        if self._dispatcher.leader_id == dispatcher_id:
+            self._dispatcher_heartbeats.request_heartbeat(resource_id, None)

@@ -10,8 +10,8 @@ from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArgume
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import RecipientUnreachableError
-from flinkray.core.ids import AllocationID, ResourceID
-from flinkray.rpc import HeartbeatSettings, RpcEndpoint
+from flinkray.core.ids import AllocationID, JobMasterId, ResourceID
+from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings
 from flinkray.scheduler.graph.job_graph import SchedulerMode
 from flinkray.scheduler.job import job_scheduler_actions as act
 from flinkray.scheduler.job.job_scheduler import JobScheduler
@@ -47,7 +47,7 @@ class JobMasterSlots:
 
     def __init__(
         self,
-        job_master: RpcEndpoint,
+        job_master: FencedRpcEndpoint[JobMasterId],
         arguments: JobMasterArguments,
         scheduler: JobScheduler,
         heartbeat: HeartbeatSettings,

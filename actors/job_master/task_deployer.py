@@ -205,7 +205,9 @@ class TaskDeployer:
             for resource_id in self._promotions:
                 if self._task_executors.is_connected(resource_id):
                     executor = self._task_executors.get(resource_id)
-                    release = executor.release_cluster_partitions(tuple(sorted(broken)))
+                    release = executor.release_cluster_partitions(
+                        tuple(sorted(broken)), self._job_master.fencing_token
+                    )
                     tell(self._job_master, release, resource_id)
         self._promotions.clear()
 

@@ -7,10 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import TaskExecutorGateway
-from flinkray.actors.gateways.messages import AllocatedSlotReport, TaskExecutorHeartbeat
+from flinkray.actors.gateways.messages import (
+    AllocatedSlotReport,
+    TaskExecutorHeartbeat,
+    job_master_resource_id,
+)
 from flinkray.core.errors import RpcError, UnknownTaskExecutorError
-from flinkray.core.ids import AllocationID, JobID, ResourceID
-from flinkray.rpc import HeartbeatSender, HeartbeatSettings, RpcEndpoint, TerminationWatch
+from flinkray.core.ids import AllocationID, JobID, JobMasterId, ResourceID
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    HeartbeatSender,
+    HeartbeatSettings,
+    TerminationWatch,
+)
 from flinkray.scheduler.shared.slots import WorkerLocation
 
 log = logging.getLogger(__name__)
@@ -28,7 +37,7 @@ class TaskExecutorConnections:
 
     def __init__(
         self,
-        owner: RpcEndpoint,
+        owner: FencedRpcEndpoint[JobMasterId],
         job_id: JobID,
         settings: HeartbeatSettings,
         *,
@@ -85,9 +94,11 @@ class TaskExecutorConnections:
         watch = self._owner.watch(gateway, lambda reason: self.lose(resource_id, reason))
         self._connections[resource_id] = _Connection(location, gateway, watch)
         assert self._heartbeats is not None
-        job_master = ResourceID(self._owner.rpc_service.process_name)
+        token = self._owner.fencing_token
+        job_master = job_master_resource_id(self._owner.rpc_service.process_name, token)
         self._heartbeats.monitor_target(
-            resource_id, lambda report: gateway.heartbeat_from_job_master(job_master, report)
+            resource_id,
+            lambda report: gateway.heartbeat_from_job_master(job_master, token, report),
         )
         return True
 
@@ -136,7 +147,9 @@ class TaskExecutorConnections:
 
     async def _say_goodbye(self, connection: _Connection, reason: str) -> None:
         try:
-            await connection.gateway.disconnect_job_master(self._job_id, reason)
+            await connection.gateway.disconnect_job_master(
+                self._job_id, self._owner.fencing_token, reason
+            )
         except RpcError as error:
             log.info("no goodbye to %s: %s", connection.location.resource_id, error)
 

@@ -21,7 +21,12 @@ from flinkray.actors.resource_manager.members import (
 )
 from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
-from flinkray.actors.shared.cluster_services import ClusterServices, Leadership, find_leader
+from flinkray.actors.shared.cluster_services import (
+    ClusterServices,
+    LeaderFollower,
+    Leadership,
+    find_leader,
+)
 from flinkray.actors.shared.settings import heartbeat_settings
 from flinkray.actors.shared.tell import tell
 from flinkray.core import options
@@ -32,6 +37,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import (
     AllocationID,
+    DispatcherId,
     InstanceID,
     IntermediateDataSetID,
     JobID,
@@ -104,6 +110,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._resource_id = ResourceID(rpc_service.process_name)
         self._heartbeat_settings = heartbeat_settings(services.configuration)
         self._members = Members()
+        self._dispatcher = LeaderFollower(DispatcherId, self)
         self._slots = SlotAllocation(
             self,
             token,
@@ -147,13 +154,18 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             self._slots.recover(group, live_bundles)
         configuration = self._services.configuration
         self._slots.start_up(configuration.get(options.RESOURCE_MANAGER_START_UP_TIME))
+        await self._dispatcher.start(
+            self._services.high_availability.get_dispatcher_leader_retriever()
+        )
         await self._leadership.confirm(self)
 
     async def on_stop(self) -> None:
+        await self._dispatcher.stop()
         await self._leadership.give_up()
         await self._services.high_availability.close()
 
-    async def shut_down(self) -> None:
+    async def shut_down(self, dispatcher_id: DispatcherId) -> None:
+        self._dispatcher.check(dispatcher_id, "shut_down")
         log.info("the cluster shuts down: all workers are released")
         self._is_shutting_down = True
         await self._slots.release_all("the cluster shuts down")
@@ -180,7 +192,10 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             self.watch(gateway, lambda reason: self._task_executor_lost(resource_id, reason)),
         )
         self._task_executor_heartbeats.monitor_target(
-            resource_id, lambda _: gateway.heartbeat_from_resource_manager(self._resource_id)
+            resource_id,
+            lambda _: gateway.heartbeat_from_resource_manager(
+                self._resource_id, self.fencing_token
+            ),
         )
         return TaskExecutorRegistrationSuccess(instance_id, self._resource_id)
 
@@ -203,14 +218,21 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
     async def heartbeat_from_task_executor(
         self,
         resource_id: ResourceID,
+        instance_id: InstanceID,
         report: SlotReport,
         partitions: tuple[ClusterPartitionReport, ...],
     ) -> None:
+        worker = self._members.task_executors.get(resource_id)
+        if worker is None or worker.instance_id != instance_id:
+            return
         self._task_executor_heartbeats.receive_heartbeat(resource_id, report)
         if resource_id in self._members.task_executors:
             self._release_partitions(self._cluster_partitions.report(resource_id, partitions))
 
-    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
+    async def release_cluster_data_set(
+        self, data_set_id: IntermediateDataSetID, dispatcher_id: DispatcherId
+    ) -> None:
+        self._dispatcher.check(dispatcher_id, "release_cluster_data_set")
         self._release_partitions(self._cluster_partitions.release(data_set_id))
 
     async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
@@ -220,7 +242,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         for release in releases:
             worker = self._members.task_executors.get(release.resource_id)
             if worker is not None:
-                call = worker.gateway.release_cluster_partitions(release.data_sets)
+                call = worker.gateway.release_cluster_partitions(
+                    release.data_sets, self.fencing_token
+                )
                 tell(self, call, release.resource_id)
 
     async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
@@ -239,13 +263,21 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         if worker is not None and worker.instance_id == instance_id:
             self._slots.slot_freed(slot_id, allocation_id)
 
-    async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
-        self._task_executor_lost(resource_id, reason)
+    async def disconnect_task_executor(
+        self, resource_id: ResourceID, instance_id: InstanceID, reason: str
+    ) -> None:
+        worker = self._members.task_executors.get(resource_id)
+        if worker is not None and worker.instance_id == instance_id:
+            self._task_executor_lost(resource_id, reason)
 
     def _task_executor_deaf(self, resource_id: ResourceID, reason: str) -> None:
         worker = self._members.task_executors.get(resource_id)
         if worker is not None:
-            tell(self, worker.gateway.disconnect_resource_manager(reason), resource_id)
+            tell(
+                self,
+                worker.gateway.disconnect_resource_manager(self.fencing_token, reason),
+                resource_id,
+            )
         self._task_executor_lost(resource_id, reason)
 
     def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
@@ -283,7 +315,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             return gateway
         earlier = self._close_job_master(job_id)
         if earlier is not None and earlier.job_master_id != job_master_id:
-            self._slots.job_master_gone(job_id, f"job {job_id} has a new JobMaster")
+            self._slots.job_master_gone(
+                job_id, earlier.job_master_id, f"job {job_id} has a new JobMaster"
+            )
         self._members.job_masters[job_id] = RegisteredJobMaster(
             job_id,
             job_master_id,
@@ -296,7 +330,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         )
         self._job_master_heartbeats.monitor_target(
             job_master_resource_id,
-            lambda _: gateway.heartbeat_from_resource_manager(self._resource_id),
+            lambda _: gateway.heartbeat_from_resource_manager(
+                self._resource_id, self.fencing_token
+            ),
         )
         return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
 
@@ -325,15 +361,18 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             )
         self._slots.declare(requirements)
 
-    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
-        self._job_master_heartbeats.receive_heartbeat(resource_id, None)
+    async def heartbeat_from_job_master(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        job_master = self._members.job_masters.get(job_id)
+        if job_master is not None and job_master.job_master_id == job_master_id:
+            self._job_master_heartbeats.receive_heartbeat(job_master.resource_id, None)
 
     async def disconnect_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
         self._job_master_lost(job_id, job_master_id, reason, logging.INFO)
 
-    async def release_job(self, job_id: JobID, reason: str) -> None:
+    async def release_job(self, job_id: JobID, dispatcher_id: DispatcherId, reason: str) -> None:
+        self._dispatcher.check(dispatcher_id, "release_job")
         log.info("job %s has ended (%s), its workers are released", job_id, reason)
         self._close_job_master(job_id)
         await self._slots.release_job(job_id)
@@ -360,7 +399,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
                 level, "JobMaster %s of job %s is gone: %s", job_master_id.short(), job_id, reason
             )
             self._close_job_master(job_id)
-            self._slots.job_master_gone(job_id, f"its JobMaster is gone: {reason}")
+            self._slots.job_master_gone(job_id, job_master_id, f"its JobMaster is gone: {reason}")
 
     def _close_job_master(self, job_id: JobID) -> RegisteredJobMaster | None:
         job_master = self._members.job_masters.pop(job_id, None)

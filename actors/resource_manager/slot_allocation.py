@@ -17,6 +17,7 @@ from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     JobID,
+    JobMasterId,
     ResourceID,
     ResourceManagerId,
     SlotID,
@@ -113,7 +114,7 @@ class SlotAllocation(WorkerEvents):
         self._slot_manager.set_fail_unfulfillable(True)
         self._shortages.slots_changed()
 
-    def job_master_gone(self, job_id: JobID, reason: str) -> None:
+    def job_master_gone(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
         """Its requirements are void; the job's workers wait a while for the next master.
 
         Its TaskExecutors are told, in case they were asked for a slot on its behalf while it died.
@@ -121,8 +122,10 @@ class SlotAllocation(WorkerEvents):
         for resource_id in self._slot_manager.task_executors_of(job_id):
             worker = self._members.task_executors.get(resource_id)
             if worker is not None:
-                goodbye = worker.gateway.disconnect_job_master(job_id, reason)
-                tell(self._endpoint, goodbye, resource_id)
+                lost = worker.gateway.job_master_lost(
+                    job_id, job_master_id, self._resource_manager_id, reason
+                )
+                tell(self._endpoint, lost, resource_id)
         self.job_master_deaf(job_id)
 
     def job_master_deaf(self, job_id: JobID) -> None:
@@ -224,7 +227,9 @@ class SlotAllocation(WorkerEvents):
                 case FreeInactiveSlots(resource_id, job_id, reason):
                     worker = self._members.task_executors.get(resource_id)
                     if worker is not None:
-                        free = worker.gateway.free_inactive_slots(job_id, reason)
+                        free = worker.gateway.free_inactive_slots(
+                            job_id, self._resource_manager_id, reason
+                        )
                         tell(self._endpoint, free, resource_id)
                 case NotifyAllocationFailure():
                     self._notify_allocation_failure(action)
@@ -266,7 +271,7 @@ class SlotAllocation(WorkerEvents):
             if worker is None:
                 return
             try:
-                agreed &= await worker.gateway.can_be_released()
+                agreed &= await worker.gateway.can_be_released(self._resource_manager_id)
             except RpcError as error:
                 log.info("%s does not say whether it can be released: %s", resource_id, error)
                 agreed = False
@@ -314,14 +319,16 @@ class SlotAllocation(WorkerEvents):
     def _free_slot(self, action: FreeSlot) -> None:
         worker = self._members.task_executors.get(action.slot_id.resource_id)
         if worker is not None:
-            free = worker.gateway.free_slot(action.allocation_id, action.reason)
+            free = worker.gateway.free_slot(
+                action.allocation_id, self._resource_manager_id, action.reason
+            )
             tell(self._endpoint, free, action.slot_id.resource_id)
 
     def _notify_allocation_failure(self, action: NotifyAllocationFailure) -> None:
         job_master = self._members.job_masters.get(action.job_id)
         if job_master is not None:
-            fail = job_master.gateway.fail_slot(
-                action.resource_id, action.allocation_id, action.cause
+            fail = job_master.gateway.notify_allocation_failure(
+                self._resource_manager_id, action.resource_id, action.allocation_id, action.cause
             )
             tell(self._endpoint, fail, job_master.resource_id)
 
@@ -330,7 +337,9 @@ class SlotAllocation(WorkerEvents):
     ) -> None:
         job_master = self._members.job_masters.get(job_id)
         if job_master is not None:
-            notify = job_master.gateway.notify_not_enough_resources(shortages)
+            notify = job_master.gateway.notify_not_enough_resources(
+                self._resource_manager_id, shortages
+            )
             tell(self._endpoint, notify, job_master.resource_id)
 
     # --- what became of the launcher's work -------------------------------------------------------

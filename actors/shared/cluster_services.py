@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
-from flinkray.core.ids import DispatcherId, LeaderSessionID, ResourceManagerId
+from flinkray.core.errors import FencingTokenError
+from flinkray.core.ids import DispatcherId, FencingToken, LeaderSessionID, ResourceManagerId
 from flinkray.ha import (
     HighAvailabilityServices,
     LeaderContender,
@@ -85,6 +87,48 @@ class _FirstLeader(LeaderRetrievalListener):
     def handle_error(self, error: Exception) -> None:
         if not self.leader.done():
             self.leader.set_exception(error)
+
+
+TokenT = TypeVar("TokenT", bound=FencingToken)
+
+
+class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
+    """Knows who leads a component whose calls are fenced and that is not called itself."""
+
+    def __init__(self, token_type: type[TokenT], endpoint: RpcEndpoint) -> None:
+        self._token_type = token_type
+        self._endpoint = endpoint
+        self._retriever: LeaderRetrievalService | None = None
+        self._leader: TokenT | None = None
+
+    async def start(self, retriever: LeaderRetrievalService) -> None:
+        """Follow the leader that *retriever* tells."""
+        self._retriever = retriever
+        await retriever.start(self)
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        retriever, self._retriever = self._retriever, None
+        if retriever is not None:
+            await retriever.stop()
+
+    def check(self, leader_id: TokenT, method: str) -> None:
+        """Refuse what another one than the present leader says.
+
+        Raises:
+            FencingTokenError.
+        """
+        if leader_id != self._leader:
+            raise FencingTokenError(self._endpoint.address, method, self._leader, leader_id)
+
+    def notify_leader_address(
+        self, address: str | None, session_id: LeaderSessionID | None
+    ) -> None:
+        known = address is not None and session_id is not None
+        self._leader = self._token_type.of(session_id) if known and session_id else None
+
+    def handle_error(self, error: Exception) -> None:
+        self._endpoint.on_fatal_error(error)
 
 
 async def find_leader(retriever: LeaderRetrievalService) -> tuple[str, LeaderSessionID]:

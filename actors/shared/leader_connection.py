@@ -77,11 +77,24 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         """The leader, while registered with it."""
         return None if self._connection is None else self._connection.target_gateway
 
+    @property
+    def leader_id(self) -> FencingToken | None:
+        """Of the leader that is followed, registered there or not yet; None: none is known."""
+        return None if self._connection is None else self._connection.target_fencing_token
+
     def reconnect(self, reason: str) -> None:
-        """The leader has forgotten us, or is deaf: register anew at the same address."""
+        """The leader has forgotten us, or is deaf: register anew at the same address.
+
+        While a registration is under way its answer may have been overtaken by what the leader
+        said after it: it does not count any more.
+        """
         connection = self._connection
-        if connection is not None and connection.is_connected:
+        if connection is None:
+            return
+        if connection.is_connected:
             self._lost(connection, reason)
+        else:
+            connection.try_reconnect()
 
     def notify_leader_address(
         self, address: str | None, session_id: LeaderSessionID | None

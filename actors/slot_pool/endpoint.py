@@ -247,7 +247,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     async def _free(self, action: FreeSlot) -> None:
         try:
             executor = await self.connect(action.location.address, TaskExecutorGateway)
-            await executor.free_slot(action.allocation_id, action.reason)
+            await executor.free_slot(action.allocation_id, self.fencing_token, action.reason)
         except RpcError as error:  # the slot is forgotten all the same (SP-08)
             log.info("slot %s could not be freed: %s", action.allocation_id, error)
 

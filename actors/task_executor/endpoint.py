@@ -192,11 +192,15 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # --- the ResourceManager ----------------------------------------------------------------------
 
-    async def disconnect_resource_manager(self, reason: str) -> None:
-        self._resource_manager.reconnect(reason)
+    async def disconnect_resource_manager(
+        self, resource_manager_id: ResourceManagerId, reason: str
+    ) -> None:
+        self._resource_manager.disconnected(resource_manager_id, reason)
 
-    async def heartbeat_from_resource_manager(self, resource_id: ResourceID) -> None:
-        self._resource_manager.heartbeat_requested(resource_id)
+    async def heartbeat_from_resource_manager(
+        self, resource_id: ResourceID, resource_manager_id: ResourceManagerId
+    ) -> None:
+        self._resource_manager.heartbeat_requested(resource_id, resource_manager_id)
 
     # --- slots ------------------------------------------------------------------------------------
 
@@ -230,21 +234,41 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         except SlotAllocationError as error:
             return SlotAnswer(SlotID(self._location.resource_id, index), str(error))
 
-    async def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
+    async def free_slot(
+        self, allocation_id: AllocationID, leader_id: JobMasterId | ResourceManagerId, reason: str
+    ) -> None:
+        job_id = self._table.job_of(allocation_id)
+        if job_id is None:
+            return
+        if isinstance(leader_id, ResourceManagerId):
+            self._resource_manager.refuse_others(leader_id, "free_slot")
+        else:
+            self._job_leaders.refuse_others(job_id, leader_id, "free_slot")
         self._carry_out(self._table.free_slot(allocation_id, reason))
         if self._table.contains(allocation_id):
             await asyncio.shield(self._when_freed(allocation_id))
 
-    async def free_inactive_slots(self, job_id: JobID, reason: str) -> None:
-        self._carry_out(self._table.free_inactive_slots_of_job(job_id, reason))
+    async def free_inactive_slots(
+        self, job_id: JobID, resource_manager_id: ResourceManagerId, reason: str
+    ) -> None:
+        if self._resource_manager.is_led_by(resource_manager_id):
+            self._carry_out(self._table.free_inactive_slots_of_job(job_id, reason))
 
-    async def can_be_released(self) -> bool:
+    async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
+        self._resource_manager.refuse_others(resource_manager_id, "can_be_released")
         return self._table.is_empty and self._python.results.is_empty
 
     async def release_cluster_partitions(
-        self, data_sets: tuple[IntermediateDataSetID, ...]
+        self,
+        data_sets: tuple[IntermediateDataSetID, ...],
+        leader_id: JobMasterId | ResourceManagerId,
     ) -> None:
-        self._python.results.release_data_sets(data_sets)
+        if isinstance(leader_id, ResourceManagerId):
+            may_say_so = self._resource_manager.is_led_by(leader_id)
+        else:
+            may_say_so = self._job_leaders.leads_any(leader_id)
+        if may_say_so:
+            self._python.results.release_data_sets(data_sets)
 
     def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
         return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
@@ -303,13 +327,33 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    async def disconnect_job_master(self, job_id: JobID, reason: str) -> None:
-        self._job_master_lost(job_id, f"its JobMaster said goodbye: {reason}")
+    async def disconnect_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, reason: str
+    ) -> None:
+        await self._leave_job_master(job_id, job_master_id, f"its JobMaster said goodbye: {reason}")
+
+    async def job_master_lost(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+        reason: str,
+    ) -> None:
+        if self._resource_manager.is_led_by(resource_manager_id):
+            await self._leave_job_master(
+                job_id, job_master_id, f"the ResourceManager has lost its JobMaster: {reason}"
+            )
+
+    async def _leave_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, reason: str
+    ) -> None:
+        if await self._job_leaders.said_goodbye(job_id, job_master_id):
+            self._job_master_lost(job_id, reason)
 
     async def heartbeat_from_job_master(
-        self, resource_id: ResourceID, report: AllocatedSlotReport
+        self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
     ) -> None:
-        self._job_leaders.heartbeat_received(resource_id, report)
+        self._job_leaders.heartbeat_received(resource_id, job_master_id, report)
 
     def _job_master_lost(self, job_id: JobID, reason: str) -> None:
         log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)

@@ -14,6 +14,7 @@ from flinkray.actors.gateways.messages import (
 from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.actors.shared.tell import tell
 from flinkray.actors.task_executor.job_table import Job, JobTable
+from flinkray.core.errors import FencingTokenError
 from flinkray.core.ids import JobID, JobMasterId, ResourceID
 from flinkray.ha import HighAvailabilityServices
 from flinkray.rpc import (
@@ -34,6 +35,8 @@ class _Following:
 
     job_master_id: JobMasterId
     leader: _LeaderConnection
+    has_said_goodbye: bool = False
+    """It knows nothing of us any more, and takes only the ends of the tasks that it has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ class JobLeaderService:
         """Connect to the job's master; a master of another session is left first (TM-15)."""
         known = self._jobs.get(job_id)
         if known is not None:
-            if known.services.job_master_id == job_master_id:
+            services = known.services
+            if services.job_master_id == job_master_id and not services.has_said_goodbye:
                 return
             await self.remove_job(job_id)
         leader: _LeaderConnection = LeaderConnection(
@@ -114,6 +118,17 @@ class JobLeaderService:
                 job_id, address, job_master_id.leader_session()
             )
         )
+
+    async def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
+        """That JobMaster knows nothing of us any more, whatever it still answers to a registration;
+        who gets another slot of it registers anew.  False: it is not followed."""
+        job = self._jobs.get(job_id)
+        if job is None or job.services.job_master_id != job_master_id:
+            return False
+        job.services.has_said_goodbye = True
+        if not job.is_connected:
+            await self.remove_job(job_id)
+        return True
 
     async def remove_job(self, job_id: JobID) -> None:
         """Nothing of the job is here any more (TM-14).  Idempotent."""
@@ -139,8 +154,22 @@ class JobLeaderService:
         job = self._jobs.get(job_id)
         return job is not None and job.services.job_master_id == job_master_id
 
-    def heartbeat_received(self, resource_id: ResourceID, report: AllocatedSlotReport) -> None:
-        self._heartbeats.request_heartbeat(resource_id, report)
+    def refuse_others(self, job_id: JobID, job_master_id: JobMasterId, method: str) -> None:
+        """Raises FencingTokenError unless it is the one that is followed."""
+        job = self._jobs.get(job_id)
+        leader = None if job is None else job.services.job_master_id
+        if leader != job_master_id:
+            raise FencingTokenError(self._endpoint.address, method, leader, job_master_id)
+
+    def leads_any(self, job_master_id: JobMasterId) -> bool:
+        """Whether it is the master of a job that is here."""
+        return any(job.services.job_master_id == job_master_id for job in self._jobs)
+
+    def heartbeat_received(
+        self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
+    ) -> None:
+        if self.is_led_by(report.job_id, job_master_id):
+            self._heartbeats.request_heartbeat(resource_id, report)
 
     def _connected(self, job: _Job, master: JobMasterGateway, resource_id: ResourceID) -> None:
         self._disconnect(job)

@@ -17,7 +17,7 @@ from flinkray.actors.shared.settings import heartbeat_settings, registration_set
 from flinkray.actors.shared.tell import tell
 from flinkray.actors.task_executor.registration_timeout import RegistrationTimeout
 from flinkray.core import options
-from flinkray.core.errors import RpcError, SlotAllocationError
+from flinkray.core.errors import FencingTokenError, RpcError, SlotAllocationError
 from flinkray.core.ids import AllocationID, InstanceID, ResourceID, ResourceManagerId, SlotID
 from flinkray.rpc import HeartbeatManager, RegistrationRejection, RpcEndpoint
 from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
@@ -84,9 +84,11 @@ class ResourceManagerRegistration:
     async def stop(self) -> None:
         """Say goodbye, and follow it no more."""
         manager = self._leader.target_gateway
-        if manager is not None:
+        if manager is not None and self._instance_id is not None:
             try:
-                await manager.disconnect_task_executor(self._resource_id, "it stops")
+                await manager.disconnect_task_executor(
+                    self._resource_id, self._instance_id, "it stops"
+                )
             except RpcError as error:
                 log.info("no goodbye to the ResourceManager: %s", error)
         await self._leader.stop()
@@ -105,6 +107,17 @@ class ResourceManagerRegistration:
                 f"{resource_manager_id}"
             )
 
+    def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
+        """Whether it is the one that is followed, be it that the registration is under way."""
+        return self._leader.leader_id == resource_manager_id
+
+    def refuse_others(self, resource_manager_id: ResourceManagerId, method: str) -> None:
+        """Raises FencingTokenError unless it is the one that is followed."""
+        leader = self._leader.leader_id
+        if leader != resource_manager_id:
+            address = self._task_executor.address
+            raise FencingTokenError(address, method, leader, resource_manager_id)
+
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
         """Tell it, if there is one; another hears of it by the slot report."""
         manager = self._leader.target_gateway
@@ -112,13 +125,17 @@ class ResourceManagerRegistration:
             news = manager.notify_slot_available(self._instance_id, slot_id, allocation_id)
             tell(self._task_executor, news, "ResourceManager")
 
-    def heartbeat_requested(self, resource_manager: ResourceID) -> None:
+    def heartbeat_requested(
+        self, resource_manager: ResourceID, resource_manager_id: ResourceManagerId
+    ) -> None:
         """It has asked for one."""
-        self._heartbeats.request_heartbeat(resource_manager, None)
+        if self.is_led_by(resource_manager_id):
+            self._heartbeats.request_heartbeat(resource_manager, None)
 
-    def reconnect(self, reason: str) -> None:
+    def disconnected(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
         """It has forgotten us."""
-        self._leader.reconnect(reason)
+        if self.is_led_by(resource_manager_id):
+            self._leader.reconnect(reason)
 
     async def _connected(
         self, manager: ResourceManagerGateway, success: TaskExecutorRegistrationSuccess
@@ -129,7 +146,7 @@ class ResourceManagerRegistration:
         self._heartbeats.monitor_target(
             self._target,
             lambda report: manager.heartbeat_from_task_executor(
-                self._resource_id, report, self._partitions()
+                self._resource_id, success.instance_id, report, self._partitions()
             ),
         )
         report = self._slots()
@@ -151,8 +168,8 @@ class ResourceManagerRegistration:
     def _deaf(self, reason: str) -> None:
         """Tell it, should it hear, and register anew (TM-04)."""
         manager = self._leader.target_gateway
-        if manager is not None:
-            goodbye = manager.disconnect_task_executor(self._resource_id, reason)
+        if manager is not None and self._instance_id is not None:
+            goodbye = manager.disconnect_task_executor(self._resource_id, self._instance_id, reason)
             tell(self._task_executor, goodbye, "ResourceManager")
         self._leader.reconnect(reason)
 

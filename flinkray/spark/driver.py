@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkFailure,
@@ -38,7 +39,7 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
     return SparkDriver(rpc_service, stage, lambda listener: SparkStage(stage, code, ray, listener))
 
 
-class SparkDriver(RpcEndpoint, SparkDriverGateway):
+class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
     """Runs one attempt of a stage and tells the JobMaster of it, in order.
 
     It lives until it is stopped, has failed, or its JobMaster is gone; whatever ends it, it first
@@ -51,7 +52,7 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway):
         stage: SparkStageDescriptor,
         create_run: Callable[[StageListener], StageRun],
     ) -> None:
-        super().__init__(rpc_service, ENDPOINT_ID)
+        super().__init__(rpc_service, ENDPOINT_ID, stage.job_master_id)
         self._stage = stage
         self._run = create_run(self)
         self._reports: asyncio.Queue[tuple[Report, bool]] = asyncio.Queue()

@@ -10,7 +10,6 @@ from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
-    RpcGateway,
     ask_timeout,
     oneway,
     runs_to_completion,
@@ -49,8 +48,9 @@ class SparkStageDescriptor:
     """Address; needed where ``code`` is a key."""
 
 
-class SparkDriverGateway(RpcGateway):
-    """A Spark driver: one process, one SparkSession, one attempt of one stage."""
+class SparkDriverGateway(FencedRpcGateway):
+    """A Spark driver: one process, one SparkSession, one attempt of one stage; fenced by the
+    JobMasterId of the JobMaster that has started it."""
 
     @abstractmethod
     async def request_heartbeat(self) -> None:

@@ -21,7 +21,8 @@ import json
 from collections.abc import Sequence
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkFailure,
@@ -54,7 +55,7 @@ async def create_scripted_spark_driver(
     return ScriptedSparkDriver(rpc_service, descriptor, code, listener)
 
 
-class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
+class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
     """See the module's docstring."""
 
     def __init__(
@@ -64,7 +65,7 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
         code: bytes,
         listener: SparkStageListenerGateway,
     ) -> None:
-        super().__init__(rpc_service, "sparkdriver")
+        super().__init__(rpc_service, "sparkdriver", descriptor.job_master_id)
         attempts = json.loads(code)
         self._steps: list[str] = attempts[min(descriptor.attempt_number, len(attempts) - 1)]
         self._descriptor = descriptor

@@ -314,6 +314,11 @@ class TaskSlotTable:
         indexes = sorted({*range(self._number_of_slots), *by_index})
         return SlotReport(tuple(self._status(index, by_index.get(index)) for index in indexes))
 
+    def job_of(self, allocation_id: AllocationID) -> JobID | None:
+        """Whose the slot is (also while it is being freed); None: the allocation has none here."""
+        slot = self._slots.get(allocation_id)
+        return None if slot is None else slot.job_id
+
     def contains(self, allocation_id: AllocationID) -> bool:
         """Whether the allocation has a slot here (also while it is being freed)."""
         return allocation_id in self._slots

@@ -15,6 +15,7 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.core.ids import (
     AbstractID,
+    DispatcherId,
     ExecutionGraphID,
     InstanceID,
     JobID,
@@ -42,6 +43,7 @@ from flinkray.testing.local_workers import LocalWorkers
 
 ONE_CPU = ResourceProfile(1.0, 2**30)
 RM_TOKEN = ResourceManagerId.of(LeaderSessionID.standalone())
+DISPATCHER = DispatcherId.of(LeaderSessionID.standalone())
 RM_ADDRESS = "ResourceManager/resourcemanager"
 
 
@@ -167,5 +169,6 @@ class Worker:
         """Register and send the first report."""
         success = await manager.register_task_executor(self.registration)
         assert isinstance(success, TaskExecutorRegistrationSuccess), success
+        self.instance_id = success.instance_id
         await manager.send_slot_report(self.resource_id, success.instance_id, self.report)
         return success.instance_id

@@ -88,19 +88,19 @@ class Surroundings:
 
     def answer_heartbeats(self) -> None:
         self.executor.on(TaskExecutorGateway.heartbeat_from_job_master).calling(
-            lambda _, __: self.master.heartbeat_from_task_executor(
+            lambda *_: self.master.heartbeat_from_task_executor(
                 self.location.resource_id, TaskExecutorHeartbeat(())
             )
         )
 
     def goodbyes(self) -> list[JobID]:
         calls = self.executor.calls_of(TaskExecutorGateway.disconnect_job_master)
-        return [job_id for job_id, _ in calls]
+        return [job_id for job_id, *_ in calls]
 
     async def next_report(self) -> AllocatedSlotReport:
         """What the next heartbeat says of the TaskExecutor's slots."""
         method = TaskExecutorGateway.heartbeat_from_job_master
-        _, report = await self.executor.wait_for(method, len(self.executor.calls_of(method)) + 1)
+        _, _, report = await self.executor.wait_for(method, len(self.executor.calls_of(method)) + 1)
         assert isinstance(report, AllocatedSlotReport)
         return report
 
@@ -168,4 +168,4 @@ async def test_task_executor_is_let_go_with_its_last_slot_and_not_before(tmp_pat
         await around.master.fail_slot(around.location.resource_id, SECOND, "broken")
         await around.executor.wait_for(TaskExecutorGateway.disconnect_job_master)
         freed = around.executor.calls_of(TaskExecutorGateway.free_slot)
-        assert [allocation_id for allocation_id, _ in freed] == [FIRST, SECOND]
+        assert [allocation_id for allocation_id, *_ in freed] == [FIRST, SECOND]

@@ -36,6 +36,7 @@ from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK
+from tests.actors.resource_cluster import DISPATCHER
 
 RUNS = ["register", "wait"]
 ENDS = ["register", "finish"]
@@ -216,7 +217,7 @@ async def test_stale_fencing_token_is_refused_by_dispatcher_and_job_master(
         f"{job_master_process(job_id)}/jobmaster", JobMasterGateway, JobMasterId.of(stale)
     )
     with pytest.raises(FencingTokenError):
-        await master.cancel()
+        await master.cancel(DISPATCHER)
     assert await cluster.status(job_id) is JobStatus.RUNNING
 
 
@@ -418,7 +419,9 @@ async def test_job_without_restarts_fails_with_the_cause_after_the_death_of(
 class DeafJobMaster(JobMaster):
     """Lives, and answers no heartbeat of the Dispatcher."""
 
-    async def heartbeat_from_dispatcher(self, resource_id: ResourceID) -> None:
+    async def heartbeat_from_dispatcher(
+        self, resource_id: ResourceID, dispatcher_id: DispatcherId
+    ) -> None:
         pass
 
 

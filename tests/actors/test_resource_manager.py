@@ -24,7 +24,6 @@ from flinkray.core.ids import (
     JobID,
     JobMasterId,
     LeaderSessionID,
-    ResourceID,
     ResourceManagerId,
 )
 from flinkray.ha import (
@@ -104,7 +103,7 @@ async def test_a_worker_that_disconnects_is_gone_from_the_overview_with_its_slot
     worker = Worker(cluster, "worker", slots=10)
     await worker.register(manager)
     assert (await manager.request_resource_overview()).slots_total == 10
-    await manager.disconnect_task_executor(worker.resource_id, "it stops")
+    await manager.disconnect_task_executor(worker.resource_id, worker.instance_id, "it stops")
     overview = await manager.request_resource_overview()
     assert overview.task_executors == ()
     assert overview.slots_total == 0
@@ -177,7 +176,8 @@ async def test_silent_peers_are_told_that_they_are_disconnected(tmp_path: Path) 
     worker, job = Worker(cluster, "worker"), cluster.job(1)
     await worker.register(manager)
     await job.register()
-    (reason,) = await worker.executor.wait_for(TaskExecutorGateway.disconnect_resource_manager)
+    token, reason = await worker.executor.wait_for(TaskExecutorGateway.disconnect_resource_manager)
+    assert token == RM_TOKEN
     assert "no heartbeat from it for 50 s" in reason
     token, reason = await job.master.wait_for(JobMasterGateway.disconnect_resource_manager)
     assert token == RM_TOKEN
@@ -197,10 +197,12 @@ async def test_peers_that_answer_heartbeats_stay_registered(tmp_path: Path) -> N
     await worker.register(manager)
     await job.register()
     worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
-        lambda _: manager.heartbeat_from_task_executor(worker.resource_id, worker.report, ()),
+        lambda *_: manager.heartbeat_from_task_executor(
+            worker.resource_id, worker.instance_id, worker.report, ()
+        ),
     )
     job.master.on(JobMasterGateway.heartbeat_from_resource_manager).calling(
-        lambda _: manager.heartbeat_from_job_master(job.resource_id),
+        lambda *_: manager.heartbeat_from_job_master(job.job_id, job.job_master_id),
     )
     await asyncio.sleep(200)
     assert worker.executor.calls_of(TaskExecutorGateway.disconnect_resource_manager) == []
@@ -244,17 +246,19 @@ async def test_a_lost_worker_fails_the_allocations_of_its_jobs_with_the_cause(
         )
     )
     await worker.register(manager)
-    await manager.disconnect_task_executor(ResourceID("worker"), "its disk is full")
-    await other.master.wait_for(JobMasterGateway.fail_slot)
-    failures = job.master.calls_of(JobMasterGateway.fail_slot) + other.master.calls_of(
-        JobMasterGateway.fail_slot
+    await manager.disconnect_task_executor(
+        worker.resource_id, worker.instance_id, "its disk is full"
     )
-    assert [(who, int.from_bytes(slot.value, "big")) for who, slot, _ in failures] == [
+    await other.master.wait_for(JobMasterGateway.notify_allocation_failure)
+    failures = job.master.calls_of(
+        JobMasterGateway.notify_allocation_failure
+    ) + other.master.calls_of(JobMasterGateway.notify_allocation_failure)
+    assert [(who, int.from_bytes(slot.value, "big")) for _, who, slot, _ in failures] == [
         ("worker", 0),
         ("worker", 1),
         ("worker", 2),
     ]
-    assert all("its disk is full" in cause for _, _, cause in failures)
+    assert all("its disk is full" in cause for *_, cause in failures)
 
 
 class JobLeaders(StandaloneHaServices):
@@ -348,9 +352,9 @@ async def test_workers_are_told_of_a_dead_master_whose_slots_they_have(tmp_path:
     await job.register()
     worker = await worker_with_a_slot_of(cluster, manager, job)
     cluster.network.crash(job.resource_id)
-    job_id, reason = await worker.executor.wait_for(TaskExecutorGateway.disconnect_job_master)
-    assert job_id == job.job_id
-    assert "its JobMaster is gone" in reason
+    lost = await worker.executor.wait_for(TaskExecutorGateway.job_master_lost)
+    assert lost[:3] == (job.job_id, job.job_master_id, RM_TOKEN)
+    assert "its JobMaster is gone" in lost[3]
 
 
 @on_virtual_time
@@ -362,6 +366,6 @@ async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Pa
     worker = await worker_with_a_slot_of(cluster, manager, job)
     await job.master.wait_for(JobMasterGateway.disconnect_resource_manager)
     await asyncio.sleep(1)
-    assert worker.executor.calls_of(TaskExecutorGateway.disconnect_job_master) == []
+    assert worker.executor.calls_of(TaskExecutorGateway.job_master_lost) == []
     await job.register()
     await job.declare(1)

@@ -26,7 +26,7 @@ from flinkray.rpc import EndpointSpec, Placement, RayRpcService
 from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.testing.waiting import eventually
-from tests.actors.resource_cluster import RM_ADDRESS, RM_TOKEN, Job
+from tests.actors.resource_cluster import DISPATCHER, RM_ADDRESS, RM_TOKEN, Job
 
 pytestmark = pytest.mark.ray
 
@@ -104,7 +104,7 @@ async def resources(ray_cluster: None, tmp_path: Path) -> AsyncIterator[RayResou
     resources = RayResources(cluster_id, client, tmp_path)
     yield resources
     manager = await eventually(resources.manager, 30, "the ResourceManager")
-    await manager.shut_down()
+    await manager.shut_down(DISPATCHER)
     for service in (*resources.services, client):
         await service.close()
     assert resources.groups() == {}
@@ -143,7 +143,7 @@ async def test_a_jobs_slots_are_the_bundles_of_a_placement_group(resources: RayR
     overview = await manager.request_resource_overview()
     assert (overview.slots_total, overview.slots_available) == (2, 0)
     assert overview.cluster_total.cpu == ray.cluster_resources()["CPU"]
-    await manager.release_job(job.job_id, "FINISHED")
+    await manager.release_job(job.job_id, DISPATCHER, "FINISHED")
     assert free_cpus() == before, "answered when the resources are back"
     assert resources.groups() == {}
     pids = [location.pid for location in where.values()]
@@ -157,8 +157,8 @@ async def test_a_killed_task_executor_is_replaced_in_its_bundle(resources: RayRe
     job = await resources.running_job(2)
     victim = locations(job)[1]
     os.kill(victim.pid, signal.SIGKILL)
-    resource_id, _, cause = await asyncio.wait_for(
-        job.master.wait_for(JobMasterGateway.fail_slot), 10
+    _, resource_id, _, cause = await asyncio.wait_for(
+        job.master.wait_for(JobMasterGateway.notify_allocation_failure), 10
     )
     assert resource_id == victim.resource_id
     assert victim.resource_id in cause
@@ -192,7 +192,7 @@ async def test_a_killed_resource_manager_takes_over_what_it_had(resources: RayRe
     assert resources.groups() == groups
     assert resources.actors() == actors
     assert len(job.accepted) == 2, "no slot was offered again"
-    await manager.release_job(job.job_id, "FINISHED")
+    await manager.release_job(job.job_id, DISPATCHER, "FINISHED")
     assert free_cpus() == before
 
 
@@ -211,7 +211,7 @@ async def test_a_resource_manager_killed_while_workers_start_starts_none_twice(
     assert len(resources.groups()) == 1
     assert len(resources.actors()) == 2
     manager = await resources.manager()
-    await manager.release_job(job.job_id, "FINISHED")
+    await manager.release_job(job.job_id, DISPATCHER, "FINISHED")
     assert resources.groups() == {}
 
 
@@ -226,7 +226,7 @@ async def test_an_idle_shared_worker_gives_its_resources_back(resources: RayReso
     assert free_cpus() == before - 1
     await job.declare(0, dedicated=False)
     executor = await job.executor_of(0)
-    await executor.free_slot(job.accepted[0].allocation_id, "the job has ended")
+    await executor.free_slot(job.accepted[0].allocation_id, RM_TOKEN, "the job has ended")
     await eventually(lambda: free_cpus() == before, 10, "the release of the idle worker")
     assert resources.groups() == {}
 
@@ -240,17 +240,17 @@ async def test_too_large_slots_and_a_full_cluster_are_reported_within_5_seconds(
     large = await resources.job()
     declared_at = time.monotonic()
     await large.declare(1, ResourceProfile(1000.0))
-    (shortages,) = await asyncio.wait_for(
+    _, shortages = await asyncio.wait_for(
         large.master.wait_for(JobMasterGateway.notify_not_enough_resources), 5
     )
     assert shortages[0].unfulfillable
     assert "1000 CPU" in shortages[0].reason
-    await manager.release_job(large.job_id, "FAILED")
+    await manager.release_job(large.job_id, DISPATCHER, "FAILED")
 
     blocker, many = await resources.running_job(1), await resources.job()
     declared_at = time.monotonic()
     await many.declare(total, ONE_CPU)
-    (shortages,) = await asyncio.wait_for(
+    _, shortages = await asyncio.wait_for(
         many.master.wait_for(JobMasterGateway.notify_not_enough_resources), 5
     )
     assert time.monotonic() - declared_at < 5
@@ -258,7 +258,7 @@ async def test_too_large_slots_and_a_full_cluster_are_reported_within_5_seconds(
     assert shortages[0].missing == total
     assert shortages[0].cluster_available.cpu == free_cpus()
     assert "PENDING (NO_RESOURCES)" in shortages[0].reason, "Ray's own words"
-    await manager.release_job(many.job_id, "CANCELED")
+    await manager.release_job(many.job_id, DISPATCHER, "CANCELED")
     assert len(resources.groups()) == 1
-    await manager.release_job(blocker.job_id, "FINISHED")
+    await manager.release_job(blocker.job_id, DISPATCHER, "FINISHED")
     assert resources.groups() == {}

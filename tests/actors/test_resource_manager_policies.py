@@ -22,7 +22,7 @@ from flinkray.scheduler.resources.blocklist import BlockedNode
 from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
 from flinkray.scheduler.shared.slots import ResourceShortage
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import ONE_CPU, Job, ResourceCluster, Worker, number
+from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, Job, ResourceCluster, Worker, number
 
 FOUR_CPUS = ONE_CPU.times(4)
 HALF_CPU = ResourceProfile(0.5, 2**29)
@@ -35,7 +35,7 @@ DATA = number(IntermediateDataSetID, 1)
 
 
 def told(job: Job) -> list[tuple[ResourceShortage, ...]]:
-    return [args[0] for args in job.master.calls_of(JobMasterGateway.notify_not_enough_resources)]
+    return [args[1] for args in job.master.calls_of(JobMasterGateway.notify_not_enough_resources)]
 
 
 async def job_that_asks_for_too_much(cluster: ResourceCluster) -> Job:
@@ -169,7 +169,7 @@ async def test_small_slots_are_cut_out_of_a_shared_worker(tmp_path: Path) -> Non
     await job.declare(0)
     executor = await job.executor_of(0)
     for offer in job.accepted:
-        await executor.free_slot(offer.allocation_id, "done")
+        await executor.free_slot(offer.allocation_id, RM_TOKEN, "done")
     await asyncio.sleep(1.0)
     overview = await manager.request_resource_overview()
     assert (overview.slots_total, overview.slots_available) == (4, 4)
@@ -186,9 +186,9 @@ async def test_idle_worker_is_asked_and_goes(tmp_path: Path) -> None:
     await job.has_slots(1)
     await job.declare(0)
     executor = await job.executor_of(0)
-    assert not await executor.can_be_released()
-    await executor.free_slot(job.accepted[0].allocation_id, "done")
-    assert await executor.can_be_released()
+    assert not await executor.can_be_released(RM_TOKEN)
+    await executor.free_slot(job.accepted[0].allocation_id, RM_TOKEN, "done")
+    assert await executor.can_be_released(RM_TOKEN)
     await asyncio.sleep(29.0)
     assert cluster.workers.groups
     await asyncio.sleep(10.0)
@@ -228,12 +228,14 @@ async def two_workers(cluster: ResourceCluster) -> tuple[ResourceManagerGateway,
 
 async def report(manager: ResourceManagerGateway, worker: Worker, *partitions: int) -> None:
     entries = (ClusterPartitionReport(DATA, partitions, 3),) if partitions else ()
-    await manager.heartbeat_from_task_executor(worker.resource_id, worker.report, entries)
+    await manager.heartbeat_from_task_executor(
+        worker.resource_id, worker.instance_id, worker.report, entries
+    )
 
 
 def released(worker: Worker) -> list[tuple[IntermediateDataSetID, ...]]:
     calls = worker.executor.calls_of(TaskExecutorGateway.release_cluster_partitions)
-    return [data_sets for (data_sets,) in calls]
+    return [data_sets for data_sets, _ in calls]
 
 
 @on_virtual_time
@@ -258,7 +260,7 @@ async def test_task_executor_that_is_gone_releases_its_data_sets_everywhere(
     manager, (first, second) = await two_workers(cluster)
     await report(manager, first, 0)
     await report(manager, second, 1)
-    await manager.disconnect_task_executor(first.resource_id, "it stops")
+    await manager.disconnect_task_executor(first.resource_id, first.instance_id, "it stops")
     await second.executor.wait_for(TaskExecutorGateway.release_cluster_partitions)
     assert released(second) == [(DATA,)]
     assert released(first) == []
@@ -279,8 +281,10 @@ async def test_slots_of_a_job_master_that_fell_silent_are_freed_if_unused(tmp_pa
     )
     seen = replace(worker.report, slots=(status,))
     worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
-        lambda _: manager.heartbeat_from_task_executor(worker.resource_id, seen, ()),
+        lambda *_: manager.heartbeat_from_task_executor(
+            worker.resource_id, worker.instance_id, seen, ()
+        ),
     )
-    (job_id, _) = await worker.executor.wait_for(TaskExecutorGateway.free_inactive_slots)
-    assert job_id == job.job_id
+    job_id, token, _ = await worker.executor.wait_for(TaskExecutorGateway.free_inactive_slots)
+    assert (job_id, token) == (job.job_id, RM_TOKEN)
     assert status.slot_id == SlotID(worker.resource_id, 0)

@@ -13,7 +13,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import ONE_CPU, Job, ResourceCluster
+from tests.actors.resource_cluster import DISPATCHER, ONE_CPU, RM_TOKEN, Job, ResourceCluster
 
 TWO_CPUS = ONE_CPU.times(2)
 FOUR_CPUS = ONE_CPU.times(4)
@@ -77,7 +77,7 @@ async def test_two_jobs_have_groups_of_their_own_and_only_the_ended_one_loses_it
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     first, second = await running_job(cluster, 1, 1), await running_job(cluster, 2, 1)
-    await manager.release_job(first.job_id, "FINISHED")
+    await manager.release_job(first.job_id, DISPATCHER, "FINISHED")
     assert used(cluster) == [ONE_CPU]
     [worker] = (await manager.request_resource_overview()).task_executors
     assert worker.jobs == (second.job_id,)
@@ -88,10 +88,10 @@ async def test_releasing_an_ended_job_answers_when_its_resources_are_back(tmp_pa
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
-    await manager.release_job(job.job_id, "CANCELED")
+    await manager.release_job(job.job_id, DISPATCHER, "CANCELED")
     assert used(cluster) == [NOTHING]
     assert not [name for name in cluster.network.services if name.startswith("TaskExecutor")]
-    await manager.release_job(job.job_id, "again")
+    await manager.release_job(job.job_id, DISPATCHER, "again")
     assert (await manager.request_resource_overview()).task_executors == ()
 
 
@@ -104,7 +104,7 @@ async def test_a_job_released_while_its_group_waits_for_room_leaves_nothing(tmp_
     await job.declare(3)
     await asyncio.sleep(1)
     assert len(cluster.workers.groups) == 1
-    await manager.release_job(job.job_id, "CANCELED")
+    await manager.release_job(job.job_id, DISPATCHER, "CANCELED")
     assert cluster.workers.groups == {}
     cluster.workers.add_node(FOUR_CPUS)
     await asyncio.sleep(1)
@@ -130,7 +130,7 @@ async def test_jobs_without_spark_share_workers_which_are_released_when_idle(
     for job in jobs:
         await job.declare(0, dedicated=False)
         executor = await job.executor_of(0)
-        await executor.free_slot(job.accepted[0].allocation_id, "the job has ended")
+        await executor.free_slot(job.accepted[0].allocation_id, RM_TOKEN, "the job has ended")
     freed_at = cluster.service.clock.monotonic()
     await asyncio.sleep(0.1)
     assert (await manager.request_resource_overview()).slots_available == 2
@@ -152,7 +152,10 @@ async def test_a_killed_task_executor_is_replaced_in_the_same_bundle(tmp_path: P
     lost = job.accepted[1].allocation_id
     bundle = int(victim.split("-")[2])
     cluster.network.crash(victim)
-    assert (await job.master.wait_for(JobMasterGateway.fail_slot))[:2] == (victim, lost)
+    assert (await job.master.wait_for(JobMasterGateway.notify_allocation_failure))[1:3] == (
+        victim,
+        lost,
+    )
     await job.has_slots(3)
     replacement, _ = job.master.calls_of(JobMasterGateway.offer_slots)[2]
     assert replacement != victim
@@ -272,7 +275,7 @@ async def test_a_restarted_resource_manager_takes_over_and_starts_nothing_twice(
     manager = await cluster.resource_manager()
     overview = await manager.request_resource_overview()
     assert (overview.slots_total, overview.slots_available) == (2, 0)
-    await manager.release_job(job.job_id, "FINISHED")
+    await manager.release_job(job.job_id, DISPATCHER, "FINISHED")
     assert used(cluster) == [NOTHING]
 
 
@@ -297,7 +300,7 @@ async def test_a_resource_manager_that_dies_while_workers_start_leaves_none_behi
     assert len(cluster.workers.created_groups) == 1
     processes = [name for name in cluster.network.services if name.startswith("TaskExecutor")]
     assert len(processes) == 2
-    await (await cluster.resource_manager()).release_job(job.job_id, "FINISHED")
+    await (await cluster.resource_manager()).release_job(job.job_id, DISPATCHER, "FINISHED")
     assert used(cluster) == [NOTHING]
 
 
@@ -322,7 +325,7 @@ async def test_shutting_down_ends_every_worker_and_the_resource_manager(tmp_path
     await waiting.register()
     await waiting.declare(3)
     await asyncio.sleep(1)
-    await manager.shut_down()
+    await manager.shut_down(DISPATCHER)
     assert cluster.workers.groups == {}
     assert used(cluster) == [NOTHING]
     await asyncio.sleep(0.1)
@@ -342,7 +345,7 @@ async def test_a_slot_larger_than_any_node_is_reported_at_once(tmp_path: Path) -
     job = cluster.job(1)
     await job.register()
     await job.declare(2, ResourceProfile(8.0, 2**30))
-    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
+    _, shortages = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
     assert cluster.service.clock.monotonic() < 0.2
     [shortage] = shortages
     assert shortage.unfulfillable
@@ -363,7 +366,7 @@ async def test_too_many_slots_are_reported_after_the_delay_and_withdrawn_when_th
     await job.register()
     declared_at = cluster.service.clock.monotonic()
     await job.declare(2)
-    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
+    _, shortages = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
     assert 2.0 <= cluster.service.clock.monotonic() - declared_at < 2.5
     [shortage] = shortages
     assert not shortage.unfulfillable
@@ -371,10 +374,10 @@ async def test_too_many_slots_are_reported_after_the_delay_and_withdrawn_when_th
     assert shortage.cluster_total == TWO_CPUS
     assert shortage.cluster_available == ONE_CPU
     assert "no room" in shortage.reason, "the provider's own words are part of the answer"
-    await manager.release_job(first.job_id, "FINISHED")
+    await manager.release_job(first.job_id, DISPATCHER, "FINISHED")
     await job.has_slots(2)
     told = job.master.calls_of(JobMasterGateway.notify_not_enough_resources)
-    while told[-1] != ((),):
+    while told[-1][1] != ():
         told.append(
             await job.master.wait_for(JobMasterGateway.notify_not_enough_resources, len(told) + 1)
         )
@@ -387,7 +390,7 @@ async def test_more_slots_than_the_cluster_can_hold_are_reported_at_once(tmp_pat
     job = cluster.job(1)
     await job.register()
     await job.declare(3)
-    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
+    _, shortages = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources)
     assert cluster.service.clock.monotonic() < 0.2
     assert shortages[0].unfulfillable
     assert shortages[0].missing == 3
@@ -403,12 +406,12 @@ async def test_a_shortage_is_told_again_only_when_it_changes(tmp_path: Path) -> 
     await job.register()
     await job.declare(2)
     await asyncio.sleep(4)
-    [(shortages,)] = job.master.calls_of(JobMasterGateway.notify_not_enough_resources)
+    [(_, shortages)] = job.master.calls_of(JobMasterGateway.notify_not_enough_resources)
     assert shortages[0].cluster_available == NOTHING
-    await manager.release_job(first.job_id, "FINISHED")
-    (shortages,) = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources, 2)
+    await manager.release_job(first.job_id, DISPATCHER, "FINISHED")
+    _, shortages = await job.master.wait_for(JobMasterGateway.notify_not_enough_resources, 2)
     assert shortages[0].cluster_available == ONE_CPU
-    await manager.release_job(second.job_id, "FINISHED")
+    await manager.release_job(second.job_id, DISPATCHER, "FINISHED")
     await job.has_slots(2)
 
 

@@ -25,7 +25,7 @@ from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK
-from tests.actors.resource_cluster import RM_ADDRESS, RM_TOKEN
+from tests.actors.resource_cluster import DISPATCHER, RM_ADDRESS, RM_TOKEN
 from tests.actors.test_python_jobs import cancelled, executions, finishing, until, waiting
 
 ONE_SLOT = {**QUICK, "taskmanager.cpu.cores": "1", "taskmanager.memory": "1g"}
@@ -156,7 +156,7 @@ async def test_persistent_results_outlive_their_job_and_keep_their_task_executor
         assert len(cluster.processes("TaskExecutor")) == 2, "idle, and not released"
         assert await read(cluster, job_id, data_set_id) == [b"data"] * 2
 
-        await (await resource_manager(cluster)).release_cluster_data_set(data_set_id)
+        await (await resource_manager(cluster)).release_cluster_data_set(data_set_id, DISPATCHER)
         assert await data_sets(cluster) == ()
         await asyncio.sleep(100)
         assert cluster.processes("TaskExecutor") == []

@@ -255,8 +255,8 @@ async def test_idle_slot_is_freed_and_forgotten_although_freeing_it_fails() -> N
     await pool.request_slots(wanted(1))
     await around.offer(pool, ALLOCATION, 0)
     await pool.return_slots(ReturnSlots((ALLOCATION,), "done"))
-    (allocation_id, reason) = await around.executor.wait_for(TaskExecutorGateway.free_slot)
-    assert allocation_id == ALLOCATION
+    allocation_id, token, reason = await around.executor.wait_for(TaskExecutorGateway.free_slot)
+    assert (allocation_id, token) == (ALLOCATION, MASTER_ID)
     assert reason == "not required for 50 s"
     await pool.request_slots(wanted(2, timeout=5.0))
     assert isinstance((await around.events(3))[-1], SlotRequestFailed)

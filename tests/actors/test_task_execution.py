@@ -28,7 +28,7 @@ from flinkray.scheduler.shared.tasks import (
 from flinkray.spark.user_code import dump_function
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, number
+from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, RM_TOKEN, number
 from tests.actors.task_executor_under_test import JOB, MASTER, NEXT_MASTER, A, B, Bench
 
 DATA_SET = number(IntermediateDataSetID, 7)
@@ -181,14 +181,14 @@ async def test_results_of_a_job_keep_the_executor_until_its_master_is_gone(tmp_p
     await states.until(ExecutionState.FINISHED)
     places = await executor.find_partitions(JOB, DATA_SET)
     assert places.partitions == ((PARTITION,),)
-    await executor.free_slot(A, "done")
-    await executor.free_slot(B, "done")
-    assert not await executor.can_be_released(), "somebody may read it yet"
+    await executor.free_slot(A, MASTER, "done")
+    await executor.free_slot(B, MASTER, "done")
+    assert not await executor.can_be_released(RM_TOKEN), "somebody may read it yet"
 
-    await executor.disconnect_job_master(JOB, "the job has ended")
+    await executor.disconnect_job_master(JOB, MASTER, "the job has ended")
 
     assert (await executor.find_partitions(JOB, DATA_SET)).partitions == ()
-    assert await executor.can_be_released()
+    assert await executor.can_be_released(RM_TOKEN)
 
 
 @on_virtual_time

@@ -136,11 +136,11 @@ async def test_slots_of_both_sides_are_compared_in_heartbeats(tmp_path: Path) ->
     await executor.submit_task(task(B, attempt=1), MASTER)
     only_there = number(AllocationID, 12)
     report = AllocatedSlotReport(JOB, (A, only_there))
-    await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), report)
+    await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), MASTER, report)
     name, lost, _ = await master.wait_for(JobMasterGateway.fail_slot)
     assert (name, lost) == (NAME, only_there)
     assert allocations(await bench.latest_report(executor)) == [A, B], "one report may be late"
-    await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), report)
+    await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), MASTER, report)
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
     assert allocations(await bench.latest_report(executor)) == [A, None]
     _, payload = await master.wait_for(JobMasterGateway.heartbeat_from_task_executor)
@@ -216,5 +216,5 @@ async def test_it_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
     await stopped
     assert bench.runner.cleaned == [JOB]
     assert bench.manager.calls_of(ResourceManagerGateway.disconnect_task_executor) == [
-        (NAME, "it stops")
+        (NAME, bench.instance(1), "it stops")
     ]

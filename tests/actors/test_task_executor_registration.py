@@ -70,7 +70,7 @@ async def test_a_silent_resource_manager_is_left_and_registered_at_again(tmp_pat
     """TM-04"""
     bench = Bench(tmp_path)
     await bench.start()
-    _, reason = await bench.manager.wait_for(ResourceManagerGateway.disconnect_task_executor)
+    *_, reason = await bench.manager.wait_for(ResourceManagerGateway.disconnect_task_executor)
     assert "no heartbeat from it for 50 s" in reason
     assert 50 <= bench.client.clock.monotonic() < 51
     await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
@@ -82,7 +82,7 @@ async def test_it_registers_again_when_the_resource_manager_disconnects_it(tmp_p
     """TM-04"""
     bench = Bench(tmp_path)
     executor = await bench.start()
-    await executor.disconnect_resource_manager("no heartbeat")
+    await executor.disconnect_resource_manager(RM_TOKEN, "no heartbeat")
     _, instance, _ = await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
     assert instance == bench.instance(2)
 

@@ -201,7 +201,7 @@ async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_pat
     await master.wait_for(JobMasterGateway.offer_slots)
     await executor.submit_task(task(A), MASTER)
     bench.runner.may_clean.clear()
-    freeing = asyncio.ensure_future(executor.free_slot(A, "enough"))
+    freeing = asyncio.ensure_future(executor.free_slot(A, RM_TOKEN, "enough"))
     ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
     assert state.state is ExecutionState.CANCELED
     await asyncio.sleep(1)
@@ -212,7 +212,7 @@ async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_pat
     await freeing
     assert bench.runner.cleaned == [JOB]
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
-    await executor.free_slot(A, "again")
+    await executor.free_slot(A, RM_TOKEN, "again")
 
 
 @on_virtual_time
@@ -222,12 +222,12 @@ async def test_the_job_master_is_left_when_the_jobs_last_slot_is_freed(tmp_path:
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.free_slot(A, "enough")
+    await executor.free_slot(A, RM_TOKEN, "enough")
     await asyncio.sleep(0.1)
     with pytest.raises(TaskError, match="does not lead the job here"):
         await executor.submit_task(task(A), MASTER)
     await executor.heartbeat_from_job_master(
-        ResourceID("JobMaster-1"), AllocatedSlotReport(JOB, ())
+        ResourceID("JobMaster-1"), MASTER, AllocatedSlotReport(JOB, ())
     )
     await asyncio.sleep(1)
     assert master.calls_of(JobMasterGateway.heartbeat_from_task_executor) == []

@@ -25,7 +25,6 @@ from flinkray.core.ids import (
     JobMasterId,
     JobVertexID,
     LeaderSessionID,
-    ResourceID,
 )
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -219,7 +218,7 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationRejection:
         raise AssertionError("there are no JobMasters")
 
-    async def heartbeat_from_job_master(self, resource_id: ResourceID) -> None:
+    async def heartbeat_from_job_master(self, job_id: JobID, job_master_id: JobMasterId) -> None:
         raise AssertionError("there are no JobMasters")
 
     async def job_reached_terminal_state(

@@ -103,7 +103,7 @@ class Scene:
         self.job_master.start(self.job_master_service, "jobmaster")
 
     async def connect(self) -> SparkDriverGateway:
-        return await self.client.connect("SparkDriver-1/sparkdriver", SparkDriverGateway)
+        return await self.client.connect("SparkDriver-1/sparkdriver", SparkDriverGateway, LEADER)
 
     async def close(self) -> None:
         for service in (self.client, self.driver_service, self.job_master_service):
