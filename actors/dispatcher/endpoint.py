@@ -36,6 +36,7 @@ from flinkray.core.errors import (
     JobExecutionError,
     JobStateError,
     JobSubmissionError,
+    UnreadableRecordError,
 )
 from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId
 from flinkray.core.options import (
@@ -110,7 +111,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             job=self._jobs.get,
             on_terminated=self._job_master_terminated,
         )
-        self._queries = JobQueries(self._jobs, self._ended)
+        self._unreadable: dict[JobID, UnreadableRecordError] = {}
+        """Jobs whose stored graph or result could not be read.  They are not run, and nothing of
+        theirs is deleted."""
+        self._queries = JobQueries(self._jobs, self._ended, self._unreadable)
         self._resizing = JobResizing(self, self._graphs)
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
         self._shutting_down = False
@@ -124,8 +128,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         clean = await self._results.get_clean_results()
         dirty = await self._results.get_dirty_results()
         graphs = await self._graphs.recover_job_graphs()
-        for corrupt in (*clean.corrupt, *dirty.corrupt, *graphs.corrupt):
-            log.error("%s", corrupt)
+        for unreadable in (*graphs.unreadable, *dirty.unreadable, *clean.unreadable):
+            log.error("%s; it is kept, and so are the job's blobs", unreadable)
+            self._unreadable[unreadable.job_id] = unreadable
         self._blobs = await JobBlobs.create(self._services)
         self._cleanup = JobCleanup(
             self.fencing_token,
@@ -136,12 +141,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             self._job_masters,
         )
         await self._blobs.retain_recovered(stored.graph for stored in graphs.records)
+        for ended in (*clean.records, *dirty.records):
+            self._unreadable.pop(ended.job_id, None)  # its graph, which is not needed any more
+        for job_id in self._unreadable:
+            await self._blobs.retain_all(job_id)
         self._ended.recover(clean.records)
         for ended in dirty.records:
             graph = JobGraph(ended.job_id, ended.result.name, ())
             self._manage_stored(graph, ended.details.start_time).outcome = ended
         for stored in graphs.records:
-            if stored.job_id not in self._jobs and stored.job_id not in self._ended:
+            known = stored.job_id in self._jobs or stored.job_id in self._ended
+            if not known and stored.job_id not in self._unreadable:  # it may have ended
                 job = self._manage_stored(stored.graph, stored.start_time)
                 job.cancel_requested = stored.cancel_requested
                 job.cancel_cause = stored.cancel_cause
@@ -193,6 +203,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job_id = job_graph.job_id
         if self._shutting_down:
             raise JobSubmissionError(job_id, "the cluster is shutting down")
+        if (unreadable := self._unreadable.get(job_id)) is not None:
+            raise unreadable
         if (known := self._jobs.get(job_id)) is not None:
             await asyncio.shield(known.accepted)  # or refused, and so is this submission
         if known is not None or job_id in self._ended:

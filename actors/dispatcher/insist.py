@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from flinkray.core.errors import RpcError
-from flinkray.ha import CorruptEntryError, JobStoreStateError, StoreError
+from flinkray.ha import JobStoreStateError, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ async def insist(what: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
             return
-        except (JobStoreStateError, CorruptEntryError) as error:
+        except JobStoreStateError as error:
             log.error("%s, and never will: %s", what, error)
             return
         except (RpcError, StoreError) as error:

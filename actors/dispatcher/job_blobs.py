@@ -45,6 +45,10 @@ class JobBlobs:
                 for key in missing:
                     log.error("job %s: its blob %s is lost", graph.job_id, key)
 
+    async def retain_all(self, job_id: JobID) -> None:
+        """Keep whatever a job has here, until :meth:`delete`."""
+        await self._server.retain(BlobOwner.of_job(job_id), ())
+
     def start(self) -> None:
         """Let clients reach the server."""
         self._server.start()

@@ -11,7 +11,7 @@ from typing import TypeVar
 from flinkray.actors.dispatcher.job_history import JobHistory
 from flinkray.actors.dispatcher.managed_job import ManagedJob, overview_of
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.core.errors import JobNotFoundError, RpcError
+from flinkray.core.errors import JobNotFoundError, RpcError, UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
 from flinkray.scheduler.shared.states import JobStatus
@@ -25,13 +25,26 @@ class JobQueries:
     """Asks the JobMasters of the jobs that run, each for no more than is wanted: the details of a
     job of 100,000 tasks are megabytes, its status and the numbers of its tasks are not."""
 
-    def __init__(self, jobs: Mapping[JobID, ManagedJob], ended: JobHistory) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[JobID, ManagedJob],
+        ended: JobHistory,
+        unreadable: Mapping[JobID, UnreadableRecordError],
+    ) -> None:
         """The Dispatcher's own, as they are at any time."""
         self._jobs = jobs
         self._ended = ended
+        self._unreadable = unreadable
 
     def managed(self, job_id: JobID) -> ManagedJob:
-        """A job that has not ended, or has not been cleaned up yet.  Raises JobNotFoundError."""
+        """A job that has not ended, or has not been cleaned up yet.
+
+        Raises:
+            JobNotFoundError: there is none, or it has ended.
+            UnreadableRecordError: what is stored of it cannot be read.
+        """
+        if (unreadable := self._unreadable.get(job_id)) is not None:
+            raise unreadable
         job = self._jobs.get(job_id)
         if job is None:
             raise JobNotFoundError(job_id)
@@ -45,7 +58,7 @@ class JobQueries:
         return tuple(sorted(overviews.values(), key=lambda o: (o.start_time, o.job_id)))
 
     async def status(self, job_id: JobID) -> JobStatus:
-        """Raises JobNotFoundError."""
+        """Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.status
         job = self.managed(job_id)
@@ -53,7 +66,7 @@ class JobQueries:
         return job.status if status is None else status
 
     async def progress(self, job_id: JobID) -> JobProgress:
-        """Raises JobNotFoundError."""
+        """Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return JobProgress.of(ended.details)
         job = self.managed(job_id)
@@ -63,7 +76,7 @@ class JobQueries:
         return replace(progress, restarts=progress.restarts + job.failovers)
 
     async def exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
-        """Raises JobNotFoundError."""
+        """Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.exceptions
         job = self.managed(job_id)
@@ -71,7 +84,7 @@ class JobQueries:
         return job.with_own_exceptions(*(found or ()))
 
     async def details(self, job_id: JobID) -> JobDetails:
-        """Raises JobNotFoundError."""
+        """Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details
         job = self.managed(job_id)

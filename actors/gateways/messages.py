@@ -14,6 +14,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
+from flinkray.core.schema import stored
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobResult
 from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerLocation
@@ -153,6 +154,7 @@ class SlotPoolArguments:
     """Which of its JobMaster's SlotPools it is."""
 
 
+@stored("StoredJob")
 @message
 class StoredJob:
     """An accepted job as the Dispatcher keeps it in the JobGraphStore until it has ended."""
@@ -170,6 +172,7 @@ class StoredJob:
         return self.graph.job_id
 
 
+@stored("ArchivedJob")
 @message
 class ArchivedJob:
     """An ended job as the Dispatcher keeps it in the JobResultStore."""

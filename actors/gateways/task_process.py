@@ -30,7 +30,7 @@ IO_METRICS_WAIT = 1.0
 """Seconds for which who wants to see a job waits for a task process that does not answer."""
 
 
-class PartitionNotFoundError(FlinkRayError):
+class ResultPartitionNotFoundError(FlinkRayError):
     """A result partition is not where it should be: not there yet, lost or released."""
 
     retryable = True
@@ -162,7 +162,7 @@ class TaskProcessGateway(RpcGateway):
         none comes within READ_WAIT.  Asking for a position says that what is before it was read.
 
         Raises:
-            PartitionNotFoundError: it is not here.
+            ResultPartitionNotFoundError: it is not here.
         """
 
 

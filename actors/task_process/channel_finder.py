@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from flinkray.actors.gateways.task_process import (
     ChannelPlaces,
-    PartitionNotFoundError,
+    ResultPartitionNotFoundError,
     TaskProcessListenerGateway,
 )
 from flinkray.core.errors import FlinkRayError
@@ -46,7 +46,7 @@ class ChannelFinder:
         """Partition -> where its process is reached.
 
         Raises:
-            PartitionNotFoundError: one is not there, not even after all that waiting.
+            ResultPartitionNotFoundError: one is not there, not even after all that waiting.
         """
         wanted = {locations.partition_id(p): p for p in partitions}
         found: dict[int, DataAddress] = {}
@@ -59,7 +59,7 @@ class ChannelFinder:
                 missing, partition = next(iter(wanted.items()))
                 if not await self._is_to_come(job_id, missing):
                     where = locations.location_of(partition).resource_id
-                    raise PartitionNotFoundError(missing, where) from cause
+                    raise ResultPartitionNotFoundError(missing, where) from cause
                 backoff = self._max_backoff
             await asyncio.sleep(backoff)
             backoff *= 2

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from flinkray.actors.gateways.task_process import PartitionNotFoundError
+from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.core.error_text import message_of, summary_of, traceback_of
 from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import ResultPartitionID
@@ -32,7 +32,7 @@ _CONSEQUENCES = (
     *_CANCELLED,
     TaskCancelledError,
     ChannelError,
-    PartitionNotFoundError,
+    ResultPartitionNotFoundError,
     PartitionReleasedError,
     RpcError,
 )
@@ -62,7 +62,7 @@ class CodeFailure:
             message_of(error) if isinstance(error, OperatorError) else summary_of(error),
             traceback_of(error, error.__traceback__),
             isinstance(error, (SuppressRestartsError, UserCodeError)),
-            error.missing if isinstance(error, PartitionNotFoundError) else (),
+            error.missing if isinstance(error, ResultPartitionNotFoundError) else (),
             isinstance(error, _CONSEQUENCES),
         )
 

@@ -84,7 +84,7 @@ class InputGate:
         """What one of the producers has for this task, in its order.
 
         Raises:
-            PartitionNotFoundError: it cannot be read, or not any more.
+            ResultPartitionNotFoundError: it cannot be read, or not any more.
         """
         pieces = self._reader.pieces(self._job_id, self._locations, partition, self._subpartition)
 

@@ -10,7 +10,7 @@ from typing import Any
 from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
-    PartitionNotFoundError,
+    ResultPartitionNotFoundError,
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
@@ -71,7 +71,7 @@ class PartitionReader:
         """The buffers of a subpartition, in their order, as they come.
 
         Raises:
-            PartitionNotFoundError: it cannot be read, or not any more.
+            ResultPartitionNotFoundError: it cannot be read, or not any more.
         """
         partition_id = locations.partition_id(partition)
         location = locations.location_of(partition)
@@ -104,12 +104,12 @@ class PartitionReader:
             try:
                 process = await self._find(job_id, partition_id, location)
                 return await process.read_partition(wanted, subpartition, position, MAX_BYTES)
-            except (PartitionNotFoundError, RpcError) as error:
+            except (ResultPartitionNotFoundError, RpcError) as error:
                 cause = error
                 self._not_found(key, partition_id, error)
             if backoff > self._max_backoff:
                 if not await self.is_to_come(job_id, partition_id):
-                    raise PartitionNotFoundError(
+                    raise ResultPartitionNotFoundError(
                         partition_id,
                         location.resource_id,
                         self._others_missing(key, locations, partition_id, location),
@@ -177,7 +177,7 @@ class PartitionReader:
                 process = await self._find(job_id, partition_id, location)
                 await process.read_partition(wanted, subpartition, position, MAX_BYTES)
                 return
-            except PartitionNotFoundError:
+            except ResultPartitionNotFoundError:
                 return  # it is gone, and nothing of it was missing here
             except RpcError:  # the producer may live all the same
                 await asyncio.sleep(backoff)
@@ -192,7 +192,7 @@ class PartitionReader:
             await self._ask_for(key)
             address = self._places.get(key, {}).get(partition_id)
         if address is None:
-            raise PartitionNotFoundError(partition_id, location.resource_id)
+            raise ResultPartitionNotFoundError(partition_id, location.resource_id)
         return await self._rpc_service.connect(address, TaskProcessGateway)
 
     async def _ask_for(self, key: tuple[JobID, IntermediateDataSetID, str]) -> None:

@@ -9,7 +9,7 @@ from flinkray.actors.gateways.task_process import (
     READ_WAIT,
     JobPartition,
     PartitionData,
-    PartitionNotFoundError,
+    ResultPartitionNotFoundError,
 )
 from flinkray.rpc.time_limit import within
 
@@ -149,12 +149,12 @@ class ResultPartitions:
     ) -> PartitionData:
         """
         Raises:
-            PartitionNotFoundError: it is not here.
+            ResultPartitionNotFoundError: it is not here.
         """
         partition = self._partitions.get(partition_id)
         if partition is None or not 0 <= subpartition < partition.number_of_subpartitions:
-            raise PartitionNotFoundError(partition_id.partition, self._where)
+            raise ResultPartitionNotFoundError(partition_id.partition, self._where)
         data = await partition.read(subpartition, position, max_bytes)
         if data is None:
-            raise PartitionNotFoundError(partition_id.partition, self._where)
+            raise ResultPartitionNotFoundError(partition_id.partition, self._where)
         return data

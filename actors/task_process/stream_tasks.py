@@ -137,7 +137,7 @@ class StreamTasks:
         """Where the task's input comes from, found out; and the gate for it.
 
         Raises:
-            PartitionNotFoundError: a producer is not where it should be.
+            ResultPartitionNotFoundError: a producer is not where it should be.
         """
         vertex, subtask = deployed.vertex, deployed.task.subtask_index
         job_id = deployed.job.job_id

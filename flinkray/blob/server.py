@@ -138,7 +138,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
             raise BlobCorruptError(
                 f"{owner}: what came for blob {key} has SHA-256 {digest.hex()}; it was thrown away"
             )
-        await self.rpc_service.run_blocking(self._store.complete, owner, key)
+        await self.rpc_service.run_blocking(self._store.complete, owner, key, tuple(upload.offsets))
         upload.over = True
         del self._uploads[owner, key]
         self._blobs.setdefault(owner, {})[key] = tuple(upload.offsets)

@@ -1,21 +1,41 @@
 """Blobs as entries of a directory.
 
 A blob is stored in the parts in which it came, so that nothing has to hold it whole, and counts
-from the moment that its *marker* is written.  Entries are named
-``<owner>.<key>.<offset of the part>`` and ``<owner>.<key>.complete``; others are left alone.
+from the moment that its *marker* is written, which says where its parts begin.  Entries are named
+``<owner>.<key>.<offset of the part>`` and ``<owner>.<key>.complete``; others are left alone.  A
+marker that cannot be read is left alone as well, with its parts.
 """
 
 from __future__ import annotations
 
+import logging
+
 from flinkray.blob.errors import BlobStoreError
 from flinkray.core.blobs import BlobKey, BlobOwner
+from flinkray.core.errors import StoredFormatError
+from flinkray.core.message import message
+from flinkray.core.schema import stored
 from flinkray.ha import Directory
+from flinkray.ha.entries import decode_entry, encode_entry
+
+log = logging.getLogger(__name__)
 
 _COMPLETE = "complete"
 _OFFSET_DIGITS = 20
 
 Offsets = tuple[int, ...]
 """Where the parts of a blob begin, in order; empty for a blob of no bytes."""
+
+_FIRST_MARKER = b"1"
+"""What markers were before they said anything: the parts are those that are there."""
+
+
+@stored("StoredBlob")
+@message
+class StoredBlob:
+    """A marker."""
+
+    offsets: Offsets
 
 
 class BlobStore:
@@ -52,27 +72,37 @@ class BlobStore:
                 parts.setdefault((owner, key), []).append(offset)
         blobs: dict[BlobOwner, dict[BlobKey, Offsets]] = {}
         for owner, key in complete:
-            offsets = parts.pop((owner, key), [])
-            blobs.setdefault(owner, {})[key] = tuple(sorted(offsets))
-        for (owner, key), offsets in parts.items():
-            self.delete_parts(owner, key, tuple(offsets))
+            there = tuple(sorted(parts.pop((owner, key), [])))
+            try:
+                offsets = self._offsets(owner, key, there)
+            except StoredFormatError as error:
+                location = self._directory.location(_marker(owner, key))
+                log.error(
+                    "%s: blob %s cannot be used, as its marker %s cannot be read: %s; it is kept",
+                    owner, key, location, error,
+                )  # fmt: skip
+                continue
+            missing = set(offsets).difference(there)
+            if missing:
+                log.error("%s: blob %s lacks the parts at %s", owner, key, sorted(missing))
+                continue
+            self.delete_parts(owner, key, tuple(set(there).difference(offsets)))
+            blobs.setdefault(owner, {})[key] = offsets
+        for (owner, key), unfinished in parts.items():
+            self.delete_parts(owner, key, tuple(unfinished))
         return blobs
 
     def write_part(self, owner: BlobOwner, key: BlobKey, offset: int, data: bytes) -> None:
         """Durable on return."""
         self._write(_part(owner, key, offset), data)
 
-    def complete(self, owner: BlobOwner, key: BlobKey) -> None:
+    def complete(self, owner: BlobOwner, key: BlobKey, offsets: Offsets) -> None:
         """All parts are there and right: from now on the blob is."""
-        self._write(_marker(owner, key), b"1")
+        self._write(_marker(owner, key), encode_entry(StoredBlob(offsets)))
 
     def read_part(self, owner: BlobOwner, key: BlobKey, offset: int) -> bytes | None:
         """None: there is none (any more)."""
-        name = _part(owner, key, offset)
-        try:
-            return self._directory.read(name)
-        except OSError as error:
-            raise self._failed("read", name, error) from error
+        return self._read(_part(owner, key, offset))
 
     def delete(self, owner: BlobOwner, blobs: dict[BlobKey, Offsets]) -> None:
         """Markers go first: what a crash leaves behind is no blob."""
@@ -84,6 +114,19 @@ class BlobStore:
     def delete_parts(self, owner: BlobOwner, key: BlobKey, offsets: Offsets) -> None:
         for offset in offsets:
             self._delete(_part(owner, key, offset))
+
+    def _offsets(self, owner: BlobOwner, key: BlobKey, there: Offsets) -> Offsets:
+        """Of a complete blob; *there* are the parts that were found.  Raises StoredFormatError."""
+        marker = self._read(_marker(owner, key))
+        if marker is None or marker == _FIRST_MARKER:
+            return there
+        return decode_entry(marker, StoredBlob).offsets
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return self._directory.read(name)
+        except OSError as error:
+            raise self._failed("read", name, error) from error
 
     def _write(self, name: str, data: bytes) -> None:
         try:

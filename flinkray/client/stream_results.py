@@ -13,7 +13,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.gateways.task_process import (
     PartitionData,
-    PartitionNotFoundError,
+    ResultPartitionNotFoundError,
     TaskProcessGateway,
 )
 from flinkray.actors.task_process.collected_results import read_results
@@ -97,7 +97,7 @@ class StreamResults:
                 return await process.read_partition(
                     self._place.partition, 0, self._position, MAX_BYTES
                 )
-            except (RpcError, PartitionNotFoundError):
+            except (RpcError, ResultPartitionNotFoundError):
                 if self._is_complete:
                     return PartitionData((), is_end=True)
                 await asyncio.sleep(_PAUSE)

@@ -7,6 +7,7 @@ import re
 
 from flinkray.core.ids import JobID
 from flinkray.core.message import message, register
+from flinkray.core.schema import stored
 
 DIGEST_SIZE = 32
 """Bytes of a SHA-256."""
@@ -14,6 +15,7 @@ DIGEST_SIZE = 32
 _OWNER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
+@stored("BlobKey")
 @message
 class BlobKey:
     """Names a blob by its content: equal bytes, equal key."""

@@ -183,6 +183,24 @@ class SuppressRestartsError(FlinkRayError):
     """For user code to raise: the job fails and is not restarted, as it would only fail again."""
 
 
+class UnreadableRecordError(JobError):
+    """What is stored of a job cannot be read by this flinkray, or was damaged; it stays stored.
+
+    Bring back the flinkray that wrote it, or remove it where it lies.
+    """
+
+    def __init__(self, job_id: JobID, location: str, reason: str) -> None:
+        super().__init__(job_id, f"its record at {location} cannot be read: {reason}")
+        self.args = (job_id, location, reason)
+        self.location = location
+        self.reason = reason
+
+
+class StoredFormatError(FlinkRayError, ValueError):
+    """A value cannot be stored, or stored bytes cannot be read; the text says why and names the
+    type."""
+
+
 # --- resources ------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar
 from typing_extensions import Self
 
 from flinkray.core.message import message, register
+from flinkray.core.schema import stored
 
 _Id = TypeVar("_Id", bound="AbstractID")
 
@@ -113,12 +114,14 @@ class AbstractID:
         return f"{type(self).__name__}({self.hex()})"
 
 
+@stored("JobID")
 class JobID(AbstractID):
     """A job."""
 
     __slots__ = ()
 
 
+@stored("JobVertexID")
 class JobVertexID(AbstractID):
     """A vertex of a job graph."""
 
@@ -132,6 +135,7 @@ class ExecutionGraphID(AbstractID):
     __slots__ = ()
 
 
+@stored("IntermediateDataSetID")
 class IntermediateDataSetID(AbstractID):
     """The result of a job vertex."""
 
@@ -208,6 +212,7 @@ class ResourceID(str):
         return f"ResourceID({self!s})"
 
 
+@stored("WorkerGroupId")
 @message
 class WorkerGroupId:
     """A worker group: one Ray placement group.  ``value`` is the placement group's id in hex."""

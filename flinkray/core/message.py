@@ -15,11 +15,19 @@ from typing_extensions import dataclass_transform
 
 T = TypeVar("T")
 
+_OURS = "flinkray."
+
 _types_by_name: dict[str, type] = {}
 
 
 def type_name(cls: type) -> str:
-    """The name under which a type travels: ``module:qualified name``."""
+    """The name under which a type travels.
+
+    flinkray's own types travel under their class's name, which none of them has in common with
+    another, and so may move from module to module.  Others have ``module:qualified name``.
+    """
+    if cls.__module__.startswith(_OURS):
+        return cls.__qualname__
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -44,8 +52,8 @@ def message(cls: type[T]) -> type[T]:
     Fields may hold None, bool, int (64 bit), float, str, bytes, ids, enums declared with
     :func:`register`, other messages, and tuples or string-keyed dicts of these.
 
-    A field that is added later stands last and has a default, if the message is stored (how a job
-    ended, say): what an earlier version has stored is read without it.
+    A message lives for a moment, and both ends are of one version of flinkray.  What is stored, and
+    read by later versions, is declared with :func:`flinkray.core.schema.stored` besides.
     """
     return register(dataclass(frozen=True, slots=True)(cls))
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import field
 
 from flinkray.core.message import message
+from flinkray.core.schema import stored
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -33,6 +34,7 @@ def format_memory_size(size: int) -> str:
     return f"{size}b"
 
 
+@stored("ResourceProfile")
 @message
 class ResourceProfile:
     """CPU cores, bytes of memory, and Ray resources by name (``GPU`` and custom ones).

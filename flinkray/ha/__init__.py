@@ -14,7 +14,6 @@ from flinkray.ha.non_ha import AbstractNonHaServices
 from flinkray.ha.services import HighAvailabilityServices
 from flinkray.ha.standalone import StandaloneHaServices
 from flinkray.ha.stores import (
-    CorruptEntryError,
     JobGraphStore,
     JobResultStore,
     JobStoreStateError,
@@ -24,7 +23,6 @@ from flinkray.ha.stores import (
 
 __all__ = [
     "AbstractNonHaServices",
-    "CorruptEntryError",
     "Directory",
     "EmbeddedHaServices",
     "HighAvailabilityServices",

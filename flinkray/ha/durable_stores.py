@@ -7,15 +7,15 @@ other, so that what a method checks is still true when it writes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
+from flinkray.core.errors import UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.ha.directory import Directory
 from flinkray.ha.entries import EntryDirectory
 from flinkray.ha.stores import (
-    CorruptEntryError,
     JobGraphStore,
     JobRecord,
     JobResultStore,
@@ -52,17 +52,19 @@ def _retrieve(task: asyncio.Future[Any]) -> None:
         task.exception()  # whoever waits for it gets it; nobody may any more
 
 
-def _recover(entries: EntryDirectory[RecordT]) -> Recovered[RecordT]:
-    records, corrupt = [], []
+def _recover(entries: EntryDirectory[RecordT], but: Set[JobID] = frozenset()) -> Recovered[RecordT]:
+    records, unreadable = [], []
     for job_id in entries.job_ids():
+        if job_id in but:
+            continue
         try:
             record = entries.read(job_id)
-        except CorruptEntryError as error:
-            corrupt.append(error)
+        except UnreadableRecordError as error:
+            unreadable.append(error)
         else:
             if record is not None:
                 records.append(record)
-    return Recovered(tuple(records), tuple(corrupt))
+    return Recovered(tuple(records), tuple(unreadable))
 
 
 class DurableJobGraphStore(JobGraphStore[RecordT]):
@@ -131,10 +133,10 @@ class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
     async def mark_result_as_clean(self, job_id: JobID) -> None:
         def mark() -> None:
             if not self._clean.exists(job_id):
-                result = self._dirty.read(job_id)
+                result = self._dirty.read_as_stored(job_id)
                 if result is None:
                     raise JobStoreStateError(job_id, "it has no result that could be clean")
-                self._clean.write(result)
+                self._clean.write_as_stored(job_id, result)
             self._dirty.delete(job_id)
 
         await self._sequential.run(mark)
@@ -161,9 +163,7 @@ class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
 
     async def get_dirty_results(self) -> Recovered[RecordT]:
         def recover() -> Recovered[RecordT]:
-            for job_id in self._clean.job_ids():
-                self._dirty.delete(job_id)
-            return _recover(self._dirty)
+            return _recover(self._dirty, but=frozenset(self._clean.job_ids()))
 
         return await self._sequential.run(recover)
 

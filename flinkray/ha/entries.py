@@ -1,52 +1,52 @@
-"""How a record lies in a store: a header with version and checksum, then the wire codec's bytes."""
+"""How a record lies in a store: a header with version and checksum, then the record's bytes."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Generic, TypeVar
 
-from flinkray.core.errors import RpcSerializationError
+from flinkray.core.errors import StoredFormatError, UnreadableRecordError
 from flinkray.core.ids import JobID
+from flinkray.core.records import decode_record, encode_record
 from flinkray.ha.directory import Directory
-from flinkray.ha.stores import CorruptEntryError, JobRecord, StoreError
-from flinkray.rpc.wire import codec
+from flinkray.ha.first_format import from_first_format
+from flinkray.ha.stores import JobRecord, StoreError
 
+T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=JobRecord)
 
 _MAGIC = b"flinkray entry\n"
-VERSION = 1
+VERSION = 2
+"""Of the container: what is around the record.  The record's types have versions of their own."""
 _HEADER_SIZE = len(_MAGIC) + 1 + 4
-CORRUPT = "corrupt"
-"""Subdirectory for what was set aside."""
 
 
 def encode_entry(record: object) -> bytes:
     """Magic, one byte version, four bytes CRC-32 of the body, body.
 
     Raises:
-        RpcSerializationError: the record holds something that the codec does not know.
+        StoredFormatError: the record holds something that cannot be stored.
     """
-    body = codec.encode(record)
+    body = encode_record(record)
     return _MAGIC + bytes([VERSION]) + zlib.crc32(body).to_bytes(4, "big") + body
 
 
-def decode_entry(data: bytes, record_type: type[RecordT]) -> RecordT:
-    """Raises ValueError: not such an entry; the text says what is wrong with it."""
+def decode_entry(data: bytes, record_type: type[T]) -> T:
+    """Raises StoredFormatError: not such an entry; the text says what is wrong with it."""
     if not data.startswith(_MAGIC) or len(data) < _HEADER_SIZE:
-        raise ValueError("it is no flinkray entry, or is cut short")
+        raise StoredFormatError("it is no flinkray entry, or is cut short")
     version = data[len(_MAGIC)]
-    if version != VERSION:
-        raise ValueError(f"it has format version {version}; this flinkray reads {VERSION}")
+    if version > VERSION:
+        raise StoredFormatError(
+            f"it has format version {version}, and this flinkray reads versions up to {VERSION}: "
+            "a newer flinkray wrote it, and can read it"
+        )
     body = data[_HEADER_SIZE:]
     if zlib.crc32(body) != int.from_bytes(data[_HEADER_SIZE - 4 : _HEADER_SIZE], "big"):
-        raise ValueError("its checksum does not match")
-    try:
-        record = codec.decode(body)
-    except RpcSerializationError as error:
-        raise ValueError(f"it cannot be decoded: {error}") from error
-    if not isinstance(record, record_type):
-        raise ValueError(f"it holds a {type(record).__name__}, not a {record_type.__name__}")
-    return record
+        raise StoredFormatError("its checksum does not match")
+    if version < VERSION:
+        body = from_first_format(body)
+    return decode_record(body, record_type)
 
 
 class EntryDirectory(Generic[RecordT]):
@@ -64,19 +64,14 @@ class EntryDirectory(Generic[RecordT]):
         return job_id.hex() + self._suffix
 
     def write(self, record: RecordT) -> None:
-        """Raises RpcSerializationError, too."""
-        name = self.name(record.job_id)
-        data = encode_entry(record)
-        try:
-            self._directory.write(name, data)
-        except OSError as error:
-            raise StoreError(f"cannot write {self._directory.location(name)}: {error}") from error
+        """Raises StoredFormatError, too."""
+        self.write_as_stored(record.job_id, encode_entry(record))
 
     def exists(self, job_id: JobID) -> bool:
         return self._read(self.name(job_id)) is not None
 
     def read(self, job_id: JobID) -> RecordT | None:
-        """Raises CorruptEntryError after having set the entry aside."""
+        """Raises UnreadableRecordError; the entry stays as it is."""
         name = self.name(job_id)
         data = self._read(name)
         if data is None:
@@ -84,13 +79,22 @@ class EntryDirectory(Generic[RecordT]):
         try:
             record = decode_entry(data, self._record_type)
             if record.job_id != job_id:
-                raise ValueError(f"it is about job {record.job_id}")
-        except ValueError as error:
-            raise CorruptEntryError(
-                f"{self._directory.location(name)} is not readable: {error}. It was moved to "
-                f"{self._set_aside(name, data)}; the job it stood for is not known any more"
-            ) from error
+                raise StoredFormatError(f"it is about job {record.job_id}")
+        except StoredFormatError as error:
+            location = self._directory.location(name)
+            raise UnreadableRecordError(job_id, location, str(error)) from error
         return record
+
+    def read_as_stored(self, job_id: JobID) -> bytes | None:
+        """Its bytes, for :meth:`write_as_stored` elsewhere."""
+        return self._read(self.name(job_id))
+
+    def write_as_stored(self, job_id: JobID, data: bytes) -> None:
+        name = self.name(job_id)
+        try:
+            self._directory.write(name, data)
+        except OSError as error:
+            raise StoreError(f"cannot write {self._directory.location(name)}: {error}") from error
 
     def delete(self, job_id: JobID) -> None:
         name = self.name(job_id)
@@ -120,15 +124,3 @@ class EntryDirectory(Generic[RecordT]):
             return self._directory.read(name)
         except OSError as error:
             raise StoreError(f"cannot read {self._directory.location(name)}: {error}") from error
-
-    def _set_aside(self, name: str, data: bytes) -> str:
-        corrupt = self._directory.subdirectory(CORRUPT)
-        try:
-            corrupt.write(name, data)
-            self._directory.delete(name)
-        except OSError as error:
-            raise StoreError(
-                f"cannot move the unreadable {self._directory.location(name)} to "
-                f"{corrupt.location(name)}: {error}"
-            ) from error
-        return corrupt.location(name)

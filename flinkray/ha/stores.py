@@ -3,9 +3,12 @@
 The stores hold any message that has a ``job_id`` (``ha`` does not know the scheduler's types); the
 caller names the type when it asks :class:`HighAvailabilityServices` for a store.
 
-An entry that cannot be read back (torn, of an unknown version, of another type) is *set aside*: it
-is moved out of the way, so that it is met once and never again, and the caller gets a
-:class:`CorruptEntryError` that says what it was and where it lies now.
+Their types are declared with :func:`flinkray.core.schema.stored`, and so are those of all that they
+hold.
+
+An entry that cannot be read (of a newer version of flinkray, damaged, of another type) stays where
+it is, and keeps no other from being read.  Whoever asks for it gets an
+:class:`~flinkray.core.errors.UnreadableRecordError`, which says where it lies and what is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from flinkray.core.errors import FlinkRayError, JobError
+from flinkray.core.errors import FlinkRayError, JobError, UnreadableRecordError
 from flinkray.core.ids import JobID
 
 
@@ -34,20 +37,16 @@ class StoreError(FlinkRayError):
     retryable = True
 
 
-class CorruptEntryError(FlinkRayError):
-    """A stored entry could not be read back and was set aside; the text says where it is now."""
-
-
 class JobStoreStateError(JobError):
     """The operation does not fit what the store holds for the job (see the method that raised)."""
 
 
 @dataclass(frozen=True)
 class Recovered(Generic[RecordT]):
-    """All readable entries of a store, oldest first, and what had to be set aside."""
+    """All readable entries of a store, oldest first, and why the others cannot be read."""
 
     records: tuple[RecordT, ...]
-    corrupt: tuple[CorruptEntryError, ...]
+    unreadable: tuple[UnreadableRecordError, ...]
 
 
 class JobGraphStore(ABC, Generic[RecordT]):
@@ -67,11 +66,11 @@ class JobGraphStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def recover_job_graph(self, job_id: JobID) -> RecordT | None:
-        """The graph, or None.  Raises CorruptEntryError (once; None from then on)."""
+        """The graph, or None.  Raises UnreadableRecordError."""
 
     @abstractmethod
     async def recover_job_graphs(self) -> Recovered[RecordT]:
-        """All graphs; corrupt entries do not keep the others from being recovered."""
+        """All graphs; those that cannot be read do not keep the others from being recovered."""
 
     @abstractmethod
     async def get_job_ids(self) -> tuple[JobID, ...]:
@@ -121,7 +120,7 @@ class JobResultStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def get_result(self, job_id: JobID) -> RecordT | None:
-        """The result, dirty or clean, or None.  Raises CorruptEntryError (once)."""
+        """The result, dirty or clean, or None.  Raises UnreadableRecordError."""
 
     @abstractmethod
     async def get_dirty_results(self) -> Recovered[RecordT]:

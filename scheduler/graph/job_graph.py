@@ -9,13 +9,16 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
+from flinkray.core.schema import stored
 
 
+@stored("NoRestart")
 @message
 class NoRestart:
     """The first failure of a task fails the job."""
 
 
+@stored("FixedDelayRestart")
 @message
 class FixedDelayRestart:
     """At most ``attempts`` restarts, each after ``delay`` seconds."""
@@ -28,6 +31,7 @@ class FixedDelayRestart:
             raise ValueError(f"attempts and delay must not be negative: {self}")
 
 
+@stored("FailureRateRestart")
 @message
 class FailureRateRestart:
     """Restarts, each after ``delay`` seconds, as long as no more than so many failures fall into an
@@ -44,6 +48,7 @@ class FailureRateRestart:
             )
 
 
+@stored("ExponentialDelayRestart")
 @message
 class ExponentialDelayRestart:
     """Restarts after delays that grow from failure to failure; all durations in seconds."""
@@ -72,6 +77,7 @@ class ExponentialDelayRestart:
 RestartStrategy = NoRestart | FixedDelayRestart | FailureRateRestart | ExponentialDelayRestart
 
 
+@stored("Invokable")
 @message
 class Invokable:
     """What the subtasks of a vertex run.
@@ -101,6 +107,7 @@ TASK_PROCESS_KINDS = frozenset({PYTHON, STREAM})
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
 
+@stored("JobType")
 @register
 class JobType(Enum):
     """STREAMING: all tasks run at the same time.  BATCH: a region of pipelined tasks runs when the
@@ -110,6 +117,7 @@ class JobType(Enum):
     BATCH = "BATCH"
 
 
+@stored("SchedulerMode")
 @register
 class SchedulerMode(Enum):
     """DEFAULT: the job runs with its vertices' parallelism or not at all.  ADAPTIVE: with what the
@@ -119,6 +127,7 @@ class SchedulerMode(Enum):
     ADAPTIVE = "ADAPTIVE"
 
 
+@stored("ResultPartitionType")
 @register
 class ResultPartitionType(Enum):
     """How a result is handed on: while it is produced (PIPELINED; PIPELINED_BOUNDED with bounded
@@ -141,6 +150,7 @@ class ResultPartitionType(Enum):
         return self is ResultPartitionType.BLOCKING_PERSISTENT
 
 
+@stored("DistributionPattern")
 @register
 class DistributionPattern(Enum):
     """Which producers a consumer reads; see flinkray.scheduler.graph.distribution."""
@@ -149,6 +159,7 @@ class DistributionPattern(Enum):
     POINTWISE = "POINTWISE"
 
 
+@stored("IntermediateDataSet")
 @message
 class IntermediateDataSet:
     """A result of a vertex; subtask i produces its partition i."""
@@ -157,6 +168,7 @@ class IntermediateDataSet:
     result_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
 
 
+@stored("JobEdge")
 @message
 class JobEdge:
     """A vertex reads a data set of another one."""
@@ -167,6 +179,7 @@ class JobEdge:
     """For people (``HASH``, ``REBALANCE``, ...); empty: the pattern's name."""
 
 
+@stored("MasterFormat")
 @message
 class MasterFormat:
     """Work for a vertex that is done once per job, outside its tasks.
@@ -181,6 +194,7 @@ class MasterFormat:
     finalizes: bool = False
 
 
+@stored("JobVertex")
 @message
 class JobVertex:
     """Chained operators: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
@@ -212,6 +226,7 @@ class ParallelismBounds:
     upper: int
 
 
+@stored("JobFileUse")
 @register
 class JobFileUse(Enum):
     """What a file is for that travels with a job."""
@@ -222,6 +237,7 @@ class JobFileUse(Enum):
     """User code asks for it by its name."""
 
 
+@stored("JobFile")
 @message
 class JobFile:
     """A file or directory of the client that the job's tasks have a copy of."""
@@ -235,6 +251,7 @@ class JobFile:
     is_executable: bool = False
 
 
+@stored("AttachedClient")
 @message
 class AttachedClient:
     """A client that its job ends with: the job is cancelled when nothing is heard of it."""
@@ -251,6 +268,7 @@ class AttachedClient:
             raise ValueError(f"a client must have time to be heard of: {self}")
 
 
+@stored("JobGraph")
 @message
 class JobGraph:
     """A job as submitted."""

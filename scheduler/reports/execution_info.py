@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 
 from flinkray.core.message import message
+from flinkray.core.schema import stored
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 
 
+@stored("ExecutionInfo")
 @message
 class ExecutionInfo:
     """The current attempt of one subtask."""

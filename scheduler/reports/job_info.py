@@ -9,6 +9,7 @@ from flinkray.core.error_text import sendable
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
+from flinkray.core.schema import stored
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.many_executions import ManyExecutions
 from flinkray.scheduler.shared.io_metrics import IOMetrics
@@ -19,6 +20,7 @@ _SHORT = 1024
 """Bytes of a text where there is room for little."""
 
 
+@stored("ExceptionEntry")
 @message
 class ExceptionEntry:
     """One failure in a job's history; ``task`` and ``location`` are None for the job as a whole."""
@@ -33,6 +35,7 @@ class ExceptionEntry:
     """What failed besides it, until the restart that it led to."""
 
 
+@stored("StageProgressInfo")
 @message
 class StageProgressInfo:
     """Progress of one running Spark stage."""
@@ -45,6 +48,7 @@ class StageProgressInfo:
     failed_tasks: int
 
 
+@stored("VertexInfo")
 @message
 class VertexInfo:
     """One vertex of a running or ended job."""
@@ -68,6 +72,7 @@ class VertexInfo:
     """How many these are."""
 
 
+@stored("JobDetails")
 @message
 class JobDetails:
     """All that a client may want to know of a job."""
@@ -160,6 +165,7 @@ class JobOverview:
     """ExecutionState name -> how many subtasks are in it; those that occur."""
 
 
+@stored("JobResult")
 @message
 class JobResult:
     """How a job ended.  Only FINISHED is success."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from math import isnan, nan
 from typing import Any, overload
 
 from flinkray.core.message import message, register
+from flinkray.core.schema import stored
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
@@ -26,6 +27,7 @@ FEW = 100
 _LEVEL = 1
 
 
+@stored("TextColumn")
 @message
 class _Texts:
     """A column of texts or None."""
@@ -45,6 +47,19 @@ class _Texts:
         return [texts[number] for number in _ints_back(self.numbers)]
 
 
+_METRICS_IN_VERSION_1 = (
+    "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "back_pressured_ms", "idle_ms"
+)  # fmt: skip
+
+
+def _from_version_1(values: dict[str, Any]) -> dict[str, Any]:
+    """The columns of what was read and written had no names."""
+    columns = values.get("io_metrics", ())
+    named = dict(zip(_METRICS_IN_VERSION_1, columns, strict=False))
+    return {**values, "io_metrics": named}
+
+
+@stored("ManyExecutions", version=2, migrations={1: _from_version_1})
 @register
 @dataclass(frozen=True)
 class ManyExecutions(Sequence[ExecutionInfo]):
@@ -63,8 +78,8 @@ class ManyExecutions(Sequence[ExecutionInfo]):
     timestamps: dict[str, bytes]
     """By the name of the state; its time for each execution that entered it."""
     failures: _Texts
-    io_metrics: tuple[bytes, ...] = ()
-    """Per field of IOMetrics its column; 0: None, else one more than the number.  Empty: all are
+    io_metrics: dict[str, bytes] = field(default_factory=dict)
+    """By the name of a field of IOMetrics; 0: None, else one more than the number.  Empty: all are
     None."""
     _unpacked: list[ExecutionInfo] = field(
         init=False, default_factory=list, compare=False, repr=False
@@ -151,20 +166,20 @@ def _ints_back(data: bytes) -> array[int]:
     return _decompressed("q", data)
 
 
-def _metrics(every: Sequence[IOMetrics | None]) -> tuple[bytes, ...]:
+def _metrics(every: Sequence[IOMetrics | None]) -> dict[str, bytes]:
     if not any(every):
-        return ()
-    rows = [None if one is None else astuple(one) for one in every]
-    return tuple(
-        _ints(0 if row is None or row[place] is None else row[place] + 1 for row in rows)
-        for place in range(len(fields(IOMetrics)))
-    )
+        return {}
+    numbers = {it.name: [getattr(one, it.name, None) for one in every] for it in fields(IOMetrics)}
+    return {
+        name: _ints(0 if number is None else number + 1 for number in column)
+        for name, column in numbers.items()
+    }
 
 
-def _metrics_back(columns: tuple[bytes, ...]) -> Iterator[IOMetrics | None]:
-    for row in zip(*map(_ints_back, columns), strict=True):
+def _metrics_back(columns: dict[str, bytes]) -> Iterator[IOMetrics | None]:
+    for row in zip(*map(_ints_back, columns.values()), strict=True):
         numbers: list[Any] = [number - 1 if number else None for number in row]
-        yield IOMetrics(*numbers) if any(row) else None
+        yield IOMetrics(**dict(zip(columns, numbers, strict=True))) if any(row) else None
 
 
 def _times(values: Iterable[float | None]) -> bytes:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.core.message import message
+from flinkray.core.schema import stored
 
 
+@stored("IOMetrics")
 @message
 class IOMetrics:
     """Of an attempt since it began, or the sum over the current attempts of a vertex.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from enum import Enum
 
 from flinkray.core.message import register
+from flinkray.core.schema import stored
 
 
+@stored("JobStatus")
 @register
 class JobStatus(Enum):
     """State of a job."""
@@ -33,6 +35,7 @@ class JobStatus(Enum):
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
 
 
+@stored("ExecutionState")
 @register
 class ExecutionState(Enum):
     """State of one execution attempt."""

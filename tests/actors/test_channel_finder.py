@@ -8,7 +8,7 @@ import pytest
 
 from flinkray.actors.gateways.task_process import (
     ChannelPlaces,
-    PartitionNotFoundError,
+    ResultPartitionNotFoundError,
     TaskProcessListenerGateway,
 )
 from flinkray.actors.task_process.channel_finder import ChannelFinder
@@ -58,7 +58,7 @@ async def test_a_producer_is_waited_for_as_long_as_it_is_to_come(late: bool) -> 
         if late:
             assert await finder.find(JOB, known, [0]) == {0: PROCESS}
         else:
-            with pytest.raises(PartitionNotFoundError, match="executor"):
+            with pytest.raises(ResultPartitionNotFoundError, match="executor"):
                 await finder.find(JOB, known, [0])
             assert len(asked) == 1
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,16 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.blob import BlobStore
 from flinkray.client.python_job import python_job
-from flinkray.core.errors import DuplicateJobSubmissionError, JobStateError
+from flinkray.core.blobs import BlobKey, BlobOwner
+from flinkray.core.errors import (
+    DuplicateJobSubmissionError,
+    JobStateError,
+    UnreadableRecordError,
+)
 from flinkray.core.ids import JobMasterId, ResourceID, ResourceManagerId
+from flinkray.ha.entries import VERSION
 from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection, RpcEndpoint
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -258,6 +266,69 @@ async def test_a_job_that_is_done_is_not_run_again_by_the_next_dispatcher(tmp_pa
             await cluster.submit(graph)
         left = await stores.get_job_graph_store(StoredJob).recover_job_graphs()
         assert list(left.records) == []
+
+
+def newer(entry: bytes) -> bytes:
+    """As a flinkray of a later version would have written it."""
+    begin = len(b"flinkray entry\n")
+    assert entry[begin] == VERSION
+    return entry[:begin] + bytes([VERSION + 1]) + entry[begin + 1 :]
+
+
+@pytest.mark.parametrize("kind", ["graph", "result"])
+@on_virtual_time
+async def test_a_job_whose_stored_graph_or_result_cannot_be_read_is_kept_reported_and_not_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """JM-20: a later flinkray has written it.  When that one is back, it goes on."""
+    graph, other = python_job(finishing()), python_job(finishing())
+    (vertex,) = graph.vertices
+    code = vertex.invokable.code
+    assert isinstance(code, bytes)
+    by_key = replace(vertex.invokable, code=BlobKey.of(code))
+    graph = replace(graph, vertices=(replace(vertex, invokable=by_key),))
+    done = ArchivedJob(
+        JobResult(graph.job_id, graph.name, JobStatus.FINISHED, 1.0),
+        JobDetails(graph.job_id, graph.name, JobStatus.FINISHED, 1.0, 2.0, {}, 0),
+    )
+    arguments = ClusterArguments("local", {}, str(tmp_path))
+    service = LocalRpcService("before", LocalNetwork())
+    stores = ClusterServices.create(service, arguments).high_availability
+    for stored in (graph, other):
+        await stores.get_job_graph_store(StoredJob).put_job_graph(StoredJob(stored, 1.0))
+    if kind == "result":
+        await stores.get_job_result_store(ArchivedJob).create_dirty_result(done)
+    blobs = BlobStore(stores.get_blob_directory())
+    blobs.write_part(BlobOwner.of_job(graph.job_id), BlobKey.of(code), 0, code)
+    blobs.complete(BlobOwner.of_job(graph.job_id), BlobKey.of(code), (0,))
+    folder, suffix = ("job-graphs", "graph") if kind == "graph" else ("job-results", "dirty")
+    entry = tmp_path / folder / f"{graph.job_id.hex()}.{suffix}"
+    written = entry.read_bytes()
+    entry.write_bytes(newer(written))
+
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        assert (await cluster.result(other.job_id)).status is JobStatus.FINISHED
+        dispatcher = await cluster.dispatcher()
+        for ask in (
+            lambda: dispatcher.request_job_status(graph.job_id),
+            lambda: dispatcher.request_job_result(graph.job_id),
+            lambda: dispatcher.cancel_job(graph.job_id),
+            lambda: cluster.submit(graph),
+        ):
+            with pytest.raises(UnreadableRecordError, match="a newer flinkray wrote it") as caught:
+                await ask()
+            assert (caught.value.job_id, caught.value.location) == (graph.job_id, str(entry))
+        await asyncio.sleep(1500)  # longer than what nobody retains is kept
+        assert not [name for name in cluster.processes() if graph.job_id.hex() in name]
+    assert f"{entry} cannot be read: it has format version {VERSION + 1}" in caplog.text
+    assert entry.read_bytes() == newer(written)
+    assert blobs.recover() == {BlobOwner.of_job(graph.job_id): {BlobKey.of(code): (0,)}}
+
+    entry.write_bytes(written)
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        result = await cluster.result(graph.job_id)
+        assert result.status is JobStatus.FINISHED
+        assert (result == done.result) is (kind == "result")
 
 
 @on_virtual_time

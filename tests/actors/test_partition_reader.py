@@ -9,8 +9,8 @@ import pytest
 from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
-    PartitionNotFoundError,
     PartitionPlaces,
+    ResultPartitionNotFoundError,
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
@@ -99,7 +99,7 @@ async def test_a_partition_whose_producer_has_not_begun_is_waited_for() -> None:
 async def test_a_partition_that_its_running_producer_does_not_have_is_given_up() -> None:
     """TM-26, JM-13."""
     around = Surroundings(there_after=300.0, states=[ExecutionState.RUNNING])
-    with pytest.raises(PartitionNotFoundError):
+    with pytest.raises(ResultPartitionNotFoundError):
         await around.read()
     assert 10 <= around.seconds <= 21
     assert len(around.questions) == 1
@@ -115,7 +115,7 @@ async def test_a_partition_whose_producer_was_replaced_is_given_up() -> None:
             PartitionProducerDisposedError(str(PARTITION), "its second"),
         ],
     )
-    with pytest.raises(PartitionNotFoundError):
+    with pytest.raises(ResultPartitionNotFoundError):
         await around.read()
     assert len(around.questions) == 2
 

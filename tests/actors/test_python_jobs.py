@@ -247,7 +247,7 @@ async def test_a_lost_blocking_result_is_produced_again(tmp_path: Path) -> None:
         sent = (await executions(cluster, job_id))[0]
         assert sent.attempt_number == 1
         exceptions = (await cluster.details(job_id)).exceptions
-        assert any("PartitionNotFoundError" in e.text or "died" in e.text for e in exceptions)
+        assert any("ResultPartitionNotFoundError" in e.text or "died" in e.text for e in exceptions)
 
 
 @on_virtual_time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
 def store_whole(store: BlobStore, owner: BlobOwner) -> None:
     store.write_part(owner, KEY, 0, b"hello ")
     store.write_part(owner, KEY, 6, b"world")
-    store.complete(owner, KEY)
+    store.complete(owner, KEY, (0, 6))
 
 
 def test_a_complete_blob_is_found_again_with_its_parts(directory: Directory) -> None:
@@ -54,6 +55,73 @@ def test_deleting_an_owner_leaves_the_others_alone(directory: Directory) -> None
     store.delete(OWNER, {KEY: (0, 6)})
     store.delete(OWNER, {KEY: (0, 6)})
     assert store.recover() == {OTHER: {KEY: (0, 6)}}
+
+
+def marker_of(directory: Directory) -> str:
+    (marker,) = (name for name in directory.names() if name.endswith(".complete"))
+    return marker
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda marker: marker.replace(b"entry\n\x02", b"entry\n\x03"), "format version 3"),
+        (lambda marker: marker[:-1], "checksum"),
+        (lambda marker: b"", "no flinkray entry"),
+    ],
+)
+def test_a_blob_whose_marker_cannot_be_read_is_kept_and_reported(
+    directory: Directory,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[bytes], bytes],
+    why: str,
+) -> None:
+    store = BlobStore(directory)
+    store_whole(store, OWNER)
+    name = marker_of(directory)
+    marker = directory.read(name)
+    assert marker is not None
+    directory.write(name, change(marker))
+    before = sorted(directory.names())
+
+    assert store.recover() == {}
+    assert sorted(directory.names()) == before
+    (record,) = caplog.records
+    for part in (OWNER, str(KEY), directory.location(name), why):
+        assert part in record.getMessage()
+
+    directory.write(name, marker)
+    assert store.recover() == {OWNER: {KEY: (0, 6)}}
+
+
+def test_markers_of_the_first_format_stand_for_the_parts_that_are_there(
+    directory: Directory,
+) -> None:
+    store = BlobStore(directory)
+    store_whole(store, OWNER)
+    directory.write(marker_of(directory), b"1")
+    assert store.recover() == {OWNER: {KEY: (0, 6)}}
+
+
+def test_parts_that_the_marker_does_not_name_are_deleted_at_a_restart(
+    directory: Directory,
+) -> None:
+    """An upload that was thrown away left them, and the storage failed."""
+    store = BlobStore(directory)
+    store_whole(store, OWNER)
+    store.write_part(OWNER, KEY, 3, b"lo wor")
+    assert store.recover() == {OWNER: {KEY: (0, 6)}}
+    assert store.read_part(OWNER, KEY, 3) is None
+
+
+def test_a_blob_that_lacks_a_part_is_no_blob_and_is_reported(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = BlobStore(directory)
+    store_whole(store, OWNER)
+    store.delete_parts(OWNER, KEY, (6,))
+    assert store.recover() == {}
+    assert f"{OWNER}: blob {KEY} lacks the parts at [6]" in caplog.text
 
 
 def test_entries_of_others_are_left_alone(directory: Directory) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
 
+import flinkray
+from flinkray.core.errors import RemoteError
+from flinkray.core.ids import JobID
 from flinkray.core.message import lookup, message, register, registered_types, type_name
+from flinkray.rpc import RpcGateway
 
 
 @message
@@ -35,3 +43,34 @@ def test_a_second_type_of_the_same_name_is_refused() -> None:
     with pytest.raises(TypeError, match="Known is already registered"):
         register(double)
     assert register(Known) is Known
+
+
+def test_types_of_flinkray_travel_under_their_class_names_so_that_modules_may_move() -> None:
+    assert type_name(JobID) == "JobID"
+    assert lookup("JobID") is JobID
+    assert type_name(RemoteError) == "RemoteError"
+    moved: Any = type("JobMoved", (), {"__module__": "flinkray.core.ids"})
+    register(moved)
+    assert lookup("JobMoved") is moved
+    double: Any = type("JobMoved", (), {"__module__": "flinkray.somewhere.else"})
+    with pytest.raises(TypeError, match="JobMoved is already registered"):
+        register(double)
+
+
+def test_no_two_message_types_or_gateways_of_flinkray_have_one_name() -> None:
+    """A second message type is refused when its module is loaded; here all of them are."""
+    for module in pkgutil.walk_packages(flinkray.__path__, "flinkray."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    ours = [cls for cls in registered_types() if cls.__module__.startswith("flinkray.")]
+    gateways = [cls for cls in _subclasses(RpcGateway) if cls.__module__.startswith("flinkray.")]
+    assert len(ours) > 150
+    assert len(gateways) > 8
+    shared = Counter(map(type_name, {*ours, *gateways}))
+    assert {name: number for name, number in shared.items() if number > 1} == {}
+
+
+def _subclasses(cls: type[RpcGateway]) -> Iterator[type[RpcGateway]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

@@ -8,10 +8,12 @@ import pytest
 
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
+from flinkray.core.schema import stored
 from flinkray.ha import StandaloneHaServices, open_directory
 from flinkray.testing.simulation import Simulation, simulate
 
 
+@stored("tests.test_cancelled_writes.Graph")
 @message
 class Graph:
     """What is stored."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
+import msgpack
 import pytest
 
-from flinkray.core.errors import RpcSerializationError
+from flinkray.core.errors import StoredFormatError, UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
+from flinkray.core.schema import stored
 from flinkray.ha import (
-    CorruptEntryError,
     Directory,
     JobGraphStore,
     JobResultStore,
@@ -29,6 +31,7 @@ from flinkray.ha.entries import VERSION, encode_entry
 ONE, TWO, THREE = (JobID(bytes([n]) * 16) for n in (1, 2, 3))
 
 
+@stored("tests.Graph")
 @message
 class Graph:
     """Stands for a job graph."""
@@ -37,6 +40,7 @@ class Graph:
     text: str = ""
 
 
+@stored("tests.Result")
 @message
 class Result:
     """Stands for a job result."""
@@ -128,7 +132,7 @@ async def test_all_graphs_are_recovered_in_the_order_they_were_written(
         await graphs.put_job_graph(Graph(job_id))
     recovered = await services.get_job_graph_store(Graph).recover_job_graphs()
     assert [graph.job_id for graph in recovered.records] == [THREE, ONE, TWO]
-    assert recovered.corrupt == ()
+    assert recovered.unreadable == ()
     assert await graphs.get_job_ids() == (ONE, TWO, THREE)
 
 
@@ -136,61 +140,68 @@ async def test_a_graph_that_cannot_be_encoded_leaves_the_old_one(
     graphs: JobGraphStore[Graph],
 ) -> None:
     await graphs.put_job_graph(Graph(ONE, "first"))
-    with pytest.raises(RpcSerializationError):
+    with pytest.raises(StoredFormatError):
         await graphs.put_job_graph(Graph(ONE, object()))  # type: ignore[arg-type]
     assert await graphs.recover_job_graph(ONE) == Graph(ONE, "first")
 
 
-# --- corrupt entries
+# --- entries that cannot be read
 
 _GOOD = encode_entry(Graph(TWO, "good"))
 _VERSION_AT = _GOOD.index(b"\n") + 1
 
-DAMAGED = {
+
+def _newer(rest: bytes) -> bytes:
+    """What follows the magic, as a flinkray would have written it that has another Graph."""
+    types, body = msgpack.unpackb(rest[5:])
+    types[0][1] += 1
+    data: bytes = msgpack.packb((types, body))
+    return rest[:1] + zlib.crc32(data).to_bytes(4, "big") + data
+
+
+UNREADABLE = {
     "empty": (b"", "no flinkray entry"),
     "cut short": (_GOOD[:-1], "checksum"),
     "cut in the header": (_GOOD[:_VERSION_AT], "cut short"),
     "one bit flipped": (_GOOD[:-1] + bytes([_GOOD[-1] ^ 1]), "checksum"),
     "of a later version": (
         _GOOD[:_VERSION_AT] + bytes([VERSION + 1]) + _GOOD[_VERSION_AT + 1 :],
-        f"version {VERSION + 1}",
+        f"format version {VERSION + 1}, and this flinkray reads versions up to {VERSION}",
     ),
-    "of another type": (encode_entry(Result(TWO)), "a Result, not a Graph"),
+    "of another type": (encode_entry(Result(TWO)), "a tests.Result, not a tests.Graph"),
+    "of a later version of its type": (
+        _GOOD[:_VERSION_AT] + _newer(_GOOD[_VERSION_AT:]),
+        "tests.Graph version 2, and this flinkray reads versions up to 1",
+    ),
     "about another job": (encode_entry(Graph(ONE)), f"about job {ONE}"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
-async def test_corrupt_graph_is_set_aside_once_and_keeps_no_other_from_being_recovered(
+@pytest.mark.parametrize("damage", UNREADABLE)
+async def test_a_graph_that_cannot_be_read_is_kept_and_reported_and_keeps_no_other_from_being_read(
     directory: Directory, graphs: JobGraphStore[Graph], damage: str
 ) -> None:
-    data, why = DAMAGED[damage]
+    data, why = UNREADABLE[damage]
     await graphs.put_job_graph(Graph(ONE))
     entries = directory.subdirectory("job-graphs")
     name = f"{TWO.hex()}.graph"
     entries.write(name, data)
 
-    recovered = await graphs.recover_job_graphs()
-    assert recovered.records == (Graph(ONE),)
-    (error,) = recovered.corrupt
-    aside = entries.subdirectory("corrupt")
-    for part in (entries.location(name), why, aside.location(name)):
-        assert part in str(error)
-    assert aside.read(name) == data
-
-    again = await graphs.recover_job_graphs()
-    assert (again.records, again.corrupt) == ((Graph(ONE),), ())
-    await graphs.put_job_graph(Graph(TWO, "anew"))
+    for _ in range(2):
+        recovered = await graphs.recover_job_graphs()
+        assert recovered.records == (Graph(ONE),)
+        (error,) = recovered.unreadable
+        assert (error.job_id, error.location) == (TWO, entries.location(name))
+        assert why in error.reason
+        for part in (TWO.hex(), error.location, error.reason):
+            assert part in str(error)
+    with pytest.raises(UnreadableRecordError, match=TWO.hex()):
+        await graphs.recover_job_graph(TWO)
+    with pytest.raises(JobStoreStateError, match="stored already"):
+        await graphs.put_job_graph(Graph(TWO, "another"))
+    assert entries.read(name) == data
+    assert set(entries.names()) == {name, f"{ONE.hex()}.graph"}
     assert await graphs.get_job_ids() == (ONE, TWO)
-
-
-async def test_recovering_a_corrupt_graph_by_id_fails_once(
-    directory: Directory, graphs: JobGraphStore[Graph]
-) -> None:
-    directory.subdirectory("job-graphs").write(f"{ONE.hex()}.graph", b"nonsense")
-    with pytest.raises(CorruptEntryError, match=ONE.hex()):
-        await graphs.recover_job_graph(ONE)
-    assert await graphs.recover_job_graph(ONE) is None
 
 
 async def test_files_of_other_names_are_left_alone(
@@ -200,7 +211,7 @@ async def test_files_of_other_names_are_left_alone(
     entries.write("notes.txt", b"mine")
     entries.write("short.graph", b"mine")
     assert await graphs.get_job_ids() == ()
-    assert (await graphs.recover_job_graphs()).corrupt == ()
+    assert (await graphs.recover_job_graphs()).unreadable == ()
     assert entries.read("notes.txt") == b"mine"
 
 
@@ -265,15 +276,39 @@ async def test_result_that_was_being_marked_at_a_crash_is_clean(
     assert (await results.get_clean_results()).records == (Result(ONE),)
 
 
-async def test_corrupt_dirty_result_is_set_aside_once(
+async def test_a_result_that_cannot_be_read_is_kept_and_reported_dirty_and_clean(
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
+    entries = directory.subdirectory("job-results")
     await results.create_dirty_result(Result(ONE))
-    directory.subdirectory("job-results").write(f"{TWO.hex()}.dirty", b"nonsense")
-    recovered = await results.get_dirty_results()
-    assert recovered.records == (Result(ONE),)
-    assert [TWO.hex() in str(error) for error in recovered.corrupt] == [True]
-    assert (await results.get_dirty_results()).corrupt == ()
+    entries.write(f"{TWO.hex()}.dirty", b"nonsense")
+    entries.write(f"{THREE.hex()}.clean", b"nonsense")
+    for _ in range(2):
+        dirty, clean = await results.get_dirty_results(), await results.get_clean_results()
+        assert (dirty.records, clean.records) == ((Result(ONE),), ())
+        assert [error.job_id for error in (*dirty.unreadable, *clean.unreadable)] == [TWO, THREE]
+    with pytest.raises(JobStoreStateError, match="dirty"):
+        await results.create_dirty_result(Result(TWO))
+    with pytest.raises(UnreadableRecordError, match="no flinkray entry"):
+        await results.get_result(TWO)
+    await results.mark_result_as_clean(TWO)
+    assert (await results.has_dirty_result(TWO), await results.has_clean_result(TWO)) == (
+        False,
+        True,
+    )
+    assert entries.read(f"{TWO.hex()}.clean") == b"nonsense"
+
+
+async def test_a_dirty_result_stays_while_the_clean_one_cannot_be_read(
+    directory: Directory, results: JobResultStore[Result]
+) -> None:
+    """A crash has left both."""
+    entries = directory.subdirectory("job-results")
+    await results.create_dirty_result(Result(ONE))
+    entries.write(f"{ONE.hex()}.clean", b"nonsense")
+    assert (await results.get_dirty_results()).records == ()
+    assert len((await results.get_clean_results()).unreadable) == 1
+    assert len(entries.names()) == 2
 
 
 # --- the services' data as a whole
@@ -316,7 +351,7 @@ async def test_write_that_was_interrupted_is_not_seen(tmp_path: Path, executor: 
     torn = tmp_path / "job-graphs" / f"{TWO.hex()}.graph.1.unfinished"
     torn.write_bytes(b"half of")
     assert await graphs.get_job_ids() == (ONE,)
-    assert (await graphs.recover_job_graphs()).corrupt == ()
+    assert (await graphs.recover_job_graphs()).unreadable == ()
 
 
 def test_locations_are_paths_or_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,16 +8,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgpack
 import psutil
 import pytest
 import ray
 from ray._private.state import actors as ray_actors
+from ray.experimental import internal_kv
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from flinkray.core.errors import HandshakeError, RecipientUnreachableError, RpcConnectionError
 from flinkray.core.ids import WorkerGroupId
+from flinkray.core.records import encode_record
 from flinkray.rpc import EndpointSpec, Placement, RayRpcService
 from flinkray.rpc.ray import service as ray_service
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
@@ -119,6 +122,35 @@ async def connected_to(record: ProcessRecord) -> FrameStream:
     loop = asyncio.get_running_loop()
     _, stream = await loop.create_connection(FrameStream, record.host, record.port)
     return stream
+
+
+async def test_an_entry_of_another_version_is_refused_by_name_and_replaced_by_its_process(
+    service: RayRpcService, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = await RayRpcService.open(service.namespace, "host")
+    EchoEndpoint(host).start()
+    record = await record_of(host)
+    newer = encode_record(record).replace(b"ProcessRecord\x01", b"ProcessRecord\x02")
+    key, space = b"process:host", f"rpc:{service.namespace}".encode()
+    await service.run_blocking(
+        partial(internal_kv._internal_kv_put, key, newer, overwrite=True, namespace=space)
+    )
+    with pytest.raises(
+        RpcConnectionError, match=r"process host cannot be read: .*ProcessRecord version 2"
+    ):
+        await service.connect("host/echo", EchoGateway)
+    await service.kill("host")
+    await host.close()
+    get = partial(internal_kv._internal_kv_get, key, namespace=space)
+    assert await service.run_blocking(get) == newer
+
+    caplog.clear()
+    again = await RayRpcService.open(service.namespace, "host")
+    assert "process host cannot be read" in caplog.text
+    assert not again.is_restart
+    EchoEndpoint(again).start()
+    assert await (await service.connect("host/echo", EchoGateway)).echo(1) == 1
+    await again.close()
 
 
 async def test_an_entry_that_outlived_its_process_does_no_harm(service: RayRpcService) -> None:

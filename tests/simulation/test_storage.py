@@ -9,6 +9,7 @@ import pytest
 
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
+from flinkray.core.schema import stored
 from flinkray.ha import StandaloneHaServices, open_directory
 from flinkray.ha.directory import Directory
 from flinkray.testing.simulation import Simulation, simulate
@@ -16,6 +17,7 @@ from flinkray.testing.simulation import Simulation, simulate
 OLD, NEW = b"old " * 10, b"new " * 10
 
 
+@stored("tests.test_storage.Record")
 @message
 class Record:
     """What is stored."""

@@ -13,10 +13,13 @@ is on (its default since 2.60), that takes Ray's token.  All functions block.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-import msgpack
 from ray.experimental import internal_kv
+
+from flinkray.core.errors import StoredFormatError
+from flinkray.core.records import decode_record, encode_record
+from flinkray.core.schema import stored
 
 _SECRET = b"secret"
 _SECRET_SIZE = 32
@@ -25,6 +28,7 @@ _STANDBY = b"standby:"
 _STARTING = b"standby-starting:"
 
 
+@stored("ProcessRecord")
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
     """Where a process listens."""
@@ -64,19 +68,34 @@ class RayDirectory:
     def put(self, process_name: str, record: ProcessRecord) -> None:
         internal_kv._internal_kv_put(
             _PROCESS + process_name.encode(),
-            msgpack.packb(asdict(record)),
+            encode_record(record),
             overwrite=True,
             namespace=self._space,
         )
 
     def get(self, process_name: str) -> ProcessRecord | None:
+        """None: there is no such process.
+
+        Raises:
+            StoredFormatError: a flinkray of another version has written where it is.
+        """
         data = internal_kv._internal_kv_get(_PROCESS + process_name.encode(), namespace=self._space)
-        return None if data is None else ProcessRecord(**msgpack.unpackb(data))
+        if data is None:
+            return None
+        try:
+            return decode_record(data, ProcessRecord)
+        except StoredFormatError as error:
+            raise StoredFormatError(
+                f"the record of process {process_name} cannot be read: {error}"
+            ) from error
 
     def remove(self, process_name: str, incarnation: str | None = None) -> None:
         """Forget a process, if it is still that incarnation."""
         if incarnation is not None:
-            record = self.get(process_name)
+            try:
+                record = self.get(process_name)
+            except StoredFormatError:
+                return  # another one's
             if record is None or record.incarnation != incarnation:
                 return
         internal_kv._internal_kv_del(_PROCESS + process_name.encode(), namespace=self._space)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from flinkray.core.errors import (
     RecipientUnreachableError,
     RpcConnectionError,
     RpcError,
+    StoredFormatError,
 )
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import Opened
@@ -213,7 +214,7 @@ class RayRpcService(BaseRpcService):
             actor_name=self.actor_name,
             pid=os.getpid(),
         )
-        before = await self._ray(self._directory.get, self.process_name)
+        before = await _if_readable(self._ray(self._directory.get, self.process_name))
         self.is_restart = (
             before is not None
             and before.actor_id is not None
@@ -257,6 +258,8 @@ class RayRpcService(BaseRpcService):
             raise RpcConnectionError(
                 f"cannot ask Ray's head where {process_name} is: {error}"
             ) from error
+        except StoredFormatError as error:
+            raise RpcConnectionError(str(error)) from error
         if record is None:
             raise RpcConnectionError(f"no process {process_name} is running")
         return record
@@ -326,7 +329,7 @@ class RayRpcService(BaseRpcService):
             return False
 
     async def kill(self, process_name: str) -> None:
-        record = await patiently(self._ray, self._directory.get, process_name)
+        record = await _if_readable(patiently(self._ray, self._directory.get, process_name))
         self._taken_children.discard(process_name)
         await self._actors.kill(process_name)
         if record is not None and record.actor_name != process_name:
@@ -385,3 +388,12 @@ class RayRpcService(BaseRpcService):
 
 def _ignore(result: object) -> None:
     """For callbacks whose result nobody wants."""
+
+
+async def _if_readable(record: Awaitable[ProcessRecord | None]) -> ProcessRecord | None:
+    """For a process that begins or is ended now, which makes untrue what was written before."""
+    try:
+        return await record
+    except StoredFormatError as error:
+        logger.warning("%s", error)
+        return None

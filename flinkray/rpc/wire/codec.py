@@ -4,6 +4,9 @@ What may travel: None, bool, int (64 bit), float, str, bytes, tuples and lists (
 dicts with str keys, and the types declared in :mod:`flinkray.core.message`: ids, str subclasses,
 enums, message dataclasses; and exceptions.  Anything else is refused at the sender.
 
+Both ends are of one version.  What is stored, and read by later versions, is not written by this
+codec but by :mod:`flinkray.core.records`.
+
 Wire form: ids, str subclasses and enums are msgpack ext values (type name, NUL, value); messages
 and exceptions are maps with one integer key, which no dict of a user can be.  Types travel under
 their names and are looked up in the registry, never imported.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -290,22 +293,17 @@ def _make_builder(name: str) -> Callable[[list[Any]], Any]:
     init = tuple(field for field in fields(message_type) if field.init)
     cls: Callable[..., Any] = message_type
     keywords = any(field.kw_only for field in init)
-    least = max((place + 1 for place, field in enumerate(init) if _is_required(field)), default=0)
 
     def build(values: list[Any]) -> Any:
-        if not least <= len(values) <= len(init):
+        if len(values) != len(init):
             raise RpcSerializationError(
                 f"cannot decode a message: {name} has {len(init)} fields here, {len(values)} came"
             )
         if keywords:
-            return cls(**{field.name: value for field, value in zip(init, values, strict=False)})
+            return cls(**{field.name: value for field, value in zip(init, values, strict=True)})
         return cls(*values)
 
     return build
-
-
-def _is_required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _builtin(name: str) -> type[Exception] | None:

@@ -1,0 +1,239 @@
+"""Every kind of stored record, with specimens in which every stored type occurs.
+
+A specimen is fixed: ids and times are constants, so that it is written the same way each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
+from flinkray.blob.store import StoredBlob
+from flinkray.core.blobs import BlobKey
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
+from flinkray.core.records import decode_record, encode_record
+from flinkray.core.resources import ResourceProfile
+from flinkray.ha.entries import decode_entry, encode_entry
+from flinkray.rpc.ray.directory import ProcessRecord
+from flinkray.scheduler.graph.job_graph import (
+    AttachedClient,
+    DistributionPattern,
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+    IntermediateDataSet,
+    Invokable,
+    JobEdge,
+    JobFile,
+    JobFileUse,
+    JobGraph,
+    JobType,
+    JobVertex,
+    MasterFormat,
+    NoRestart,
+    ResultPartitionType,
+    SchedulerMode,
+)
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobResult,
+    StageProgressInfo,
+    VertexInfo,
+)
+from flinkray.scheduler.reports.many_executions import ManyExecutions
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+
+JOB = JobID(b"the specimen job")
+PROFILE = ResourceProfile(1.5, 2**30, {"GPU": 0.5, "custom": 2.0})
+BEGIN = 1_700_000_000.25
+
+
+def _data_set(number: int, result_type: ResultPartitionType) -> IntermediateDataSet:
+    return IntermediateDataSet(IntermediateDataSetID(bytes([number]) * 16), result_type)
+
+
+def _vertex(number: int, invokable: Invokable, **others: Any) -> JobVertex:
+    vertex_id = JobVertexID(bytes([number]) * 16)
+    return JobVertex(vertex_id, f"vertex {number}", number, PROFILE, invokable, **others)
+
+
+def streaming_job() -> StoredJob:
+    """Every type of a job graph but the restart strategies that another specimen has."""
+    pipelined = _data_set(1, ResultPartitionType.PIPELINED)
+    bounded = _data_set(2, ResultPartitionType.PIPELINED_BOUNDED)
+    source = _vertex(
+        1,
+        Invokable("stream", b"opaque code", {"fetch.size": "1m"}),
+        max_parallelism=128,
+        results=(pipelined, bounded),
+        master_format=MasterFormat(b"opaque format", makes_splits=True, finalizes=True),
+    )
+    sink = _vertex(
+        2,
+        Invokable("python", BlobKey(bytes(range(32)), 5_000_000)),
+        min_parallelism=2,
+        slot_sharing_group="sinks",
+        co_location_group="together",
+        inputs=(
+            JobEdge(pipelined.data_set_id, DistributionPattern.ALL_TO_ALL, "HASH"),
+            JobEdge(bounded.data_set_id, DistributionPattern.POINTWISE),
+        ),
+    )
+    graph = JobGraph(
+        JOB,
+        "a stream",
+        (source, sink),
+        FixedDelayRestart(3, 2.5),
+        JobType.STREAMING,
+        SchedulerMode.ADAPTIVE,
+        restart_all=True,
+        files=(
+            JobFile("library.zip", JobFileUse.IMPORT, b"opaque archive", is_directory=True),
+            JobFile("tool", JobFileUse.CACHE, BlobKey(bytes(32), 0), is_executable=True),
+        ),
+        client=AttachedClient("a client", 50.0, "its results are collected"),
+    )
+    together = ExceptionEntry(BEGIN + 2, "the reader failed", task="vertex 2 (1/2)")
+    cause = ExceptionEntry(
+        BEGIN + 1, "the client is lost", "Traceback ...", "vertex 1 (1/1)", "node-1", (together,)
+    )
+    return StoredJob(graph, BEGIN, cancel_requested=True, cancel_cause=cause)
+
+
+def batch_job(restart: NoRestart | FailureRateRestart | ExponentialDelayRestart) -> StoredJob:
+    """A job with a restart strategy."""
+    blocking = _data_set(3, ResultPartitionType.BLOCKING)
+    persistent = _data_set(4, ResultPartitionType.BLOCKING_PERSISTENT)
+    stage = _vertex(3, Invokable("spark", b"opaque stage"), results=(blocking, persistent))
+    graph = JobGraph(
+        JOB, "a batch", (stage,), restart, JobType.BATCH, SchedulerMode.DEFAULT
+    )  # fmt: skip
+    return StoredJob(graph, BEGIN)
+
+
+def _execution(number: int, state: ExecutionState) -> ExecutionInfo:
+    return ExecutionInfo(
+        number,
+        number % 3,
+        state,
+        f"TaskExecutor-{number} bundle 0 on 10.0.0.1",
+        executor_actor_id="ab" * 16,
+        executor_pid=4000 + number,
+        start_time=BEGIN + number,
+        end_time=BEGIN + number + 1 if state.is_terminal else None,
+        state_timestamps={"DEPLOYING": BEGIN + number, state.name: BEGIN + number + 0.5},
+        failure="out of memory" if state is ExecutionState.FAILED else None,
+        io_metrics=IOMetrics(None, 10 * number, None, 100 * number, 1, 2, 3) if number else None,
+    )
+
+
+def archived_job(status: JobStatus) -> ArchivedJob:
+    """A job that ended so, with executions in every state, as they are and in columns."""
+    executions = tuple(_execution(n, state) for n, state in enumerate(ExecutionState))
+    vertex = VertexInfo(
+        JobVertexID(b"v" * 16),
+        "map",
+        len(executions),
+        executions,
+        (StageProgressInfo(7, "count", 8, 2, 5, 1),),
+        completed_stages=3,
+        completed_tasks=40,
+        failed_tasks=1,
+        max_parallelism=128,
+        prior_executions=ManyExecutions.of(executions),
+        tasks={state.name: 1 for state in ExecutionState},
+        io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7),
+        measured=1,
+    )
+    details = JobDetails(
+        JOB,
+        "a job",
+        status,
+        BEGIN,
+        BEGIN + 60,
+        {each.name: BEGIN + n for n, each in enumerate(JobStatus)},
+        restarts=2,
+        vertices=(vertex,),
+        pending_reason="2 of 4 slots are missing",
+        exceptions=(ExceptionEntry(BEGIN + 3, "boom", "Traceback ..."),),
+        worker_group=WorkerGroupId("cd" * 16),
+        plan='{"nodes": []}',
+    )
+    result = JobResult(
+        JOB,
+        "a job",
+        status,
+        60.0,
+        failure="boom" if status is JobStatus.FAILED else None,
+        failure_traceback="Traceback ..." if status is JobStatus.FAILED else None,
+        result_location="/storage/data/1",
+        num_rows=42,
+        schema_json='{"type": "struct"}',
+        cancel_cause="its client is lost" if status is JobStatus.CANCELED else None,
+    )
+    return ArchivedJob(result, details)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is stored in one place."""
+
+    record_type: type
+    specimens: dict[str, object]
+    """By a name of their own; they are of the record type."""
+    encode: Callable[[object], bytes]
+    decode: Callable[[bytes, type], object]
+
+
+KINDS = {
+    "job-graph": Kind(
+        StoredJob,
+        {
+            "stream": streaming_job(),
+            "no-restart": batch_job(NoRestart()),
+            "failure-rate": batch_job(FailureRateRestart(3, 30.0, 0.5)),
+            "exponential-delay": batch_job(ExponentialDelayRestart(0.5, 30.0, 2.0, 600.0, 0.2, 9)),
+        },
+        encode_entry,
+        decode_entry,
+    ),
+    "job-result": Kind(
+        ArchivedJob,
+        {
+            "finished": archived_job(JobStatus.FINISHED),
+            "failed": archived_job(JobStatus.FAILED),
+            "canceled": archived_job(JobStatus.CANCELED),
+        },
+        encode_entry,
+        decode_entry,
+    ),
+    "blob": Kind(StoredBlob, {"marker": StoredBlob((0, 1_000_000))}, encode_entry, decode_entry),
+    "process": Kind(
+        ProcessRecord,
+        {
+            "actor": ProcessRecord(
+                "incarnation-1",
+                "ab" * 28,
+                "10.0.0.1",
+                4711,
+                "@flinkray-1",
+                True,
+                "cd" * 16,
+                "JobMaster-1",
+                4242,
+            ),
+            "driver": ProcessRecord(
+                "incarnation-2", None, "10.0.0.2", 4712, None, False, None, "client-1", 4243
+            ),
+        },
+        encode_record,
+        decode_record,
+    ),
+}
+"""Ray's key-value store also holds a cluster's secret (random bytes) and the names of standby
+processes (keys without a value), which have no types."""

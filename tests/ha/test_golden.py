@@ -1,0 +1,137 @@
+"""What is stored today is read tomorrow: golden files of each kind of stored record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+
+from flinkray.core import schema
+from flinkray.core.schema import schemas, stored
+from tests.ha.golden import files
+from tests.ha.golden.files import COMMAND, Golden, golden_files
+from tests.ha.golden.kinds import KINDS
+
+
+@pytest.mark.parametrize("golden", golden_files(), ids=lambda golden: golden.record.stem)
+def test_what_was_stored_is_read_as_before(golden: Golden) -> None:
+    """A difference that a migration is meant to make is accepted by running the command."""
+    assert golden.read() == golden.reading.read_text(), COMMAND
+
+
+def test_every_specimen_has_a_golden_file_and_is_written_as_it_is_there() -> None:
+    assert sorted(files.unwritten_specimens()) == [], COMMAND
+    assert len(files.newest()) == len(list(files.specimens())) >= 10
+
+
+def test_no_stored_type_has_changed_its_shape_without_changing_its_version() -> None:
+    assert files.changed_without_version() == []
+    assert files.unrecorded_shapes() == [], COMMAND
+
+
+def test_every_stored_type_occurs_in_the_newest_golden_files() -> None:
+    """A type, and so a kind, that is stored from now on must be added to ``kinds.py``."""
+    found = {name for golden in files.newest().values() for name in files.types_in(golden)}
+    assert {it.name for it in files.our_schemas()} - found == set(), "see tests/ha/golden/kinds.py"
+    assert len(found) > 30
+
+
+def test_files_of_the_first_format_are_among_those_that_are_read() -> None:
+    first = [golden for golden in golden_files() if files.canonical_of(golden) is None]
+    assert len(first) == 7
+    for golden in first:
+        assert golden.number == 1
+        specimen = golden.specimen.partition(".")[2]
+        record = KINDS[golden.specimen.partition(".")[0]].specimens[specimen]
+        assert golden.read() == files.text_of(record) + "\n"
+
+
+# --- the checks themselves
+
+
+@pytest.fixture
+def another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is declared in a test is forgotten after it."""
+    monkeypatch.setattr(schema, "_by_name", dict(schema._by_name))
+    monkeypatch.setattr(schema, "_by_type", dict(schema._by_type))
+
+
+def _declare(name: str, cls: type, version: int = 1) -> None:
+    """As if *cls* were the type of that name, in the package."""
+    schema._by_name.pop(name, None)
+    cls.__module__ = "flinkray.somewhere"
+    migrations = dict.fromkeys(range(1, version), lambda values: values)
+    stored(name, version=version, migrations=migrations)(cls)
+
+
+@pytest.mark.usefixtures("another_version")
+def test_a_field_that_is_added_without_a_version_is_noticed() -> None:
+    @dataclass
+    class Wider:
+        value: str
+        added: int = 0
+
+    _declare("WorkerGroupId", Wider)
+    (text,) = files.changed_without_version()
+    assert "WorkerGroupId version 1" in text
+    assert "make it version 2" in text
+
+
+@pytest.mark.usefixtures("another_version")
+def test_a_new_version_without_a_golden_file_is_noticed() -> None:
+    @dataclass
+    class Wider:
+        value: str
+        added: int = 0
+
+    _declare("WorkerGroupId", Wider, version=2)
+    assert files.changed_without_version() == []
+    assert files.unrecorded_shapes() == ["WorkerGroupId"]
+
+
+@pytest.mark.usefixtures("another_version")
+def test_a_member_that_is_renamed_and_a_field_of_another_type_are_noticed() -> None:
+    class Renamed(Enum):
+        STREAM = "STREAMING"
+        BATCH = "BATCH"
+
+    @dataclass
+    class OtherType:
+        value: int
+
+    _declare("JobType", Renamed)
+    _declare("WorkerGroupId", OtherType)
+    changed = files.changed_without_version()
+    assert [text.partition(" ")[0] for text in changed] == ["JobType", "WorkerGroupId"]
+
+
+@pytest.mark.usefixtures("another_version")
+def test_a_field_of_a_type_that_is_not_declared_is_noticed() -> None:
+    class Undeclared:
+        """Not stored."""
+
+    @dataclass
+    class Holder:
+        field: tuple[Undeclared, ...]
+
+    Holder.__annotations__["field"] = tuple[Undeclared, ...]
+    _declare("Holder", Holder)
+    with pytest.raises(TypeError, match=r"Holder is stored, and its field field .*Undeclared"):
+        files.changed_without_version()
+
+
+@pytest.mark.usefixtures("another_version")
+def test_a_stored_type_that_no_specimen_has_is_noticed() -> None:
+    class New(Enum):
+        ONE = 1
+
+    _declare("New", New)
+    assert "New" in {it.name for it in schemas()}
+    found = {name for golden in files.newest().values() for name in files.types_in(golden)}
+    assert {it.name for it in files.our_schemas()} - found == {"New"}
+
+
+def test_a_writer_that_writes_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flinkray.core.records._payload", lambda value: str(value))
+    assert {"job-graph.stream", "job-result.failed"} <= files.unwritten_specimens().keys()

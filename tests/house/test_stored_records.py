@@ -1,0 +1,43 @@
+"""Whatever is stored has a schema: the few places that write to stores are known."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+WRITERS = {
+    "flinkray/ha/entries.py": "entries of job stores",
+    "flinkray/blob/store.py": "parts of blobs, and their markers, which are entries",
+    "flinkray/rpc/ray/directory.py": "process records; a secret and names of standby processes",
+}
+"""Each with what it stores.  A record is written by ``encode_entry`` or ``encode_record``, and has
+a golden file: see flinkray.core.schema."""
+
+
+def writes(source: str) -> list[int]:
+    """The lines in which *source* writes an entry of a Directory or of Ray's key-value store."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            receiver = ast.unparse(node.func.value)
+            is_entry = node.func.attr == "write" and receiver.endswith("directory")
+            if is_entry or node.func.attr == "_internal_kv_put":
+                lines.append(node.lineno)
+    return lines
+
+
+def test_nothing_writes_to_a_store_but_those_that_are_known_to() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("flinkray", "actors", "scheduler")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+        if not path.is_relative_to(ROOT / "flinkray" / "testing") and writes(path.read_text())
+    }
+    assert found == set(WRITERS)
+
+
+def test_writes_are_found() -> None:
+    source = "self._directory.write(name, data)\nfile.write(data)\nkv._internal_kv_put(b'', b'')"
+    assert writes(source) == [1, 3]
