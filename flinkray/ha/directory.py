@@ -202,7 +202,7 @@ class LocalFileSystem(FileSystem):
     def read(self, path: str) -> bytes | None:
         try:
             return Path(path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return None
 
     def list(self, path: str) -> list[str]:
