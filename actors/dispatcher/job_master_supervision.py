@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -204,5 +203,5 @@ class JobMasterSupervision:
     async def _keep_telling_to_cancel(self, job: ManagedJob) -> None:
         is_told = False
         while not is_told:
-            await asyncio.sleep(_CANCEL_RETRY_DELAY)
+            await self._dispatcher.rpc_service.pause(_CANCEL_RETRY_DELAY)
             is_told = await self._is_told_to_cancel(job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from flinkray.actors.dispatcher.insist import insist
@@ -82,5 +81,5 @@ class JobResizing:
     async def _keep_telling(self, job: ManagedJob) -> None:
         is_told = False
         while not is_told:
-            await asyncio.sleep(_RETRY_DELAY)
+            await self._dispatcher.rpc_service.pause(_RETRY_DELAY)
             is_told = await self._is_told(job)

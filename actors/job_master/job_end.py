@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from flinkray.actors.shared.cluster_services import ClusterServices
@@ -48,4 +47,4 @@ async def report_end(
             return
         except FlinkRayError as error:
             log.warning("job %s: cannot report its end yet: %s", job_id, error)
-        await asyncio.sleep(_RETRY_DELAY)
+        await services.rpc_service.pause(_RETRY_DELAY)

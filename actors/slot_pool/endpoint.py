@@ -170,7 +170,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
                 return
             except FlinkRayError as error:
                 log.info("job %s: declaring requirements failed: %s", self._job_id, error)
-            await asyncio.sleep(_DECLARATION_RETRY_DELAY)
+            await self.rpc_service.pause(_DECLARATION_RETRY_DELAY)
 
     # --- slots ------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -154,7 +153,7 @@ class ResourceManagerRegistration:
             await manager.send_slot_report(self._resource_id, success.instance_id, report)
         except Exception as error:  # noqa: BLE001 - whatever the ResourceManager has raised
             log.info("the ResourceManager did not take the slot report: %r", error)
-            await asyncio.sleep(self._settings.error_delay)
+            await self._services.rpc_service.pause(self._settings.error_delay)
             if self._instance_id == success.instance_id:
                 self._leader.reconnect(f"it did not take the slot report: {error!r}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -54,7 +53,7 @@ class SlotOffering:
                     answer = await master.offer_slots(self._resource_id, offering.offers)
                 except FlinkRayError as error:
                     log.info("job %s did not take its slots yet: %s", job_id, error)
-                    await asyncio.sleep(OFFER_RETRY_DELAY)
+                    await self._endpoint.rpc_service.pause(OFFER_RETRY_DELAY)
                     continue
                 now = self._endpoint.clock.monotonic()
                 self._carry_out(self._table.offer_answered(offering, answer.accepted, now))

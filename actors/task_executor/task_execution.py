@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
@@ -238,7 +237,7 @@ class TaskExecution:
         except (RpcTimeoutError, RecipientUnreachableError, RpcConnectionError) as error:
             # a broken connection is not yet the JobMaster's death, which ends all this
             log.warning("states of %d tasks are reported again: %s", len(states), error)
-            await asyncio.sleep(_REPORT_RETRY_DELAY)
+            await self._endpoint.rpc_service.pause(_REPORT_RETRY_DELAY)
             return False
         except FrameTooLargeError:
             raise  # they go in smaller messages

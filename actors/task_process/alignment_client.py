@@ -58,7 +58,7 @@ class AlignmentClient:
                 )
             except FlinkRayError as error:
                 log.info("no watermarks of others from %s: %s", self._address, error)
-                await asyncio.sleep(_PAUSE)
+                await self._rpc_service.pause(_PAUSE)
                 continue
             if self._unsent.get((group, member)) == watermark:
                 del self._unsent[group, member]

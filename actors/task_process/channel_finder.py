@@ -61,7 +61,7 @@ class ChannelFinder:
                     where = locations.location_of(partition).resource_id
                     raise ResultPartitionNotFoundError(missing, where) from cause
                 backoff = self._max_backoff
-            await asyncio.sleep(backoff)
+            await self._rpc_service.pause(backoff)
             backoff *= 2
 
     async def _look(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 
@@ -114,7 +113,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
                 raise  # they go in smaller messages
             except RpcError as error:  # if it is dead, this process is soon
                 log.warning("task states are reported again: %s", error)
-                await asyncio.sleep(_REPORT_RETRY_DELAY)
+                await self.rpc_service.pause(_REPORT_RETRY_DELAY)
             except FlinkRayError as error:
                 log.info("the TaskExecutor does not take task states: %s", error)
                 return

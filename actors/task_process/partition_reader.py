@@ -50,7 +50,8 @@ class PartitionReader:
         after twice as long, and so on up to *max_backoff*, after which it is given up: unless its
         producer has not begun yet, as *producer_state* says, which asks the JobMaster (JM-13)."""
         self._rpc_service = rpc_service
-        self._initial_backoff = initial_backoff
+        # for once: readers of one process ask together, those of many processes do not
+        self._initial_backoff = rpc_service.jittered(initial_backoff)
         self._max_backoff = max_backoff
         self._producer_state = producer_state
         self._places: dict[

@@ -73,11 +73,11 @@ class SplitClient:
                 events = await gateway.exchange(progress)
             except FlinkRayError as error:
                 log.info("no splits from %s yet: %s", self._address, error)
-                await asyncio.sleep(pause)
+                await self._rpc_service.pause(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if not events:  # a later attempt of the task has taken its place
-                await asyncio.sleep(_LONGEST_PAUSE)
+                await self._rpc_service.pause(_LONGEST_PAUSE)
                 continue
             pause = _FIRST_PAUSE
             assert self._task_loop is not None

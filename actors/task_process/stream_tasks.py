@@ -315,7 +315,7 @@ class StreamTaskResources:
                 return
             except FlinkRayError as error:
                 log.info("%s cannot be told yet where results are: %s", address, error)
-                await asyncio.sleep(_ANNOUNCE_PAUSE)
+                await self._endpoint.rpc_service.pause(_ANNOUNCE_PAUSE)
 
     async def finish(self) -> None:
         """The thread has returned; it is waited for what it has collected and reported."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -128,7 +127,7 @@ class BlobClient:
         if progress.is_over():
             raise RpcTimeoutError(f"no progress within {self._patience:g} s: {reason}")
         log.info("%s: %s; trying again", self._address, reason)
-        await asyncio.sleep(progress.next_delay())
+        await self._rpc_service.pause(progress.next_delay())
 
 
 class _Progress:

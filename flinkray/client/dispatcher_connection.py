@@ -184,7 +184,7 @@ class DispatcherConnection(LeaderRetrievalListener):
                         f"cannot be reached since {now - failing_since:.0f} s ({error}); "
                         "look with: flinkray cluster status"
                     ) from error
-            await asyncio.sleep(delay)
+            await self._rpc_service.pause(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
 
     async def _connect(self) -> DispatcherGateway:

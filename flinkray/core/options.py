@@ -120,7 +120,9 @@ REGISTRATION_INITIAL_TIMEOUT = ConfigOption(
     "cluster.registration.initial-timeout",
     duration(),
     0.1,
-    "How long the first attempt to register waits for an answer; doubled with each attempt.",
+    "How long the first attempt to register waits for an answer; doubled with each attempt. This "
+    "and the other times of registrations are up to a quarter longer, at random, so that many do "
+    "not come at the same time.",
 )
 REGISTRATION_MAX_TIMEOUT = ConfigOption(
     "cluster.registration.max-timeout",

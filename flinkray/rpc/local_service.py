@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from flinkray.core.clock import Clock
@@ -220,12 +221,13 @@ class LocalRpcService(BaseRpcService):
         network: LocalNetwork | None = None,
         *,
         clock: Clock | None = None,
+        random: Random | None = None,
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
         """Without a *network* the process is on one of its own, with those that it spawns.
 
-        *clock* defaults to the event loop's.
+        *clock* defaults to the event loop's, *random* to one that is the same in each run.
 
         Raises:
             ProcessExistsError: the network has a process of that name.
@@ -233,10 +235,12 @@ class LocalRpcService(BaseRpcService):
         self.network = network or LocalNetwork()
         if process_name in self.network.services:
             raise ProcessExistsError(process_name)
+        incarnation = self.network.next_incarnation()
         super().__init__(
             process_name,
-            self.network.next_incarnation(),
+            incarnation,
             clock=clock or LoopClock(asyncio.get_running_loop()),
+            random=random or Random(f"{process_name}#{incarnation}"),
             ask_timeout=ask_timeout,
             max_frame_size=max_frame_size,
         )

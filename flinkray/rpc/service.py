@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from random import Random
 from typing import ClassVar, TypeVar
 
 from flinkray.core.clock import Clock
@@ -20,6 +21,9 @@ from flinkray.rpc.wire.socket_access import SocketAccess
 
 G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
+
+JITTER = 0.25
+"""A pause before another attempt is longer by at most this share of it, at random."""
 
 
 class RpcService(ABC):
@@ -53,6 +57,8 @@ class RpcService(ABC):
     max_pending_bytes: int
     """The same for the size of these calls."""
     loop: asyncio.AbstractEventLoop
+    random: Random
+    """Where the service's own chance comes from: in a simulation, the seed."""
 
     @property
     @abstractmethod
@@ -148,6 +154,18 @@ class RpcService(ABC):
     @abstractmethod
     async def stop(self, process_name: str) -> None:
         """Close the endpoints of a process, then end it; idempotent, also when there is none."""
+
+    def jittered(self, seconds: float) -> float:
+        """*seconds*, and up to :data:`JITTER` of them more.
+
+        For time-outs and pauses after which something is tried again: many that failed at the same
+        time, by one leader's death, say, do not all come again at the same time.
+        """
+        return seconds * (1.0 + JITTER * self.random.random())
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before another attempt, for :meth:`jittered` *seconds*."""
+        await asyncio.sleep(self.jittered(seconds))
 
     @abstractmethod
     async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ from flinkray.rpc import (
     RpcEndpoint,
     RpcService,
 )
-from tests.rpc.on_services import Services, on_every_service
+from flinkray.rpc.service import JITTER
+from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 
 LEADER = JobMasterId(b"leader.leader.le")
 
@@ -118,18 +120,23 @@ def started(services: Services, *script: Answer) -> tuple[Registrar, Client]:
 async def assert_timetable(
     services: Services, settings: RegistrationSettings, expected: list[float], *script: Answer
 ) -> None:
-    """A registration with that script reaches the registrar at the *expected* seconds."""
+    """A registration with that script reaches the registrar at the *expected* seconds, or after
+    each wait by at most the jitter later."""
     registrar, client = started(services, *script)
     begin = client.clock.monotonic()
     registration = client.registration(settings=settings)
     registration.start()
     assert isinstance(await registration.future, RegistrationSuccess)
     times = [time - begin for time in registrar.times]
+    assert all(time >= early - 1e-9 for time, early in zip(times, expected, strict=False))
+    assert len(times) >= len(expected)
     if services.is_virtual:
-        assert times == pytest.approx(expected)
-    else:
-        assert all(time >= early for time, early in zip(times, expected, strict=False))
-        assert len(times) >= len(expected)
+        waits = [later - earlier for earlier, later in pairwise(times)]
+        shortest = [later - earlier for earlier, later in pairwise(expected)]
+        assert len(waits) == len(shortest)
+        for wait, least in zip(waits, shortest, strict=True):
+            assert least - 1e-9 <= wait <= least * (1 + JITTER) + 1e-9
+        assert times != pytest.approx(expected)  # some of them were longer
 
 
 def settings_for(services: Services) -> RegistrationSettings:
@@ -197,6 +204,31 @@ async def test_any_other_error_pauses_the_error_delay(services: Services) -> Non
     initial = settings.initial_timeout
     expected = [0.0, *accumulate([initial, settings.error_delay, initial])]
     await assert_timetable(services, settings, expected, silence, error, silence)
+
+
+@on_virtual_services
+async def test_a_thousand_that_are_refused_at_one_time_come_again_at_different_times(
+    services: Services,
+) -> None:
+    """After an error, a refusal and a silence."""
+    count = 1000
+    registrar, _ = started(services, *[error] * count, *[failure] * count, *[silence] * count)
+    clients = [Client(services.caller, f"client-{number}") for number in range(count)]
+    registrations = [
+        client.registration(settings=RegistrationSettings(10.0, 10.0, 10.0, 30.0))
+        for client in clients
+    ]
+    for client, registration in zip(clients, registrations, strict=True):
+        client.start()
+        registration.start()
+    for registration in registrations:
+        assert isinstance(await registration.future, RegistrationSuccess)
+    assert len(registrar.times) == 4 * count
+    first, *again = (sorted(registrar.times)[at : at + count] for at in range(0, 4 * count, count))
+    assert first[-1] - first[0] == 0.0
+    for times in again:
+        assert times[-1] - times[0] > 2.0
+        assert max(Counter(round(time, 2) for time in times).values()) < count / 50
 
 
 @on_every_service

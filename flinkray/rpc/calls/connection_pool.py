@@ -43,17 +43,20 @@ class ConnectionPool:
         self,
         open_transport: Callable[[str, object], Awaitable[Opened]],
         new_connection: Callable[[str, str, Transport], ClientConnection],
+        jittered: Callable[[float], float],
         tasks: BackgroundTasks,
         on_open: Callable[[ClientConnection], None],
     ) -> None:
         """*open_transport*: to a process by its name, or (second argument not None) to the very
         incarnation that is there; raises RpcConnectionError.
 
-        *new_connection* takes name, incarnation and transport.  *on_open* hears of each connection
+        *new_connection* takes name, incarnation and transport.  *jittered*: see
+        :meth:`RpcService.jittered`.  *on_open* hears of each connection
         once it is open.
         """
         self._open_transport = open_transport
         self._new_connection = new_connection
+        self._jittered = jittered
         self._tasks = tasks
         self._on_open = on_open
         self._loop = asyncio.get_running_loop()
@@ -170,7 +173,7 @@ class ConnectionPool:
         except RpcConnectionError as error:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**connection.failed_openings)
             connection.failed_openings += 1
-            connection.retry_at = self._loop.time() + pause
+            connection.retry_at = self._loop.time() + self._jittered(pause)
             reason = f"{lost_reason}; {error}"
         else:
             reason = ""

@@ -3,6 +3,9 @@
 Back-off: an attempt that gets no answer in time is repeated at once with twice the timeout, up to
 the maximum; a failure answer pauses the refused delay, any other error the error delay, and then
 the timeouts begin anew.  A rejection ends the registration.
+
+Time-outs and pauses are up to a quarter longer, at random (:meth:`RpcService.jittered`), and never
+shorter: a thousand that lose their leader at one time do not all come to the next one at one time.
 """
 
 from __future__ import annotations
@@ -129,10 +132,11 @@ class RetryingRegistration(Generic[G, S]):
 
     async def _attempts(self) -> RegistrationSuccess[G, S] | RegistrationRejection:
         settings = self._settings
+        service = self._endpoint.rpc_service
         timeout = settings.initial_timeout
         gateway: G | None = None
         while True:
-            delay = settings.error_delay
+            delay = service.jittered(settings.error_delay)
             connecting = self._connect() if gateway is None else None
             try:
                 if connecting is not None:
@@ -146,13 +150,14 @@ class RetryingRegistration(Generic[G, S]):
                 continue
             assert gateway is not None
             registering = self._register(gateway)
+            patience = service.jittered(timeout)
             try:
-                with asks_within(timeout):
-                    response = await within(timeout, registering)
+                with asks_within(patience):
+                    response = await within(patience, registering)
             except (TimeoutError, asyncio.TimeoutError):
                 logger.debug(
                     "%s at %s did not answer the registration within %.1f s",
-                    self._target_name, self._address, timeout,
+                    self._target_name, self._address, patience,
                 )  # fmt: skip
                 timeout = min(2 * timeout, settings.max_timeout)
                 continue
@@ -167,7 +172,7 @@ class RetryingRegistration(Generic[G, S]):
                     return response
                 if not isinstance(response, RegistrationFailure):
                     return RegistrationSuccess(gateway, response)
-                delay = settings.refused_delay
+                delay = service.jittered(settings.refused_delay)
                 logger.info(
                     "%s at %s refused the registration, next attempt in %.1f s: %s",
                     self._target_name, self._address, delay, response.reason,

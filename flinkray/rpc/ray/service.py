@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import TypeVar
 
 import ray
@@ -68,7 +69,11 @@ class RayRpcService(BaseRpcService):
     ) -> None:
         """For :meth:`open`."""
         super().__init__(
-            process_name, uuid.uuid4().hex, clock=SystemClock(), ask_timeout=ask_timeout
+            process_name,
+            uuid.uuid4().hex,
+            clock=SystemClock(),
+            random=Random(),
+            ask_timeout=ask_timeout,
         )
         self.namespace = namespace
         self.is_restart = False

@@ -8,6 +8,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from random import Random
 from typing import Any, TypeVar
 
 from flinkray.core.clock import Clock
@@ -51,6 +52,7 @@ class BaseRpcService(RpcService):
         incarnation: str,
         *,
         clock: Clock,
+        random: Random,
         ask_timeout: float,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
@@ -59,6 +61,7 @@ class BaseRpcService(RpcService):
         self.incarnation = incarnation
         """Differs for each process that ever had this name."""
         self.clock = clock
+        self.random = random
         self.ask_timeout = ask_timeout
         self.samplers: list[Callable[[], Iterable[MetricSample]]] = []
         self.max_frame_size = max_frame_size
@@ -81,6 +84,7 @@ class BaseRpcService(RpcService):
         self._pool = ConnectionPool(
             self._open_transport,
             self._new_connection,
+            self.jittered,
             self._tasks,
             self._connection_opened,
         )

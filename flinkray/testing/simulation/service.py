@@ -17,6 +17,7 @@ from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.process import SimulatedProcess
+from flinkray.testing.simulation.seeds import stream
 
 if TYPE_CHECKING:
     from flinkray.testing.simulation.simulation import Simulation
@@ -52,9 +53,11 @@ class SimulatedRpcService(BaseRpcService):
         self.process = process
         if process_name in self.network.services:
             raise ProcessExistsError(process_name)
+        incarnation = str(simulation.next_incarnation())
         super().__init__(
             process_name,
-            str(simulation.next_incarnation()),
+            incarnation,
+            random=stream(simulation.seed, "jitter", process_name, incarnation),
             clock=clock or LoopClock(process, simulation.epoch + process.clock_error),
             ask_timeout=ask_timeout,
             max_frame_size=max_frame_size,
