@@ -242,7 +242,7 @@ class RayRpcService(BaseRpcService):
             stream.close()
             return
         except asyncio.CancelledError:
-            stream.abort("the service was closed")
+            stream.abort("it was turned away, or the service was closed")
             raise
         stream.attach(self.new_peer(stream, identity))
 

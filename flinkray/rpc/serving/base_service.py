@@ -35,6 +35,7 @@ from flinkray.rpc.serving.dispatch import MAX_PENDING_BYTES, MAX_PENDING_CALLS, 
 from flinkray.rpc.serving.exports import exports_of
 from flinkray.rpc.spec import ADDRESS_SEPARATOR, WILDCARD, split_address
 from flinkray.rpc.wire.envelope import CONTROL_LANE, ENDED, MAX_FRAME_SIZE, remember
+from flinkray.rpc.wire.refusals import RefusalLog
 from flinkray.rpc.wire.transport import MemoryTransport, Transport
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,8 @@ class BaseRpcService(RpcService):
         self.max_pending_calls = MAX_PENDING_CALLS
         self.max_pending_bytes = MAX_PENDING_BYTES
         self.refused_frames = 0
-        """Frames that made no sense, or came twice."""
+        """Frames that made no sense, or came twice; and peers that are not of the cluster."""
+        self._refusals = RefusalLog(logger, clock.monotonic)
         self.recorder = RpcRecorder()
         """For proxies and connections."""
         self._executor: ThreadPoolExecutor | None = None
@@ -266,7 +268,7 @@ class BaseRpcService(RpcService):
     def refuse_frame(self, peer: str, reason: str) -> None:
         """For connections: count a frame that is not acceptable."""
         self.refused_frames += 1
-        logger.warning("%s refused a frame from %s: %s", self.process_name, peer, reason)
+        self._refusals.refused(f"{self.process_name} refused a frame from {peer}", reason)
 
     def peer_lost(self, peer: ServerConnection) -> None:
         """For connections: a peer's connection is gone."""
@@ -388,6 +390,7 @@ class BaseRpcService(RpcService):
         for peer in tuple(self._peers):
             peer.close()
         self.deadlines.close()
+        self._refusals.tell_rest()
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 

@@ -10,6 +10,7 @@ __all__ = [
     "handshake",
     "listener",
     "packing",
+    "refusals",
     "socket_access",
     "tls",
     "transport",

@@ -68,7 +68,7 @@ async def receive(
     _, version, client_nonce, identity, wanted_process, wanted_incarnation = parts
     if version != PROTOCOL_VERSION:
         raise _refuse(
-            stream, "protocol", f"protocol version {version}, {PROTOCOL_VERSION} is spoken here"
+            stream, "protocol", f"protocol version {version!r}, {PROTOCOL_VERSION} is spoken here"
         )
     if type(client_nonce) is not bytes or len(client_nonce) != _NONCE_SIZE:
         raise _refuse(stream, "protocol", "a hello without nonce")

@@ -1,4 +1,8 @@
-"""The sockets at which a process waits for its peers."""
+"""The sockets at which a process waits for its peers.
+
+Whoever has connected and has not yet proved that it belongs to the cluster is a *stranger*.  There
+are only so many at a time, so that they cost a bounded number of file descriptors and tasks.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,13 @@ logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds that a new peer has for TLS, and again for proving that it belongs to the cluster."""
+
+MAX_STRANGERS = 256
+"""Peers that may be about to prove that they belong to the cluster, at one time."""
+
+PATIENCE = 0.5
+"""Seconds that a stranger has in any case while there are so many; then it makes room for others,
+which wait in the system's queue until then.  A peer that means well is done within milliseconds."""
 
 _BACKLOG = 1024
 _EXHAUSTED_PAUSE = 1.0
@@ -41,6 +52,15 @@ class Listener:
         self._tls = tls
         self._sockets: list[socket.socket] = []
         self._loops: list[asyncio.Task[None]] = []
+        self._strangers: dict[asyncio.Task[None], float] = {}
+        """Oldest first, with the loop's time when they came."""
+        self._leaving: asyncio.Future[None] | None = None
+        """Done when one of them is no stranger any more."""
+
+    @property
+    def strangers(self) -> int:
+        """How many there are now."""
+        return len(self._strangers)
 
     @property
     def has_tls(self) -> bool:
@@ -88,6 +108,7 @@ class Listener:
     async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await self._room()
             try:
                 accepted, _ = await loop.sock_accept(listening)
             except ConnectionError:
@@ -96,7 +117,29 @@ class Listener:
                 logger.warning("no peer can be accepted: %s", error)
                 await asyncio.sleep(_EXHAUSTED_PAUSE)
                 continue
-            self._create_task(self._begin(accepted, tls), "welcome a peer")
+            stranger = self._create_task(self._begin(accepted, tls), "welcome a peer")
+            self._strangers[stranger] = loop.time()
+            stranger.add_done_callback(self._left)
+
+    async def _room(self) -> None:
+        """Wait until there is room for one stranger more."""
+        loop = asyncio.get_running_loop()
+        while len(self._strangers) >= MAX_STRANGERS:
+            oldest, since = next(iter(self._strangers.items()))
+            patience = since + PATIENCE - loop.time()
+            if patience <= 0:
+                self._refuse(f"it was too slow while {MAX_STRANGERS} strangers were here")
+                oldest.cancel()
+                del self._strangers[oldest]
+            else:
+                self._leaving = self._leaving or loop.create_future()
+                await asyncio.wait({self._leaving}, timeout=patience)
+
+    def _left(self, stranger: asyncio.Task[None]) -> None:
+        self._strangers.pop(stranger, None)
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.set_result(None)
 
     async def _begin(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()

@@ -269,6 +269,11 @@ class NetworkEnvironment:
         with self._lock:
             return len(self._connections) + len(self._others)
 
+    @property
+    def strangers(self) -> int:
+        """Peers that have connected and have not proved yet that they belong to the cluster."""
+        return self._listener.strangers
+
     def output_metrics(self) -> ChannelMetrics:
         """The sum over the partitions that are there."""
         total = ChannelMetrics()

@@ -9,13 +9,16 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from types import coroutine
 
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.core.message import message
 from flinkray.rpc.wire import handshake
-from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT
+from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT, MAX_STRANGERS, PATIENCE
+from flinkray.rpc.wire.refusals import RefusalLog
 from flinkray.rpc.wire.tls import SWITCH, Tls
 from flinkray.streaming.network.wire import (
     PlainWire,
@@ -121,13 +124,9 @@ def _open(
     sock = _prepared(socket.create_connection((address.host, address.port), timeout))
     if tls is None:
         return PlainWire(sock)
-    return _with_tls(sock, tls.client, False)
-
-
-def _with_tls(sock: socket.socket, context: ssl.SSLContext, is_server: bool) -> TlsWire:
-    wire = TlsWire(sock, context, is_server)
+    wire = TlsWire(sock, tls.client, False)
     try:
-        wire.handshake()
+        wire.go_on_with_handshake()
     except OSError:
         wire.close()
         raise
@@ -147,9 +146,43 @@ def _prepared(sock: socket.socket) -> socket.socket:
     return sock
 
 
+class _Stranger:
+    """A peer that has connected and has not yet proved that it belongs to the cluster.
+
+    Its handshake is a coroutine that stops where it has to read and nothing has come.
+    """
+
+    def __init__(self, accepted: socket.socket, course: Coroutine[None, None, _Introduced]) -> None:
+        self.socket = accepted
+        self.since = time.monotonic()
+        self._course = course
+
+    def go_on(self) -> _Introduced | None:
+        """Who it is, when all is proved.
+
+        Raises:
+            OSError, RpcConnectionError: it is refused, or has gone.
+        """
+        try:
+            self._course.send(None)
+        except StopIteration as done:
+            introduced: _Introduced = done.value
+            return introduced
+        return None
+
+    def close(self) -> None:
+        self._course.close()
+        with suppress(OSError):
+            self.socket.close()
+
+
 class DataListener:
-    """Accepts peers at TCP and, on Linux, at an abstract unix socket, each in a thread of its own
-    until it has proved that it belongs to the cluster."""
+    """Accepts peers at TCP and, on Linux, at an abstract unix socket.
+
+    One thread serves all that have not proved yet that they belong to the cluster; of those there
+    are only so many at a time (:data:`~flinkray.rpc.wire.listener.MAX_STRANGERS`), and each has so
+    many seconds for all of its handshake.
+    """
 
     def __init__(
         self,
@@ -167,6 +200,9 @@ class DataListener:
         self._secret = secret
         self._tls = None if tls is None else tls.server
         self._welcome = welcome
+        self._refusals = RefusalLog(logger, time.monotonic)
+        self._strangers: dict[socket.socket, _Stranger] = {}
+        """Oldest first."""
         self._selector = selectors.DefaultSelector()
         self._closing, self._closer = socket.socketpair()
         self._selector.register(self._closing, selectors.EVENT_READ)
@@ -185,15 +221,22 @@ class DataListener:
             self._sockets.append(unix)
         for listening in self._sockets:
             listening.setblocking(False)
-            self._selector.register(listening, selectors.EVENT_READ)
+        self._is_accepting = False
+        self._accept_at = 0.0
+        """Not before that time, after the process had no file descriptor left."""
         port: int = tcp.getsockname()[1]
         self.address = DataAddress(
             process_name, incarnation, host, port, unix_path, node_id, self._tls is not None
         )
         self._thread = threading.Thread(
-            target=self._accept, name=f"listen {process_name}", daemon=True
+            target=self._serve, name=f"listen {process_name}", daemon=True
         )
         self._thread.start()
+
+    @property
+    def strangers(self) -> int:
+        """How many there are now."""
+        return len(self._strangers)
 
     def close(self) -> None:
         """Accept nobody any more."""
@@ -202,60 +245,119 @@ class DataListener:
         self._selector.close()
         for listening in (*self._sockets, self._closing):
             listening.close()
+        self._refusals.tell_rest()
 
-    def _accept(self) -> None:
+    # --- in the listener's thread -----------------------------------------------------------------
+
+    def _serve(self) -> None:
         while True:
-            for key, _ in self._selector.select():
-                listening = key.fileobj
-                assert isinstance(listening, socket.socket)
-                if listening is self._closing:
+            for key, _ in self._selector.select(self._until_next_look()):
+                if key.fileobj is self._closing:
+                    for stranger in self._strangers.values():
+                        stranger.close()
+                    self._strangers.clear()
                     return
-                try:
-                    accepted, _ = listening.accept()
-                except (BlockingIOError, ConnectionError):
-                    continue  # it was gone before it was accepted
-                except OSError as error:
-                    logger.warning("no peer can be accepted: %s", error)
-                    if _readable_within(self._closing, _EXHAUSTED_PAUSE):
-                        return
-                    continue
-                threading.Thread(
-                    target=self._begin, args=(accepted,), name="handshake", daemon=True
-                ).start()
+                if isinstance(key.data, _Stranger):
+                    self._go_on(key.data)
+                else:
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._accept(key.fileobj)
 
-    def _begin(self, accepted: socket.socket) -> None:
-        accepted.settimeout(HANDSHAKE_TIMEOUT)
-        wire: PlainWire | TlsWire
+    def _until_next_look(self) -> float | None:
+        """Turn away who is too slow, and accept others as long as there is room; seconds until that
+        has to be done again."""
+        now = time.monotonic()
+        looks: list[float] = []
+        while self._strangers:
+            oldest = next(iter(self._strangers.values()))
+            is_full = len(self._strangers) >= MAX_STRANGERS
+            due = oldest.since + (PATIENCE if is_full else HANDSHAKE_TIMEOUT)
+            if due > now:
+                looks.append(due)
+                break
+            self._refuse(oldest, "it was too slow with its handshake")
+        if self._accept_at > now:
+            looks.append(self._accept_at)
+        self._let_in(len(self._strangers) < MAX_STRANGERS and self._accept_at <= now)
+        return min(looks) - now if looks else None
+
+    def _let_in(self, is_accepting: bool) -> None:
+        if is_accepting != self._is_accepting:
+            self._is_accepting = is_accepting
+            for listening in self._sockets:
+                if is_accepting:
+                    self._selector.register(listening, selectors.EVENT_READ)
+                else:
+                    self._selector.unregister(listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        if not self._is_accepting or len(self._strangers) >= MAX_STRANGERS:
+            return
         try:
-            _prepared(accepted)
-            if self._tls is None or accepted.family == socket.AF_UNIX:
-                wire = PlainWire(accepted)
-            else:
-                wire = _with_tls(accepted, self._tls, True)
+            accepted, _ = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # it was gone before it was accepted
         except OSError as error:
-            logger.warning("%s refused a peer: TLS: %s", self._process_name, error)
-            with suppress(OSError):
-                accepted.close()
+            logger.warning("no peer can be accepted: %s", error)
+            self._accept_at = time.monotonic() + _EXHAUSTED_PAUSE
+            self._let_in(False)
             return
+        accepted.setblocking(False)
+        stranger = _Stranger(accepted, self._introduce(accepted))
+        self._strangers[accepted] = stranger
+        self._selector.register(accepted, selectors.EVENT_READ, stranger)
+        self._go_on(stranger)
+
+    def _go_on(self, stranger: _Stranger) -> None:
+        if stranger.socket not in self._strangers:
+            return  # turned away since it was seen to have sent something
         try:
-            identity = shake_hands(
-                handshake.receive(
-                    WireHandshake(wire),
-                    self._secret,
-                    data_protocol(self._process_name),
-                    self._incarnation,
-                )
-            )
-            # The client's part ends with the welcome.
-            accepted.settimeout(None)
+            introduced = stranger.go_on()
         except (OSError, RpcConnectionError) as error:
-            logger.warning("%s refused a peer: %s", self._process_name, error)
-            wire.close()
+            self._refuse(stranger, str(error))
             return
-        self._welcome(wire, identity)
+        if introduced is not None:
+            self._forget(stranger)
+            stranger.socket.setblocking(True)
+            try:
+                self._welcome(*introduced)
+            except RuntimeError as error:  # no thread can be started
+                logger.warning("%s cannot serve a peer: %s", self._process_name, error)
+                introduced[0].close()
+
+    def _refuse(self, stranger: _Stranger, reason: str) -> None:
+        self._forget(stranger)
+        stranger.close()
+        self._refusals.refused(f"{self._process_name} refused a peer", reason)
+
+    def _forget(self, stranger: _Stranger) -> None:
+        del self._strangers[stranger.socket]
+        self._selector.unregister(stranger.socket)
+
+    async def _introduce(self, accepted: socket.socket) -> _Introduced:
+        _prepared(accepted)
+        wire: PlainWire | TlsWire
+        if self._tls is None or accepted.family == socket.AF_UNIX:
+            wire = PlainWire(accepted)
+        else:
+            wire = TlsWire(accepted, self._tls, True)
+            while not wire.go_on_with_handshake():
+                await _until_readable()
+        # the client's part ends with the welcome: it sends nothing more before that
+        identity = await handshake.receive(
+            WireHandshake(wire, _until_readable),
+            self._secret,
+            data_protocol(self._process_name),
+            self._incarnation,
+        )
+        return wire, identity
 
 
-def _readable_within(sock: socket.socket, seconds: float) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(sock, selectors.EVENT_READ)
-        return bool(selector.select(seconds))
+_Introduced = tuple[Wire, str]
+"""The wire and the identity of a peer that belongs to the cluster."""
+
+
+@coroutine
+def _until_readable() -> Generator[None, None, None]:
+    """Leave the coroutine until its socket has something to be read."""
+    yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Protocol
@@ -100,8 +100,9 @@ class TlsWire:
         self._session = threading.Lock()
         self._writing = threading.Lock()
 
-    def handshake(self) -> None:
-        """
+    def go_on_with_handshake(self) -> bool:
+        """Whether it is done; if not, a socket that does not block has nothing to be read.
+
         Raises:
             OSError: no agreement (ssl.SSLError), or the connection ended.
         """
@@ -110,14 +111,17 @@ class TlsWire:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 self._flush()
-                if not self._feed():
-                    raise ConnectionError(_ENDED) from None
+                try:
+                    if not self._feed():
+                        raise ConnectionError(_ENDED) from None
+                except BlockingIOError:
+                    return False
             except ssl.SSLError:
                 self._flush()  # tells the other side why
                 raise
             else:
                 self._flush()
-                return
+                return True
 
     def recv_into(self, view: memoryview) -> int:
         while True:
@@ -177,28 +181,44 @@ class TlsWire:
 
 
 class WireHandshake:
-    """The frames of :mod:`flinkray.rpc.wire.handshake` on a wire; its calls block instead of
-    suspending, see :func:`shake_hands`."""
+    """The frames of :mod:`flinkray.rpc.wire.handshake` on a wire.
 
-    def __init__(self, wire: Wire) -> None:
+    On a blocking socket its calls block instead of suspending: see :func:`shake_hands`.
+    """
+
+    def __init__(
+        self, wire: Wire, until_readable: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """*until_readable*: for a socket that does not block."""
         self._wire = wire
+        self._until_readable = until_readable
 
     def send(self, frame: bytes) -> None:
         self._wire.send([LENGTH.pack(len(frame)) + frame])
 
     async def receive(self) -> bytes:
-        length = bytearray(LENGTH.size)
-        if not self._wire.recv_exactly(memoryview(length)):
-            raise RpcConnectionError(_ENDED)
-        (size,) = LENGTH.unpack(length)
+        (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
         if size > MAX_HANDSHAKE_FRAME:
             raise RpcConnectionError(
                 f"a frame of {size} bytes came, the limit is {MAX_HANDSHAKE_FRAME}"
             )
-        frame = bytearray(size)
-        if not self._wire.recv_exactly(memoryview(frame)):
-            raise RpcConnectionError(_ENDED)
-        return bytes(frame)
+        return bytes(await self._receive(size))
+
+    async def _receive(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            try:
+                received = self._wire.recv_into(view)
+            except BlockingIOError:
+                if self._until_readable is None:
+                    raise
+                await self._until_readable()
+                continue
+            if received == 0:
+                raise RpcConnectionError(_ENDED)
+            view = view[received:]
+        return data
 
 
 def shake_hands(handshake: Any) -> Any:
