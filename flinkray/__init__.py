@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.core.config import Configuration
     from flinkray.core.errors import FlinkRayError
-    from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, NoRestart
+    from flinkray.scheduler.graph.job_graph import (
+        ExponentialDelayRestart,
+        FailureRateRestart,
+        FixedDelayRestart,
+        JobGraph,
+        NoRestart,
+    )
     from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 __version__ = "0.1.0"
@@ -22,6 +28,8 @@ __all__ = [
     "ClusterClient",
     "Configuration",
     "ExecutionState",
+    "ExponentialDelayRestart",
+    "FailureRateRestart",
     "FixedDelayRestart",
     "FlinkRayError",
     "JobExecutionResult",
@@ -38,6 +46,8 @@ _MODULES = {
     "ClusterClient": "flinkray.client.cluster_client",
     "Configuration": "flinkray.core.config",
     "ExecutionState": "flinkray.scheduler.shared.states",
+    "ExponentialDelayRestart": "flinkray.scheduler.graph.job_graph",
+    "FailureRateRestart": "flinkray.scheduler.graph.job_graph",
     "FixedDelayRestart": "flinkray.scheduler.graph.job_graph",
     "FlinkRayError": "flinkray.core.errors",
     "JobExecutionResult": "flinkray.client.job_result",

@@ -31,6 +31,7 @@ from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
 from flinkray.actors.shared.settings import heartbeat_settings, job_master_restart_strategy
 from flinkray.blob import BlobNotFoundError
 from flinkray.core.errors import (
+    ConfigurationError,
     DuplicateJobSubmissionError,
     FlinkRayError,
     JobExecutionError,
@@ -201,6 +202,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def submit_job(self, job_graph: JobGraph) -> None:
         validate(job_graph)
         job_id = job_graph.job_id
+        try:
+            self._services.configuration.with_values(job_graph.configuration)
+        except ConfigurationError as error:  # what each says by itself may not go together
+            raise JobSubmissionError(job_id, str(error)) from error
         if self._shutting_down:
             raise JobSubmissionError(job_id, "the cluster is shutting down")
         if (unreadable := self._unreadable.get(job_id)) is not None:

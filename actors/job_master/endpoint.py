@@ -111,7 +111,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             arguments.job_graph,
             self.address,
             new_graph_id=ExecutionGraphID.generate,
-            default_restart_strategy=default_restart_strategy(configuration),
+            default_restart_strategy=default_restart_strategy(
+                configuration.with_values(arguments.job_graph.configuration)
+            ),
             epoch_offset=self.clock.time() - self.clock.monotonic(),
             now=self.clock.monotonic(),
             scaling=scaling_settings(configuration),

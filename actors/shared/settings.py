@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from flinkray.core import options
+from flinkray.core import job_options, options
 from flinkray.core.config import Configuration
 from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
 from flinkray.rpc.ray.dialler import TransportChoice
 from flinkray.scheduler.elastic.scaling import ScalingSettings
 from flinkray.scheduler.graph.job_graph import (
+    ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
     NoRestart,
@@ -45,13 +46,35 @@ def registration_settings(configuration: Configuration) -> RegistrationSettings:
 
 
 def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
-    """``restart-strategy.*``"""
-    if configuration.get(options.RESTART_STRATEGY) == "none":
-        return NoRestart()
-    return FixedDelayRestart(
-        configuration.get(options.RESTART_FIXED_DELAY_ATTEMPTS),
-        configuration.get(options.RESTART_FIXED_DELAY_DELAY),
-    )
+    """``restart-strategy.*``; not set, it depends on ``execution.checkpointing.interval``."""
+    kind = configuration.get(job_options.RESTART_STRATEGY)
+    if kind is None:
+        has_checkpoints = configuration.get(job_options.CHECKPOINTING_INTERVAL) > 0
+        kind = "exponential-delay" if has_checkpoints else "none"
+    if kind == "fixed-delay":
+        return FixedDelayRestart(
+            configuration.get(job_options.RESTART_FIXED_DELAY_ATTEMPTS),
+            configuration.get(job_options.RESTART_FIXED_DELAY_DELAY),
+        )
+    if kind == "failure-rate":
+        return FailureRateRestart(
+            configuration.get(job_options.RESTART_FAILURE_RATE_MAX_FAILURES),
+            configuration.get(job_options.RESTART_FAILURE_RATE_INTERVAL),
+            configuration.get(job_options.RESTART_FAILURE_RATE_DELAY),
+        )
+    if kind == "exponential-delay":
+        attempts = configuration.get(job_options.RESTART_EXPONENTIAL_ATTEMPTS)
+        return ExponentialDelayRestart(
+            initial_backoff=configuration.get(job_options.RESTART_EXPONENTIAL_INITIAL_BACKOFF),
+            max_backoff=configuration.get(job_options.RESTART_EXPONENTIAL_MAX_BACKOFF),
+            backoff_multiplier=configuration.get(job_options.RESTART_EXPONENTIAL_MULTIPLIER),
+            reset_backoff_threshold=configuration.get(
+                job_options.RESTART_EXPONENTIAL_RESET_THRESHOLD
+            ),
+            jitter_factor=configuration.get(job_options.RESTART_EXPONENTIAL_JITTER),
+            attempts=None if attempts == job_options.ENDLESS else attempts,
+        )
+    return NoRestart()
 
 
 def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy:

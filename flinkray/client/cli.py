@@ -92,7 +92,7 @@ def cli() -> None:
 @click.option("--detached", is_flag=True, help="Print the job id and do not wait.")
 @click.option("--restarts", type=click.IntRange(min=0), help="Restarts after failures, 1 s apart.")
 @pairs("--spark-conf", help="A Spark property.")
-@pairs("-D", "values", help="Configuration of the client, and of a cluster that is started.")
+@pairs("-D", "values", help="Configuration of job, client, and a cluster that is started.")
 @common
 def run(
     target: str,
@@ -135,6 +135,7 @@ def run(
         memory=memory,
         spark_conf=dict(spark_conf),
         restart_strategy=None if restarts is None else FixedDelayRestart(restarts),
+        configuration=configuration.of_job(),
     )
     address = _address_to_run_at(address)
     if address == "local":
@@ -192,7 +193,7 @@ def _run_program(
     with connect(address, cluster_id, configuration) as client:
         progress = ProgressDisplay(sys.stderr, time.monotonic)
         try:
-            run_program(client, path, arguments, parallelism, progress)
+            run_program(client, path, arguments, parallelism, progress, configuration.of_job())
         except JobExecutionError as error:
             if "\n" not in str(error):
                 raise

@@ -30,6 +30,7 @@ def spark_job(
     memory: int | str = "1g",
     spark_conf: Mapping[str, object] | None = None,
     restart_strategy: RestartStrategy | None = None,
+    configuration: Mapping[str, str] | None = None,
     job_id: JobID | None = None,
 ) -> JobGraph:
     """A job of one Spark stage.
@@ -42,7 +43,8 @@ def spark_job(
         cpu: cores of each slot.
         memory: of each slot, as ``"1500m"``, ``"2g"`` or bytes.
         spark_conf: Spark properties; those that flinkray sets itself are refused.
-        restart_strategy: the cluster's when None.
+        restart_strategy: the one of the configuration when None.
+        configuration: options of the job, over those of the cluster: ``restart-strategy.*``.
         job_id: a new one when None.
 
     Raises:
@@ -56,7 +58,13 @@ def spark_job(
     vertex = JobVertex(
         JobVertexID.generate(), label, parallelism, profile, Invokable(SPARK, code, conf)
     )
-    graph = JobGraph(job_id or JobID.generate(), label, (vertex,), restart_strategy)
+    graph = JobGraph(
+        job_id or JobID.generate(),
+        label,
+        (vertex,),
+        restart_strategy,
+        configuration=dict(configuration or {}),
+    )
     validate(graph)
     return graph
 

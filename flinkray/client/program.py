@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flinkray.client.attached_run import Progress
@@ -26,6 +26,7 @@ def run_program(
     arguments: Sequence[str],
     parallelism: int | None,
     progress: Progress,
+    configuration: Mapping[str, str] | None = None,
 ) -> None:
     """Execute the script; what it calls ``execute`` on runs on the cluster.
 
@@ -35,7 +36,7 @@ def run_program(
     sys.argv = [path, *arguments]
     sys.path.insert(0, folder)
     try:
-        with running_at(ExecutionTarget(client, parallelism, progress)):
+        with running_at(ExecutionTarget(client, parallelism, progress, configuration or {})):
             runpy.run_path(path, run_name="__main__")
     finally:
         sys.argv = argv

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,9 +59,11 @@ class PythonJobBuilder:
         scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT,
         restart_strategy: RestartStrategy | None = None,
         restart_all: bool = False,
+        configuration: Mapping[str, str] | None = None,
         job_id: JobID | None = None,
     ) -> None:
-        """*restart_strategy*: the cluster's when None.  *job_id*: a new one when None."""
+        """*restart_strategy*: the one of the configuration when None.  *configuration*: options of
+        the job, over those of the cluster.  *job_id*: a new one when None."""
         self._graph = JobGraph(
             job_id or JobID.generate(),
             name,
@@ -70,6 +72,7 @@ class PythonJobBuilder:
             job_type,
             scheduler_mode,
             restart_all,
+            configuration=dict(configuration or {}),
         )
         self._vertices: dict[JobVertexID, _Vertex] = {}
 
@@ -167,6 +170,7 @@ def python_job(
     cpu: float = 0,
     memory: int | str = 0,
     restart_strategy: RestartStrategy | None = None,
+    configuration: Mapping[str, str] | None = None,
     job_id: JobID | None = None,
 ) -> JobGraph:
     """A job of one vertex; see :class:`PythonJobBuilder` for larger ones.
@@ -176,6 +180,8 @@ def python_job(
         UserCodeError: the function cannot be sent to the cluster.
     """
     label = name or getattr(function, "__name__", None) or type(function).__name__
-    builder = PythonJobBuilder(label, restart_strategy=restart_strategy, job_id=job_id)
+    builder = PythonJobBuilder(
+        label, restart_strategy=restart_strategy, configuration=configuration, job_id=job_id
+    )
     builder.add(function, name=label, parallelism=parallelism, cpu=cpu, memory=memory)
     return builder.build()

@@ -18,7 +18,6 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
-    RestartStrategy,
     ResultPartitionType,
 )
 from flinkray.scheduler.graph.validation import validate
@@ -32,7 +31,7 @@ def stream_job(
     graph: StreamGraph,
     *,
     slot_profiles: Mapping[str, ResourceProfile] | None = None,
-    restart_strategy: RestartStrategy | None = None,
+    configuration: Mapping[str, str] | None = None,
     files: tuple[JobFile, ...] = (),
     job_id: JobID | None = None,
 ) -> JobGraph:
@@ -40,7 +39,7 @@ def stream_job(
 
     Args:
         slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
-        restart_strategy: the cluster's when None.
+        configuration: options of the job, over those of the cluster.
         files: that its functions import from or ask for.
         job_id: a new one when None.
 
@@ -62,9 +61,9 @@ def stream_job(
         own_id,
         graph.job_name,
         tuple(_vertex(own_id, graph, chain, data_sets, profiles) for chain in chains),
-        restart_strategy,
-        JobType.BATCH if graph.batch else JobType.STREAMING,
+        job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
         files=files,
+        configuration=dict(configuration or {}),
     )
     validate(job)
     return job

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from flinkray.core import client_options, options
+from flinkray.core import client_options, job_options, options
 from flinkray.core.config_option import ConfigOption, format_duration
 from flinkray.core.errors import ConfigurationError
 
@@ -36,6 +36,7 @@ class Configuration:
             key: find_option(key).read(value) for key, value in sorted((values or {}).items())
         }
         _check_heartbeats(self)
+        _check_back_off(self)
 
     def get(self, option: ConfigOption[T]) -> T:
         """The value of *option*, or its default."""
@@ -48,6 +49,10 @@ class Configuration:
     def with_values(self, values: Mapping[str, object]) -> Configuration:
         """A configuration in which *values* are set over the present ones."""
         return Configuration({**self.to_dict(), **values})
+
+    def of_job(self) -> dict[str, str]:
+        """The values that were set of options that a job may set for itself, as texts."""
+        return {k: v for k, v in self.to_dict().items() if k in job_options.JOB_OPTIONS}
 
     def to_dict(self) -> dict[str, str]:
         """The values that were set, as texts: what travels in messages."""
@@ -73,6 +78,16 @@ def _check_heartbeats(configuration: Configuration) -> None:
                 f"{timeout.key} ({format_duration(configuration.get(timeout))}) must be longer "
                 f"than {interval.key} ({format_duration(configuration.get(interval))})"
             )
+
+
+def _check_back_off(configuration: Configuration) -> None:
+    shortest = job_options.RESTART_EXPONENTIAL_INITIAL_BACKOFF
+    longest = job_options.RESTART_EXPONENTIAL_MAX_BACKOFF
+    if configuration.get(longest) < configuration.get(shortest):
+        raise ConfigurationError(
+            f"{longest.key} ({format_duration(configuration.get(longest))}) must not be shorter "
+            f"than {shortest.key} ({format_duration(configuration.get(shortest))})"
+        )
 
 
 def find_option(key: str) -> ConfigOption[Any]:

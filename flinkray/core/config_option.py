@@ -57,7 +57,7 @@ class ConfigOption(Generic[T]):
     """One or two sentences for the reference page; says where a constant comes from."""
 
     def default_text(self) -> str:
-        return "(none)" if self.default is None else self.type.format(self.default)
+        return "(not set)" if self.default is None else self.type.format(self.default)
 
     def read(self, value: object) -> T:
         """The typed value.
@@ -194,6 +194,34 @@ def memory_size(*, minimum: int = 1) -> ValueType[int]:
 
     accepts = f"a memory size of at least {write(minimum)}, for example 512m or 1.5g"
     return ValueType(accepts, parse, write)
+
+
+def number(*, minimum: float, maximum: float = float("inf")) -> ValueType[float]:
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise TypeError("not a number")
+        parsed = float(value)
+        if not minimum <= parsed <= maximum or parsed == float("inf"):
+            raise ValueError("out of range")
+        return parsed
+
+    to = (
+        f"from {minimum:g} to {maximum:g}" if maximum < float("inf") else f"of at least {minimum:g}"
+    )
+    return ValueType(f"a number {to}", parse, lambda n: f"{n:.17g}")
+
+
+def optional_choice(*values: str, **aliases: str) -> ValueType[str | None]:
+    """None and the empty text both mean that nothing is set.  *aliases*: other names of values."""
+
+    def parse(value: object) -> str | None:
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str) or aliases.get(value, value) not in values:
+            raise ValueError("not one of them")
+        return aliases.get(value, value)
+
+    return ValueType("one of " + ", ".join(values), parse, lambda value: value or "")
 
 
 def choice(*values: str) -> ValueType[str]:

@@ -1,7 +1,8 @@
 """The table of configuration options.  Keys are Flink's where Flink has the option.
 
 Those of the network between tasks are in :mod:`flinkray.core.network_options`, those of clients in
-:mod:`flinkray.core.client_options`.
+:mod:`flinkray.core.client_options`, those that a job may set for itself in
+:mod:`flinkray.core.job_options`.
 ``docs/configuration.md`` shows this table; a test holds the page against it.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.core import client_options, network_options
+from flinkray.core import client_options, job_options, network_options
 from flinkray.core.config_option import (
     ConfigOption,
     choice,
@@ -289,24 +290,6 @@ TASK_EXECUTOR_REGISTRATION_TIMEOUT = ConfigOption(
     "A TaskExecutor that finds no ResourceManager for so long ends itself.",
 )
 
-RESTART_STRATEGY = ConfigOption(
-    "restart-strategy.type",
-    choice("none", "fixed-delay"),
-    "none",
-    "What follows the failure of a task, for jobs that do not say it themselves.",
-)
-RESTART_FIXED_DELAY_ATTEMPTS = ConfigOption(
-    "restart-strategy.fixed-delay.attempts",
-    integer(minimum=0),
-    1,
-    "How often a job is restarted before it fails.",
-)
-RESTART_FIXED_DELAY_DELAY = ConfigOption(
-    "restart-strategy.fixed-delay.delay",
-    duration(positive=False),
-    1.0,
-    "Pause before a restart.",
-)
 ADAPTIVE_RESOURCE_WAIT_TIMEOUT = ConfigOption(
     "jobmanager.adaptive-scheduler.resource-wait-timeout",
     duration(),
@@ -377,7 +360,7 @@ JAVA_HOME = ConfigOption(
 
 OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option
-    for topic in (globals().copy(), vars(network_options), vars(client_options))
+    for topic in (globals().copy(), vars(job_options), vars(network_options), vars(client_options))
     for option in topic.values()
     if isinstance(option, ConfigOption)
 }

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from flinkray.actors.shared.settings import default_restart_strategy
 from flinkray.client import ClusterClient
 from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run_attached
 from flinkray.client.cluster_client import ClientClosedError
@@ -22,12 +21,16 @@ from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
+from flinkray.core.job_options import CHECKPOINTING_INTERVAL
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
+
+_OF_JOBS = ("restart-strategy.", CHECKPOINTING_INTERVAL.key)
+"""What settings of a job begin with: of a program's others, many are known to Flink only."""
 
 
 def job_of(
@@ -39,11 +42,11 @@ def job_of(
     """The job of a program.
 
     Args:
-        settings: the program's configuration; of it ``restart-strategy.*`` counts.
+        settings: the program's configuration; of it counts what a job may set for itself.
         files: that its functions import from or ask for.
 
     Raises:
-        ConfigurationError: the restart strategy is none that there is.
+        ConfigurationError: a value of that is not accepted.
         StreamError: something in it cannot be sent to the cluster.
         JobSubmissionError: it could never run.
     """
@@ -52,9 +55,9 @@ def job_of(
         for name, group in groups.items()
         if (profile := slot_profile(group)) is not None
     }
-    restarts = {k: v for k, v in settings.items() if k.startswith("restart-strategy.")}
-    strategy = default_restart_strategy(Configuration(restarts)) if restarts else None
-    return stream_job(graph, slot_profiles=profiles, restart_strategy=strategy, files=files)
+    known = {key: value for key, value in settings.items() if key.startswith(_OF_JOBS)}
+    configuration = Configuration(known).of_job()
+    return stream_job(graph, slot_profiles=profiles, configuration=configuration, files=files)
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:

@@ -83,6 +83,7 @@ class StreamExecutionEnvironment(StreamProgram):
         env = StreamExecutionEnvironment(cluster=cluster or target.cluster)
         if target.parallelism is not None:
             env.set_parallelism(target.parallelism)
+        env.configure(Configuration.of(target.configuration))
         return env if configuration is None else env.configure(configuration)
 
     # --- sources --------------------------------------------------------------------------------
@@ -261,6 +262,8 @@ class StreamExecutionEnvironment(StreamProgram):
         from flinkray.datastream.cluster_execution import job_of
 
         settings = self._configuration.to_dict()
+        if self._checkpoint_config.is_checkpointing_enabled():
+            settings["execution.checkpointing.interval"] = f"{self.get_checkpoint_interval()} ms"
         return job_of(graph, self._slot_sharing_groups, settings, self._job_files())
 
     def close(self) -> None:

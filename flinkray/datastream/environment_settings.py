@@ -7,6 +7,10 @@ import sys
 from typing import TypeVar
 
 from flinkray.datastream.flink_settings import FLINK_SETTINGS
+from flinkray.datastream.restart_strategies import (
+    RestartStrategies,
+    RestartStrategyConfiguration,
+)
 from flinkray.datastream.settings import (
     CheckpointConfig,
     CheckpointingMode,
@@ -43,6 +47,7 @@ class EnvironmentSettings:
     def __init__(self) -> None:
         self._config = ExecutionConfig()
         self._checkpoint_config = CheckpointConfig()
+        self._restart_strategy = RestartStrategies.fall_back_restart()
         self._configuration = Configuration()
         self._parallelism = _default_local_parallelism
         self._buffer_timeout = 100
@@ -156,6 +161,23 @@ class EnvironmentSettings:
     def is_force_unaligned_checkpoints(self) -> bool:
         """Whether they do even where that is not known to be safe."""
         return self._checkpoint_config.is_force_unaligned_checkpoints()
+
+    def set_restart_strategy(
+        self: _Self, restart_strategy_configuration: RestartStrategyConfiguration
+    ) -> _Self:
+        """What follows a failure on a cluster; ``restart-strategy.*`` of the configuration, as
+        Flink has it from 2.0 on."""
+        for key in self._configuration.to_dict():
+            if key.startswith("restart-strategy."):
+                self._configuration.remove_config(key)
+        for key, value in restart_strategy_configuration.options.items():
+            self._configuration.set_string(key, value)
+        self._restart_strategy = restart_strategy_configuration
+        return self
+
+    def get_restart_strategy(self) -> RestartStrategyConfiguration:
+        """What :meth:`set_restart_strategy` was given last."""
+        return self._restart_strategy
 
     def set_default_savepoint_directory(self: _Self, directory: str) -> _Self:
         """Where savepoints go that are told no other place."""

@@ -55,6 +55,13 @@ class Configuration:
     def __init__(self, other: Configuration | None = None) -> None:
         self._values: dict[str, Any] = {} if other is None else dict(other._values)
 
+    @staticmethod
+    def of(values: Mapping[str, str]) -> Configuration:
+        """With these options."""
+        configuration = Configuration()
+        configuration._values.update(values)
+        return configuration
+
     def set_string(self, key: str, value: str) -> Configuration:
         self._values[key] = value
         return self

@@ -277,7 +277,7 @@ class JobGraph:
     name: str
     vertices: tuple[JobVertex, ...]
     restart_strategy: RestartStrategy | None = None
-    """None: the cluster's default (``restart-strategy.type``)."""
+    """None: what the configuration says (``restart-strategy.type``)."""
     job_type: JobType = JobType.STREAMING
     scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT
     restart_all: bool = False
@@ -285,6 +285,8 @@ class JobGraph:
     files: tuple[JobFile, ...] = ()
     client: AttachedClient | None = None
     """None: the job goes on without any."""
+    configuration: dict[str, str] = field(default_factory=dict)
+    """Options of :mod:`flinkray.core.job_options`, over those of the cluster."""
 
     @property
     def blobs(self) -> tuple[BlobKey, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from flinkray.core.errors import JobSubmissionError
+from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
+from flinkray.core.job_options import JOB_OPTIONS
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
     SPARK,
@@ -104,11 +106,24 @@ def _problem_of(job_graph: JobGraph) -> str | None:
         if problem is not None:
             return problem
     return (
-        _problem_of_spark_stages(job_graph)
+        _problem_of_configuration(job_graph)
+        or _problem_of_spark_stages(job_graph)
         or _problem_of_groups(job_graph)
         or _problem_of_streaming(job_graph)
         or _problem_of_adaptive(job_graph)
     )
+
+
+def _problem_of_configuration(job_graph: JobGraph) -> str | None:
+    for key in job_graph.configuration:
+        if key not in JOB_OPTIONS:
+            known = ", ".join(sorted(JOB_OPTIONS))
+            return f"{key} cannot be set for a job: those that can are {known}"
+    try:
+        Configuration(job_graph.configuration)
+    except ConfigurationError as error:
+        return str(error)
+    return None
 
 
 def _problem_of_vertex(vertex: JobVertex) -> str | None:

@@ -462,3 +462,65 @@ async def test_job_master_that_is_hung_is_replaced_and_in_the_end_given_up(tmp_p
 
     assert result.status is JobStatus.FAILED
     assert "JobMaster died 2 times" in (result.failure or "")
+
+
+@on_virtual_time
+async def test_options_of_a_job_count_over_those_of_its_cluster(tmp_path: Path) -> None:
+    """FO-14."""
+    cluster_wide = {
+        **QUICK,
+        "restart-strategy.type": "none",
+        "restart-strategy.failure-rate.delay": "5 s",
+    }
+    fails_twice = scripted_job(["fail one"], ["fail two"], ENDS)
+    of_job = {
+        "restart-strategy.type": "failure-rate",
+        "restart-strategy.failure-rate.max-failures-per-interval": "2",
+    }
+    async with MiniCluster(str(tmp_path), configuration=cluster_wide) as cluster:
+        begun = cluster.client.clock.monotonic()
+        job_id = await cluster.submit(replace(fails_twice, configuration=of_job))
+        result = await asyncio.wait_for(cluster.result(job_id), 60)
+        assert result.status is JobStatus.FINISHED
+        assert (await cluster.details(job_id)).restarts == 2
+        assert cluster.client.clock.monotonic() - begun >= 10, "the cluster's delay, twice"
+
+
+@on_virtual_time
+async def test_job_with_checkpoints_is_restarted_unless_something_else_is_said(
+    tmp_path: Path,
+) -> None:
+    """FO-14.  It failed with its first failure."""
+    job = scripted_job(["fail one"], ENDS)
+    configuration = {"cluster.registration.error-delay": "5 ms"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        with_checkpoints = {"execution.checkpointing.interval": "10 s"}
+        job_id = await cluster.submit(replace(job, configuration=with_checkpoints))
+        result = await asyncio.wait_for(cluster.result(job_id), 60)
+        assert result.status is JobStatus.FINISHED
+
+        job_id = await cluster.submit(replace(job, job_id=JobID.generate()))
+        result = await asyncio.wait_for(cluster.result(job_id), 60)
+        assert result.status is JobStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("configuration", "text"),
+    [
+        ({"heartbeat.interval": "1 s"}, "heartbeat.interval cannot be set for a job"),
+        ({"restart-strategy.type": "sometimes"}, "restart-strategy.type is not accepted"),
+        (
+            {"restart-strategy.exponential-delay.initial-backoff": "30 s"},
+            r"max-backoff \(20 s\) must not be shorter",
+        ),
+    ],
+)
+@on_virtual_time
+async def test_options_of_a_job_that_cannot_be_are_refused(
+    tmp_path: Path, configuration: dict[str, str], text: str
+) -> None:
+    of_cluster = {"restart-strategy.exponential-delay.max-backoff": "20 s"}
+    async with MiniCluster(str(tmp_path), configuration=of_cluster) as cluster:
+        with pytest.raises(JobSubmissionError, match=text):
+            await cluster.submit(replace(scripted_job(ENDS), configuration=configuration))
+        assert await (await cluster.dispatcher()).list_jobs() == ()

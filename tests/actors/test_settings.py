@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.actors.shared.settings import apply_rpc_settings
+from flinkray.actors.shared.settings import apply_rpc_settings, default_restart_strategy
 from flinkray.core.config import Configuration
 from flinkray.rpc import LocalRpcService, RayRpcService
+from flinkray.scheduler.graph.job_graph import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+    NoRestart,
+    RestartStrategy,
+)
 
 
 async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> None:
@@ -22,6 +29,59 @@ async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> Non
     apply_rpc_settings(service, Configuration({"rpc.metrics.export-interval": "0 s"}))
     assert service.metrics_export_interval == 0
     await service.close()
+
+
+EXPONENTIAL = {
+    "restart-strategy.exponential-delay.initial-backoff": "2 s",
+    "restart-strategy.exponential-delay.max-backoff": "20 s",
+    "restart-strategy.exponential-delay.backoff-multiplier": "3",
+    "restart-strategy.exponential-delay.reset-backoff-threshold": "4 min",
+    "restart-strategy.exponential-delay.jitter-factor": "0.5",
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff": "6",
+}
+CHECKPOINTS = {"execution.checkpointing.interval": "10 s"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "strategy"),
+    [
+        ({}, NoRestart()),
+        ({"restart-strategy.type": "off"}, NoRestart()),
+        ({"restart-strategy.type": "fixed-delay"}, FixedDelayRestart(1, 1.0)),
+        (
+            {
+                "restart-strategy.type": "fixeddelay",
+                "restart-strategy.fixed-delay.attempts": "4",
+                "restart-strategy.fixed-delay.delay": "20 ms",
+            },
+            FixedDelayRestart(4, 0.02),
+        ),
+        ({"restart-strategy.type": "failure-rate"}, FailureRateRestart(1, 60.0, 1.0)),
+        (
+            {
+                "restart-strategy.type": "failurerate",
+                "restart-strategy.failure-rate.max-failures-per-interval": "7",
+                "restart-strategy.failure-rate.failure-rate-interval": "5 min",
+                "restart-strategy.failure-rate.delay": "3 s",
+            },
+            FailureRateRestart(7, 300.0, 3.0),
+        ),
+        ({"restart-strategy.type": "exponentialdelay"}, ExponentialDelayRestart()),
+        (
+            {"restart-strategy.type": "exponential-delay", **EXPONENTIAL},
+            ExponentialDelayRestart(2.0, 20.0, 3.0, 240.0, 0.5, 6),
+        ),
+        (CHECKPOINTS, ExponentialDelayRestart()),
+        ({**CHECKPOINTS, **EXPONENTIAL}, ExponentialDelayRestart(2.0, 20.0, 3.0, 240.0, 0.5, 6)),
+        ({**CHECKPOINTS, "restart-strategy.type": "none"}, NoRestart()),
+        ({"execution.checkpointing.interval": "0 s"}, NoRestart()),
+    ],
+)
+def test_each_restart_strategy_is_reached_by_the_configuration(
+    settings: dict[str, str], strategy: RestartStrategy
+) -> None:
+    """FO-14: with checkpoints a job is restarted unless something else is said."""
+    assert default_restart_strategy(Configuration(settings)) == strategy
 
 
 @pytest.mark.ray

@@ -263,6 +263,15 @@ def test_run_gives_its_configuration_to_the_client(script: str, client: ClusterC
     assert given == [Configuration({"client.close-timeout": "5 s"})]
 
 
+def test_run_gives_options_of_jobs_to_the_job(script: str, world: World, command: Command) -> None:
+    """FO-14: the cluster may be one that runs already, with a configuration of its own."""
+    line = ["run", script, "--detached", "-D", "restart-strategy.type=failurerate"]
+    assert command([*line, "-D", "client.close-timeout=5s"]) == 0
+    (graph,) = world.graphs
+    assert graph.configuration == {"restart-strategy.type": "failure-rate"}
+    assert graph.restart_strategy is None
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

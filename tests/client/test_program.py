@@ -66,6 +66,21 @@ def test_a_program_runs_on_the_cluster_with_its_arguments(
     assert StreamExecutionEnvironment.get_execution_environment().get_parallelism() == 1
 
 
+def test_options_of_jobs_hold_for_the_jobs_of_a_program(
+    cluster: ThreadedCluster, program: Path, tmp_path: Path
+) -> None:
+    """FO-14: those that the program sets itself count over them."""
+    shown = "env.get_configuration().to_dict()"
+    program.write_text(PROGRAM.replace("{sorted(results)}", f"{{{shown}}}"))
+    out = tmp_path / "out.txt"
+    line = ["run", "--python", "-D", "restart-strategy.type=off", "-D", "heartbeat.interval=9 s"]
+    assert execute([*line, str(program), str(out)], connect=given(cluster)) == 0
+    assert out.read_text() == "1 {'restart-strategy.type': 'none'}"
+    assert (
+        StreamExecutionEnvironment.get_execution_environment().get_configuration().to_dict() == {}
+    )
+
+
 def test_the_error_of_a_program_that_fails_is_told(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.core import client_options, network_options, options
+from flinkray.core import client_options, job_options, network_options, options
 from flinkray.core.config import Configuration
 from flinkray.core.config_option import ConfigOption, format_duration, parse_duration
 from flinkray.core.errors import ConfigurationError
@@ -51,7 +51,7 @@ def test_each_default_is_a_value_that_its_own_option_accepts(option: ConfigOptio
 def test_every_option_of_the_modules_is_in_the_table_once() -> None:
     declared = [
         value
-        for topic in (options, client_options, network_options)
+        for topic in (options, job_options, client_options, network_options)
         for _, value in inspect.getmembers(topic)
         if isinstance(value, ConfigOption)
     ]
@@ -100,7 +100,11 @@ def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: st
         ("taskmanager.cpu.cores", 0, "a number above zero"),
         ("taskmanager.memory", "1 parsec", "a memory size of at least 64m"),
         ("taskmanager.memory", "63m", "a memory size of at least 64m"),
-        ("restart-strategy.type", "sometimes", "one of none, fixed-delay"),
+        ("restart-strategy.type", "sometimes", "one of none, fixed-delay, failure-rate"),
+        ("restart-strategy.exponential-delay.jitter-factor", "1.1", "a number from 0 to 1"),
+        ("restart-strategy.exponential-delay.backoff-multiplier", "0.9", "a number of at least 1"),
+        ("restart-strategy.exponential-delay.backoff-multiplier", "nan", "a number of at least 1"),
+        ("restart-strategy.failure-rate.max-failures-per-interval", "0", "an integer of at least"),
         ("cluster.id", "my cluster", "1 to 64 letters"),
         ("cluster.id", "", "1 to 64 letters"),
         ("cluster.id", "line\n", "1 to 64 letters"),
@@ -129,6 +133,18 @@ def test_heartbeat_timeout_that_is_not_longer_than_the_interval_is_refused() -> 
         match=r"client\.heartbeat\.timeout \(10 s\) .* client\.heartbeat\.interval \(30 s\)",
     ):
         Configuration({"client.heartbeat.timeout": "10 s"})
+
+
+def test_longest_restart_delay_that_is_shorter_than_the_first_is_refused() -> None:
+    prefix = "restart-strategy.exponential-delay"
+    with pytest.raises(ConfigurationError, match=rf"{prefix}.max-backoff \(60 s\) must not be"):
+        Configuration({f"{prefix}.initial-backoff": "61 s"})
+    Configuration({f"{prefix}.initial-backoff": "60 s"})
+
+
+def test_options_of_the_job_are_told_from_those_of_the_cluster() -> None:
+    values = {"restart-strategy.type": "failurerate", "heartbeat.interval": "1 s"}
+    assert Configuration(values).of_job() == {"restart-strategy.type": "failure-rate"}
 
 
 def test_values_over_values_make_another_configuration_and_leave_the_first() -> None:

@@ -16,7 +16,7 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import Duration
+from flinkray.datastream.common import Duration, RestartStrategies
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.streaming.sources.collection import NumberSequenceSource
@@ -126,6 +126,24 @@ def test_a_program_can_set_its_own_restart_strategy(cluster: ThreadedCluster) ->
     env.from_sequence(1, 1000).map(FailingAt(500)).sink_to(DiscardingSink())
     with pytest.raises(JobExecutionError, match="record 500"):
         env.execute()
+
+
+def test_a_program_can_set_any_restart_strategy_in_the_way_of_older_programs(
+    cluster: ThreadedCluster,
+) -> None:
+    """The cluster's allows two restarts."""
+    env = on(cluster).set_restart_strategy(RestartStrategies.failure_rate_restart(3, 60_000, 10))
+    env.from_sequence(1, 1000).map(FailingAt(500, attempts=3)).sink_to(DiscardingSink())
+    result = env.execute()
+    assert cluster.client.job(result.get_job_id()).details().restarts == 3
+
+
+def test_a_program_with_checkpoints_says_so_to_its_cluster(cluster: ThreadedCluster) -> None:
+    env = on(cluster).enable_checkpointing(1500)
+    env.from_sequence(1, 3).print()
+    job = env._job(env.get_stream_graph())
+    assert job.configuration == {"execution.checkpointing.interval": "1.5 s"}
+    assert job.restart_strategy is None
 
 
 def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(

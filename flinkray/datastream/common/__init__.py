@@ -6,6 +6,7 @@ from flinkray.core.durations import Duration, Time
 from flinkray.core.ids import JobID
 from flinkray.datastream.connectors.file_system import Encoder
 from flinkray.datastream.job_client import JobClient, JobExecutionResult
+from flinkray.datastream.restart_strategies import RestartStrategies
 from flinkray.datastream.settings import Configuration, ExecutionConfig
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
@@ -24,6 +25,7 @@ __all__ = [
     "JobClient",
     "JobExecutionResult",
     "JobID",
+    "RestartStrategies",
     "Row",
     "RowKind",
     "Time",

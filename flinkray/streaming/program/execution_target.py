@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -18,6 +18,8 @@ class ExecutionTarget:
     """Of operators that have none of their own, where the program sets none."""
     progress: Any = None
     """Where that of its jobs is shown; None: in the log."""
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    """Of its jobs, where the program sets nothing else."""
 
 
 _present = ExecutionTarget()

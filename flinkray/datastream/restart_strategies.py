@@ -1,0 +1,90 @@
+"""Restart strategies as programs for older versions of Flink set them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RestartStrategyConfiguration:
+    """A restart strategy, as options of the configuration."""
+
+    description: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    def get_description(self) -> str:
+        return self.description
+
+
+class RestartStrategies:
+    """Times are milliseconds.  ``restart-strategy.*`` of the configuration says the same.
+
+    >>> RestartStrategies.fixed_delay_restart(3, 10_000).options["restart-strategy.type"]
+    'fixed-delay'
+    """
+
+    @staticmethod
+    def no_restart() -> RestartStrategyConfiguration:
+        """The first failure ends the program."""
+        return RestartStrategyConfiguration(
+            "Restart deactivated.", {"restart-strategy.type": "none"}
+        )
+
+    @staticmethod
+    def fall_back_restart() -> RestartStrategyConfiguration:
+        """What the cluster's configuration says."""
+        return RestartStrategyConfiguration("Cluster level default restart strategy")
+
+    @staticmethod
+    def fixed_delay_restart(
+        restart_attempts: int, delay_between_attempts: int
+    ) -> RestartStrategyConfiguration:
+        """So many restarts, each after the same pause."""
+        return RestartStrategyConfiguration(
+            f"Restart with fixed delay ({delay_between_attempts} ms). "
+            f"#{restart_attempts} restart attempts.",
+            {
+                "restart-strategy.type": "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": str(restart_attempts),
+                "restart-strategy.fixed-delay.delay": f"{delay_between_attempts} ms",
+            },
+        )
+
+    @staticmethod
+    def failure_rate_restart(
+        failure_rate: int, failure_interval: int, delay_interval: int
+    ) -> RestartStrategyConfiguration:
+        """Restarts, unless more than *failure_rate* failures fall into an interval."""
+        return RestartStrategyConfiguration(
+            f"Failure rate restart with maximum of {failure_rate} failures within interval "
+            f"{failure_interval} ms and fixed delay {delay_interval} ms.",
+            {
+                "restart-strategy.type": "failure-rate",
+                "restart-strategy.failure-rate.max-failures-per-interval": str(failure_rate),
+                "restart-strategy.failure-rate.failure-rate-interval": f"{failure_interval} ms",
+                "restart-strategy.failure-rate.delay": f"{delay_interval} ms",
+            },
+        )
+
+    @staticmethod
+    def exponential_delay_restart(
+        initial_backoff: int,
+        max_backoff: int,
+        backoff_multiplier: float,
+        reset_backoff_threshold: int,
+        jitter_factor: float,
+    ) -> RestartStrategyConfiguration:
+        """Restarts without end, after pauses that grow from failure to failure."""
+        prefix = "restart-strategy.exponential-delay"
+        return RestartStrategyConfiguration(
+            f"Restart with exponential delay: starting at {initial_backoff} ms, increasing by "
+            f"{backoff_multiplier:g}, with maximum {max_backoff} ms.",
+            {
+                "restart-strategy.type": "exponential-delay",
+                f"{prefix}.initial-backoff": f"{initial_backoff} ms",
+                f"{prefix}.max-backoff": f"{max_backoff} ms",
+                f"{prefix}.backoff-multiplier": repr(float(backoff_multiplier)),
+                f"{prefix}.reset-backoff-threshold": f"{reset_backoff_threshold} ms",
+                f"{prefix}.jitter-factor": repr(float(jitter_factor)),
+            },
+        )
