@@ -20,7 +20,7 @@ from typing import Any
 
 import ray
 from _machine import facts
-from _streams.runners import wait_for_standbys
+from _streams.runners import wait_for_prestarted
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
@@ -79,7 +79,7 @@ def until_running(handle: JobHandle) -> float:
 
 def measure(client: ClusterClient, graph: JobGraph) -> float:
     """Seconds from submission to all RUNNING; the job is cancelled and gone on return."""
-    wait_for_standbys(client.cluster_id)
+    wait_for_prestarted(client.cluster_id)
     submitted = time.time()
     handle = client.submit(graph)
     since = until_running(handle)

@@ -28,7 +28,7 @@ from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
-    WorkerGroup,
+    WorkerGroupHandle,
     WorkerGroupRequest,
 )
 from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
@@ -51,7 +51,7 @@ class GivenWorkers(ResourceManagerDriver):
     def __init__(self, names: list[ResourceID]) -> None:
         self._names = names
 
-    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
+    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
         raise NotImplementedError("nobody asks for workers")
 
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
@@ -64,7 +64,7 @@ class GivenWorkers(ResourceManagerDriver):
         raise NotImplementedError("nobody releases workers")
 
     async def start_task_executor(
-        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
     ) -> ResourceID:
         return self._names[bundle_index]
 
@@ -84,8 +84,8 @@ class GivenWorkers(ResourceManagerDriver):
     def dashboard_url(self) -> str | None:
         return None
 
-    async def recover(self) -> tuple[WorkerGroup, ...]:
-        return (WorkerGroup(GROUP, "given", None, (PROFILE,) * len(self._names)),)
+    async def recover(self) -> tuple[WorkerGroupHandle, ...]:
+        return (WorkerGroupHandle(GROUP, "given", None, (PROFILE,) * len(self._names)),)
 
 
 _names: list[ResourceID] = []

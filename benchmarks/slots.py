@@ -35,7 +35,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.ray.garbage_collection import spare_what_is_there
-from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     RequestSlot,

@@ -28,7 +28,7 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 from _machine import facts  # noqa: E402
-from _streams.runners import task_processes, wait_for_standbys  # noqa: E402
+from _streams.runners import task_processes, wait_for_prestarted  # noqa: E402
 
 import flinkray  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
@@ -111,7 +111,7 @@ def main() -> None:
     with flinkray.connect("local", configuration=configuration, ray_options=_RAY) as client:
         for timeout in map(int, options.buffer_timeouts.split(",")):
             for kind, policy in kinds.items():
-                wait_for_standbys(client.cluster_id)
+                wait_for_prestarted(client.cluster_id)
                 schedule(policy)
                 name = f"{kind}buffer time-out {timeout} ms"
                 figures[name] = run(client, options.rate, options.seconds, timeout)

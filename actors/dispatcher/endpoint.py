@@ -11,7 +11,6 @@ import asyncio
 import logging
 
 import flinkray
-from flinkray.actors.dispatcher.insist import insist
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
 from flinkray.actors.dispatcher.job_cancelling import JobCancelling
 from flinkray.actors.dispatcher.job_cleanup import JobCleanup
@@ -20,6 +19,7 @@ from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervisi
 from flinkray.actors.dispatcher.job_queries import JobQueries
 from flinkray.actors.dispatcher.job_resizing import JobResizing
 from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import (
     ArchivedJob,
@@ -43,8 +43,8 @@ from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMas
 from flinkray.core.options import (
     JOB_MASTER_FAILOVER_VALIDITY_INTERVAL,
     MAX_JOB_MASTER_FAILOVERS,
+    PRESTARTED_PROCESSES,
     SHUTDOWN_GRACE,
-    STANDBY_PROCESSES,
 )
 from flinkray.rpc import (
     FencedRpcEndpoint,
@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 
 JOB_MASTER_FACTORY = "flinkray.actors.job_master.endpoint:create_job_master"
 
-STANDBY_IMPORTS = ("flinkray.actors.job_master.endpoint", "flinkray.actors.slot_pool.endpoint")
+PRESTARTED_IMPORTS = ("flinkray.actors.job_master.endpoint", "flinkray.actors.slot_pool.endpoint")
 """What processes that wait for a role have loaded; a StreamCoordinator needs little more."""
 
 _REFUSAL_PATIENCE = 5.0
@@ -159,8 +159,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def on_start(self) -> None:
         self._blobs.start()
-        standbys = self._services.configuration.get(STANDBY_PROCESSES)
-        self.rpc_service.keep_standbys(standbys, STANDBY_IMPORTS)
+        prestarted = self._services.configuration.get(PRESTARTED_PROCESSES)
+        self.rpc_service.keep_prestarted(prestarted, PRESTARTED_IMPORTS)
         self._ended.start()
         self._job_masters.begin(heartbeat_settings(self._services.configuration))
         for job in self._jobs.values():
@@ -240,7 +240,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         """
 
         async def withdraw() -> None:
-            await insist(
+            await retry_until_done(
                 f"job {job.job_id} is refused: cannot remove its graph yet",
                 lambda: self._graphs.remove_job_graph(job.job_id),
             )
@@ -341,7 +341,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for job in tuple(self._jobs.values()):
             log.error("job %s did not end within %g s; it is killed", job.job_id, grace)
             await self._job_masters.kill(job.job_id)
-        await self.rpc_service.end_standbys()
+        await self.rpc_service.end_prestarted()
         manager = await self._services.connect_to_resource_manager()
         await manager.shut_down(self.fencing_token)
         self._gives_up_jobs = True
@@ -412,7 +412,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await asyncio.shield(job.ending)
 
     async def _store(self, job: ManagedJob, outcome: ArchivedJob) -> None:
-        await insist(
+        await retry_until_done(
             f"job {job.job_id}: cannot store how it ended yet",
             lambda: self._results.create_dirty_result(outcome),
         )

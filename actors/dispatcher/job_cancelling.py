@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Iterable
 
 from flinkray.actors.dispatcher.client_leases import ClientLeases
-from flinkray.actors.dispatcher.insist import insist
 from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
 from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.client_options import CLIENT_HEARTBEAT_TIMEOUT
 from flinkray.core.config_option import format_duration
@@ -83,7 +83,7 @@ class JobCancelling:
         cause = ExceptionEntry(self._dispatcher.clock.time(), _without(job.graph.client))
         log.warning("job %s: %s", job_id, cause.text)
         self._dispatcher.create_task(
-            insist(
+            retry_until_done(
                 f"job {job_id}: cannot be cancelled for its lost client yet",
                 lambda: self.cancel(job, cause),
             ),

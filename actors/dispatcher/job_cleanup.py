@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flinkray.actors.dispatcher.insist import insist
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
 from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
 from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import DispatcherId
@@ -44,15 +44,17 @@ class JobCleanup:
             await manager.release_job(job.job_id, self._dispatcher_id, reason)
 
         name = f"job {job.job_id}"
-        await insist(f"{name}: cannot give back its workers yet", release)
+        await retry_until_done(f"{name}: cannot give back its workers yet", release)
         async with job.storing:  # nobody who began before the job's end may store it after this
-            await insist(
+            await retry_until_done(
                 f"{name}: cannot remove its graph yet",
                 lambda: self._graphs.remove_job_graph(job.job_id),
             )
         # after the graph, which would refer to blobs that are gone
-        await insist(f"{name}: cannot delete its blobs yet", lambda: self._blobs.delete(job.job_id))
-        await insist(
+        await retry_until_done(
+            f"{name}: cannot delete its blobs yet", lambda: self._blobs.delete(job.job_id)
+        )
+        await retry_until_done(
             f"{name}: cannot mark its result as clean yet",
             lambda: self._results.mark_result_as_clean(job.job_id),
         )

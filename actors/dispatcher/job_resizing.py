@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from flinkray.actors.dispatcher.insist import insist
 from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
 from flinkray.core.ids import DispatcherId
@@ -61,7 +61,7 @@ class JobResizing:
         async with job.storing:
             if job.outcome is None:
                 stored = job.stored()
-                await insist(
+                await retry_until_done(
                     f"job {job.job_id}: cannot take back its new parallelism yet",
                     lambda: self._graphs.put_job_graph(stored),
                 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from flinkray.actors.gateways import ResourceManagerGateway, SlotPoolGateway
 from flinkray.actors.gateways.messages import SlotPoolArguments
-from flinkray.actors.shared.tell import tell
+from flinkray.actors.shared.one_way import tell
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import JobID, ResourceID, ResourceManagerId
 from flinkray.rpc import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
-from flinkray.actors.shared.tell import tell
+from flinkray.actors.shared.one_way import tell
 from flinkray.core.errors import (
     FlinkRayError,
     RpcError,

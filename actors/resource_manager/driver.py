@@ -39,7 +39,7 @@ class WorkerGroupRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerGroup:
+class WorkerGroupHandle:
     """A worker group as the driver knows it, placed or not."""
 
     group_id: WorkerGroupId
@@ -59,7 +59,7 @@ class ResourceManagerDriver(ABC):
     """
 
     @abstractmethod
-    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
+    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
         """Reserve a group; returns as soon as the request is recorded, placed or not.
 
         From then on the group outlives the ResourceManager: :meth:`recover` finds it.
@@ -91,7 +91,7 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def start_task_executor(
-        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
     ) -> ResourceID:
         """Start a TaskExecutor in a bundle of a placed group; returns when it has started.
 
@@ -123,5 +123,5 @@ class ResourceManagerDriver(ABC):
         """Where people can look at the provider; None: nowhere."""
 
     @abstractmethod
-    async def recover(self) -> tuple[WorkerGroup, ...]:
+    async def recover(self) -> tuple[WorkerGroupHandle, ...]:
         """The groups of this cluster that exist already, placed or not."""

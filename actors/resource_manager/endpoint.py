@@ -12,14 +12,14 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorRegistration,
     TaskExecutorRegistrationSuccess,
 )
-from flinkray.actors.resource_manager.connecting_back import ConnectingBack
-from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroup
+from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroupHandle
 from flinkray.actors.resource_manager.members import (
     Members,
     RegisteredJobMaster,
     RegisteredTaskExecutor,
 )
 from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
+from flinkray.actors.resource_manager.registrant_connections import RegistrantConnections
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
 from flinkray.actors.shared.cluster_services import (
     ClusterServices,
@@ -27,8 +27,8 @@ from flinkray.actors.shared.cluster_services import (
     Leadership,
     find_leader,
 )
+from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings
-from flinkray.actors.shared.tell import tell
 from flinkray.core import options
 from flinkray.core.errors import (
     FlinkRayError,
@@ -120,8 +120,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             self._close_task_executor,
         )
         self._cluster_partitions = ClusterPartitionTracker()
-        self._connecting_back = ConnectingBack(self)
-        self._recovered: list[tuple[WorkerGroup, tuple[int, ...]]] = []
+        self._connecting_back = RegistrantConnections(self)
+        self._recovered: list[tuple[WorkerGroupHandle, tuple[int, ...]]] = []
         self._is_shutting_down = False
 
     # --- life cycle -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
-    WorkerGroup,
+    WorkerGroupHandle,
     WorkerGroupLostError,
     WorkerGroupRequest,
     WorkerGroupStartError,
@@ -64,12 +64,12 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         self._prefix = f"{self._namespace}-"
         self._next_number = 0
 
-    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
+    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
         name = f"{self._prefix}{_quote(request.owner)}-{self._next_number}"
         self._next_number += 1
         bundles = [profile.to_ray_resources() for profile in request.bundles]
         group_id = await self._rpc_service.run_blocking(_create, name, bundles)
-        return WorkerGroup(WorkerGroupId(group_id), name, request.owner, request.bundles)
+        return WorkerGroupHandle(WorkerGroupId(group_id), name, request.owner, request.bundles)
 
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
         for delay in _polls():
@@ -104,7 +104,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
             await asyncio.sleep(delay)
 
     async def start_task_executor(
-        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
     ) -> ResourceID:
         number = group.name.rpartition("-")[2]
         suffix = group.group_id.value[:8] + random_bytes(2).hex()
@@ -149,7 +149,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         url = get_dashboard_url()
         return f"http://{url}" if url else None
 
-    async def recover(self) -> tuple[WorkerGroup, ...]:
+    async def recover(self) -> tuple[WorkerGroupHandle, ...]:
         table = await self._rpc_service.run_blocking(placement_group_table)
         pattern = re.compile(rf"{re.escape(self._prefix)}({_SHARED}|[0-9a-f]{{32}}-.+)-(\d+)")
         groups = []
@@ -163,7 +163,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                 for _, bundle in sorted(entry["bundles"].items())
             )
             owner = _unquote(match[1])
-            groups.append(WorkerGroup(WorkerGroupId(group_id), entry["name"], owner, bundles))
+            groups.append(WorkerGroupHandle(WorkerGroupId(group_id), entry["name"], owner, bundles))
         return tuple(groups)
 
     async def _table(self, group: WorkerGroupId) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
-from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroup
+from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroupHandle
 from flinkray.actors.resource_manager.members import Members
 from flinkray.actors.resource_manager.shortage_reporter import ShortageReporter
 from flinkray.actors.resource_manager.worker_launcher import WorkerEvents, WorkerLauncher
-from flinkray.actors.shared.tell import tell
+from flinkray.actors.shared.one_way import tell
 from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RpcError
@@ -27,14 +27,14 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.scheduler.reports.job_info import TaskExecutorInfo
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     CancelWorkerGroupRequest,
     FreeInactiveSlots,
-    FreeSlot,
     NotifyAllocationFailure,
+    ReclaimSlot,
     ReleaseWorkerGroup,
     RequestSlot,
     SlotManagerAction,
@@ -151,7 +151,7 @@ class SlotAllocation(WorkerEvents):
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def recover(self, group: WorkerGroup, live_bundles: tuple[int, ...]) -> None:
+    def recover(self, group: WorkerGroupHandle, live_bundles: tuple[int, ...]) -> None:
         """A group that an earlier ResourceManager left, and where in it TaskExecutors live."""
         log.info("worker group %s is taken over, TaskExecutors in %s", group.name, live_bundles)
         self._launcher.adopt(group)
@@ -222,8 +222,8 @@ class SlotAllocation(WorkerEvents):
                     self._launcher.stop_task_executor(action.resource_id)
                 case RequestSlot():
                     requests.setdefault((action.resource_id, action.job_id), []).append(action)
-                case FreeSlot():
-                    self._free_slot(action)
+                case ReclaimSlot():
+                    self._reclaim_slot(action)
                 case FreeInactiveSlots(resource_id, job_id, reason):
                     worker = self._members.task_executors.get(resource_id)
                     if worker is not None:
@@ -316,7 +316,7 @@ class SlotAllocation(WorkerEvents):
                 )
         self._carry_out(actions)
 
-    def _free_slot(self, action: FreeSlot) -> None:
+    def _reclaim_slot(self, action: ReclaimSlot) -> None:
         worker = self._members.task_executors.get(action.slot_id.resource_id)
         if worker is not None:
             free = worker.gateway.free_slot(
@@ -344,7 +344,7 @@ class SlotAllocation(WorkerEvents):
 
     # --- what became of the launcher's work -------------------------------------------------------
 
-    def worker_group_started(self, request_number: int, group: WorkerGroup) -> None:
+    def worker_group_started(self, request_number: int, group: WorkerGroupHandle) -> None:
         now = self._now()
         self._carry_out(
             self._slot_manager.worker_group_started(request_number, group.group_id, now)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
-    WorkerGroup,
+    WorkerGroupHandle,
     WorkerGroupLostError,
     WorkerGroupRequest,
 )
@@ -39,7 +39,7 @@ class WorkerEvents(ABC):
     """Is told how the launcher's work went; called on the main thread."""
 
     @abstractmethod
-    def worker_group_started(self, request_number: int, group: WorkerGroup) -> None: ...
+    def worker_group_started(self, request_number: int, group: WorkerGroupHandle) -> None: ...
 
     @abstractmethod
     def worker_group_failed(self, request_number: int, cause: str) -> None: ...
@@ -58,7 +58,7 @@ class WorkerEvents(ABC):
 class _GroupRequest:
     number: int
     owner: WorkerGroupOwner | None
-    group: WorkerGroup | None = None
+    group: WorkerGroupHandle | None = None
     """None: the provider has not answered yet."""
     cancelled: bool = False
     task: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class _TaskExecutorStart:
 
 @dataclass(slots=True)
 class _StartedGroup:
-    group: WorkerGroup
+    group: WorkerGroupHandle
     starts: dict[int, _TaskExecutorStart] = field(default_factory=dict)
     """By bundle: TaskExecutors that have not registered yet."""
 
@@ -110,7 +110,7 @@ class WorkerLauncher:
 
     # groups
 
-    def adopt(self, group: WorkerGroup) -> None:
+    def adopt(self, group: WorkerGroupHandle) -> None:
         """A group that an earlier ResourceManager has created."""
         self._groups[group.group_id] = _StartedGroup(group)
 
@@ -262,7 +262,7 @@ class WorkerLauncher:
 
         start.watch = self._endpoint.watch(f"{start.resource_id}/{TASK_EXECUTOR_ENDPOINT}", ended)
 
-    async def _spawn(self, group: WorkerGroup, action: StartTaskExecutor) -> ResourceID:
+    async def _spawn(self, group: WorkerGroupHandle, action: StartTaskExecutor) -> ResourceID:
         try:
             return await self._driver.start_task_executor(
                 group, action.bundle_index, action.number_of_slots

@@ -1,13 +1,13 @@
 """What the processes of several kinds use."""
 
 __all__ = [
-    "batches",
+    "batched_sender",
     "chain_code",
     "cluster_services",
-    "deployed_parts",
+    "deployment_parts",
     "job_files",
     "leader_connection",
-    "produced",
+    "one_way",
+    "produced_partitions",
     "settings",
-    "tell",
 ]

@@ -19,8 +19,8 @@ from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import ChannelPlaces, PartitionPlaces
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
-from flinkray.actors.shared.tell import tell
 from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
 from flinkray.actors.task_executor.python_tasks import PythonTasks

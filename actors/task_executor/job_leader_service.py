@@ -12,7 +12,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.shared.leader_connection import LeaderConnection
-from flinkray.actors.shared.tell import tell
+from flinkray.actors.shared.one_way import tell
 from flinkray.actors.task_executor.job_table import Job, JobTable
 from flinkray.core.errors import FencingTokenError
 from flinkray.core.ids import JobID, JobMasterId, ResourceID

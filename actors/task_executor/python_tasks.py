@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from flinkray.actors.shared.deployed_parts import DeployedParts
-from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
+from flinkray.actors.shared.deployment_parts import DeployedParts
+from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.core.errors import FlinkRayError

@@ -12,8 +12,8 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leader_connection import LeaderConnection
+from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
-from flinkray.actors.shared.tell import tell
 from flinkray.actors.task_executor.registration_timeout import RegistrationTimeout
 from flinkray.core import options
 from flinkray.core.errors import FencingTokenError, RpcError, SlotAllocationError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import RefusedTask
 from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.actors.shared.batches import MOST_STATES, Batches
+from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
 from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.running_tasks import RunningTasks
@@ -67,7 +67,7 @@ class TaskExecution:
         self._python = python
         self._leaders = leaders
         self._carry_out = carry_out
-        self._reports: dict[JobID, Batches[TaskExecutionState]] = {}
+        self._reports: dict[JobID, BatchedSender[TaskExecutionState]] = {}
 
     # --- orders of a JobMaster --------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class TaskExecution:
         for job_id, of_job in by_job.items():
             reports = self._reports.get(job_id)
             if reports is None:
-                reports = Batches(
+                reports = BatchedSender(
                     self._endpoint, self._report, MOST_STATES, TaskExecutionState.shortened
                 )
                 self._reports[job_id] = reports

@@ -13,7 +13,7 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessArguments,
     TaskProcessGateway,
 )
-from flinkray.actors.shared.deployed_parts import SentParts
+from flinkray.actors.shared.deployment_parts import SentParts
 from flinkray.actors.task_executor.standby_task_processes import RESTART_PAUSE, StandbyTaskProcesses
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId

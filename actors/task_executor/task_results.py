@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flinkray.actors.gateways.task_process import ChannelPlaces, JobPartition, PartitionPlaces
-from flinkray.actors.shared.produced import ProducedPartition
+from flinkray.actors.shared.produced_partitions import ProducedPartition
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.scheduler.resources.cluster_partitions import (

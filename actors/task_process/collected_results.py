@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 
-from flinkray.actors.task_process.partitions import ResultPartition
+from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network import BatchTooLargeError
 from flinkray.streaming.records.elements import Barrier
@@ -27,7 +27,7 @@ class CollectedResults:
 
     def __init__(
         self,
-        partition: ResultPartition,
+        partition: HeldPartition,
         on_room: Callable[[], None],
         announce: Callable[[], None],
     ) -> None:

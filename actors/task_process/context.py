@@ -13,7 +13,7 @@ from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops, MainLoop
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
-from flinkray.actors.task_process.partitions import ResultPartition
+from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.job.input_splits import InputSplit
@@ -30,7 +30,7 @@ MAX_BUFFER = 4 * 2**20
 class OutputPartition:
     """The partition of a result that this task produces."""
 
-    def __init__(self, partition: ResultPartition, main: MainLoop) -> None:
+    def __init__(self, partition: HeldPartition, main: MainLoop) -> None:
         self._partition = partition
         self._main = main
 
@@ -54,7 +54,7 @@ class OutputPartition:
         await self._main.call(lambda: self._partition.write(subpartition, buffer))
 
 
-class InputGate:
+class TaskInput:
     """What this task reads of one of its vertex's inputs."""
 
     def __init__(
@@ -115,7 +115,7 @@ class TaskContext:
     attempt_id: ExecutionAttemptID
     parallelism: int
     max_parallelism: int
-    inputs: tuple[InputGate, ...]
+    inputs: tuple[TaskInput, ...]
     """In the order of the vertex's inputs."""
     outputs: tuple[OutputPartition, ...]
     """In the order of the vertex's results."""

@@ -13,12 +13,12 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
-from flinkray.actors.shared.batches import MOST_STATES, Batches
-from flinkray.actors.shared.deployed_parts import DeployedParts
+from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
+from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.actors.task_process.code_loop import CodeLoops, MainLoop
-from flinkray.actors.task_process.deployed import Deployed, TaskResources
+from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.function_tasks import FunctionTasks
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
@@ -83,7 +83,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             self, configuration, self._partitions, self._reader.is_to_come, self._files.cached
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
-        self._reports: Batches[TaskExecutionState] = Batches(
+        self._reports: BatchedSender[TaskExecutionState] = BatchedSender(
             self, self._tell, MOST_STATES, TaskExecutionState.shortened
         )
         self.terminated.add_done_callback(lambda _: self._abandon())
@@ -128,7 +128,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         for task in deployments.tasks:
             vertex = self._parts.vertex(deployments.graph_id, task)
             inputs = self._parts.inputs(deployments.graph_id, task)
-            deployed = Deployed(
+            deployed = DeployedTask(
                 job, deployments.graph_id, vertex, task, inputs, job_master_id, blob_server
             )
             if vertex.invokable.kind == STREAM:
@@ -136,7 +136,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             else:
                 self._start(deployed, self._functions.prepare(deployed))
 
-    def _start(self, deployed: Deployed, resources: TaskResources) -> None:
+    def _start(self, deployed: DeployedTask, resources: TaskResources) -> None:
         job_id = deployed.job.job_id
         attempt_id = deployed.attempt_id
         origin = CodeOrigin(job_id, deployed.vertex.invokable.code, deployed.blob_server)
@@ -162,7 +162,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         )
         task.start()
 
-    async def _load(self, deployed: Deployed, origin: CodeOrigin) -> LoadedCode:
+    async def _load(self, deployed: DeployedTask, origin: CodeOrigin) -> LoadedCode:
         async def fetch(key: BlobKey) -> bytes:
             return await self._user_code.fetch(origin.job_id, key, origin.blob_server)
 

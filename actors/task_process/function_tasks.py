@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
-from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
+from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.context import (
     Cancellation,
-    InputGate,
     OutputPartition,
     TaskContext,
+    TaskInput,
 )
-from flinkray.actors.task_process.deployed import Deployed
+from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
-from flinkray.actors.task_process.partitions import ResultPartition, ResultPartitions
+from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
@@ -35,13 +35,13 @@ class FunctionTasks:
         self.partitions = partitions
         self.task_executor = task_executor
 
-    def prepare(self, deployed: Deployed) -> FunctionTaskResources:
+    def prepare(self, deployed: DeployedTask) -> FunctionTaskResources:
         """What a task needs; its results can be read from now on."""
         produced = produced_partitions(
             deployed.job.job_id, deployed.graph_id, deployed.vertex, deployed.task
         )
         partitions = [
-            (one, ResultPartition(one.subpartitions, is_pipelined=one.is_pipelined))
+            (one, HeldPartition(one.subpartitions, is_pipelined=one.is_pipelined))
             for one in produced
         ]
         for one, partition in partitions:
@@ -55,8 +55,8 @@ class FunctionTaskResources:
     def __init__(
         self,
         tasks: FunctionTasks,
-        deployed: Deployed,
-        partitions: list[tuple[ProducedPartition, ResultPartition]],
+        deployed: DeployedTask,
+        partitions: list[tuple[ProducedPartition, HeldPartition]],
     ) -> None:
         self._tasks = tasks
         self._deployed = deployed
@@ -73,7 +73,7 @@ class FunctionTaskResources:
             vertex.parallelism,
             vertex.max_parallelism,
             tuple(
-                InputGate(
+                TaskInput(
                     job.job_id,
                     self._tasks.reader,
                     information,

@@ -92,7 +92,7 @@ class _Subpartition:
             self._changed = None
 
 
-class ResultPartition:
+class HeldPartition:
     """The partition of one attempt.  Pipelined: bounded, and each buffer can be read once.
     Blocking: all is kept until it is released, and can be read again."""
 
@@ -131,9 +131,9 @@ class ResultPartitions:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._partitions: dict[JobPartition, ResultPartition] = {}
+        self._partitions: dict[JobPartition, HeldPartition] = {}
 
-    def add(self, partition_id: JobPartition, partition: ResultPartition) -> None:
+    def add(self, partition_id: JobPartition, partition: HeldPartition) -> None:
         """Let others read it."""
         self._partitions[partition_id] = partition
 

@@ -17,16 +17,15 @@ from flinkray.actors.gateways.stream_coordinator import (
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS
-from flinkray.actors.shared.produced import ProducedPartition, produced_partitions
+from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
-from flinkray.actors.task_process.deployed import Deployed
-from flinkray.actors.task_process.partitions import ResultPartition as ReadPartition
-from flinkray.actors.task_process.partitions import ResultPartitions
+from flinkray.actors.task_process.deployed_task import DeployedTask
+from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.actors.task_process.split_client import SplitClient
-from flinkray.actors.task_process.stream_task import StreamTaskContext, StreamTaskRun
+from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
 from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
@@ -107,11 +106,11 @@ class StreamTasks:
         """Raises TaskError when the process has no sockets."""
         return self.network().address
 
-    def prepare(self, deployed: Deployed) -> StreamTaskResources:
+    def prepare(self, deployed: DeployedTask) -> StreamTaskResources:
         """What a task needs; its results can be asked for from now on."""
         return StreamTaskResources(self, self._endpoint, deployed, self._create(deployed))
 
-    def _create(self, deployed: Deployed) -> list[tuple[ProducedPartition, ResultPartition]]:
+    def _create(self, deployed: DeployedTask) -> list[tuple[ProducedPartition, ResultPartition]]:
         vertex, network = deployed.vertex, self.network()
         produced = produced_partitions(
             deployed.job.job_id, deployed.graph_id, vertex, deployed.task
@@ -132,7 +131,7 @@ class StreamTasks:
         ]
 
     async def gate_of(
-        self, deployed: Deployed
+        self, deployed: DeployedTask
     ) -> tuple[list[list[ChannelSource]], NetworkInputGate]:
         """Where the task's input comes from, found out; and the gate for it.
 
@@ -185,7 +184,7 @@ class StreamTasks:
         if partition is not None:
             self.network().release_partition(partition)
 
-    def collect(self, deployed: Deployed, partition: ReadPartition) -> CollectorPlace:
+    def collect(self, deployed: DeployedTask, partition: HeldPartition) -> CollectorPlace:
         """Let the client read what a task collects."""
         vertex_id, attempt = deployed.vertex.vertex_id, deployed.task.attempt_number
         place = CollectorPlace(
@@ -226,7 +225,7 @@ class StreamTaskResources:
         self,
         tasks: StreamTasks,
         endpoint: RpcEndpoint,
-        deployed: Deployed,
+        deployed: DeployedTask,
         partitions: list[tuple[ProducedPartition, ResultPartition]],
     ) -> None:
         self._tasks = tasks
@@ -276,7 +275,7 @@ class StreamTaskResources:
         sources: list[list[ChannelSource]] = []
         if deployed.vertex.inputs:
             sources, self._gate = await self._tasks.gate_of(deployed)
-        read = ReadPartition(1, is_pipelined=True)
+        read = HeldPartition(1, is_pipelined=True)
         self._results = CollectedResults(read, self._signal.set, lambda: self._announce(read))
         context = StreamTaskContext(
             deployed.name,
@@ -300,7 +299,7 @@ class StreamTaskResources:
         deployed = self._deployed
         return deployed.job.job_name, deployed.vertex.name, deployed.task.subtask_index
 
-    def _announce(self, read: ReadPartition) -> None:
+    def _announce(self, read: HeldPartition) -> None:
         self._place = self._tasks.collect(self._deployed, read)
         self._announcing = asyncio.ensure_future(self._tell_coordinator(self._place))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import psutil
 
 import flinkray
-from flinkray.core.options import STANDBY_PROCESSES
+from flinkray.core.options import PRESTARTED_PROCESSES
 from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.rpc.ray.directory import RayDirectory
@@ -102,7 +102,7 @@ class ClusterRunner:
         return env.set_parallelism(self.cores)
 
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
-        wait_for_standbys(self._cluster.cluster_id)
+        wait_for_prestarted(self._cluster.cluster_id)
         before, begun = self._processor_seconds(), time.perf_counter()
         result = env.execute("benchmark")
         whole = time.perf_counter() - begun
@@ -142,12 +142,13 @@ def task_processes() -> list[psutil.Process]:
     return found
 
 
-def wait_for_standbys(cluster_id: str) -> None:
+def wait_for_prestarted(cluster_id: str) -> None:
     """Those that a job takes are replaced within seconds, so many as there are by default."""
     directory = RayDirectory(f"flinkray-{cluster_id}")
     deadline = time.monotonic() + 60
     while (
-        len(directory.ready_standbys()) < STANDBY_PROCESSES.default and time.monotonic() < deadline
+        len(directory.ready_prestarted()) < PRESTARTED_PROCESSES.default
+        and time.monotonic() < deadline
     ):
         time.sleep(0.1)
 

@@ -11,6 +11,7 @@ from enum import Enum
 from flinkray.core.ids import AbstractID, WorkerGroupId
 from flinkray.core.resources import format_memory_size
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.execution_table import ManyExecutions
 from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     ExceptionEntry,
@@ -19,7 +20,6 @@ from flinkray.scheduler.reports.job_info import (
     JobProgress,
     VertexInfo,
 )
-from flinkray.scheduler.reports.many_executions import ManyExecutions
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus

@@ -308,8 +308,8 @@ ADAPTIVE_SCALING_INTERVAL_MIN = ConfigOption(
     30.0,
     "So long an elastic job runs at least before it is restarted in order to be larger.",
 )
-STANDBY_PROCESSES = ConfigOption(
-    "cluster.standby-processes",
+PRESTARTED_PROCESSES = ConfigOption(
+    "cluster.prestarted-processes",
     integer(minimum=0),
     3,
     "So many processes wait to become a JobMaster, a SlotPool or the coordinator of a stream job, "

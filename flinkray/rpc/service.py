@@ -115,7 +115,7 @@ class RpcService(ABC):
         """
 
     @abstractmethod
-    def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
+    def keep_prestarted(self, number: int, imports: tuple[str, ...] = ()) -> None:
         """Keep so many processes ready to become those that anybody in the cluster spawns with
         ``may_take_over``, as long as this service is open; they have imported these modules.
 
@@ -123,7 +123,7 @@ class RpcService(ABC):
         """
 
     @abstractmethod
-    async def end_standbys(self) -> None:
+    async def end_prestarted(self) -> None:
         """Keep none any more, and end those that are ready."""
 
     @abstractmethod

@@ -57,9 +57,9 @@ class EndpointSpec:
     :meth:`RpcService.kill`, is never restarted.
     """
     may_take_over: bool = False
-    """Whether a standby process may become it, where there are any (see
-    :meth:`RpcService.keep_standbys`): then neither *placement* nor *max_restarts* nor *environment*
-    may say anything."""
+    """Whether a prestarted process may become it, where there are any (see
+    :meth:`RpcService.keep_prestarted`): then neither *placement* nor *max_restarts* nor
+    *environment* may say anything."""
     environment: dict[str, str] = field(default_factory=dict)
     """Set in ``os.environ`` before the factory's module is imported (not by the local service,
     whose processes share one environment)."""
@@ -75,8 +75,8 @@ class EndpointSpec:
             self.placement != Placement() or self.max_restarts or self.environment
         ):
             raise ConfigurationError(
-                f"a standby process cannot become {self.name}, which has a placement, restarts or "
-                "an environment of its own"
+                f"a prestarted process cannot become {self.name}, which has a placement, "
+                "restarts or an environment of its own"
             )
 
 

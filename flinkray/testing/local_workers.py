@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.resource_manager.driver import WorkerGroup
+from flinkray.actors.resource_manager.driver import WorkerGroupHandle
 from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
@@ -58,7 +58,7 @@ class LocalResourceManagerDriver(WorkerNodesDriver):
         super().__init__(rpc_service, cluster, self._local, self._local.factory)
 
     async def start_task_executor(
-        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
     ) -> ResourceID:
         await asyncio.sleep(self._local.start_delay)
         self._task_executor_factory = self._local.factory  # which a test may have changed

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flinkray.actors.resource_manager.driver import (
-    WorkerGroup,
+    WorkerGroupHandle,
     WorkerGroupRequest,
     WorkerGroupStartError,
 )
@@ -38,7 +38,7 @@ class WorkerNode:
 class GroupRecord:
     """A worker group that exists."""
 
-    group: WorkerGroup
+    group: WorkerGroupHandle
     nodes: list[WorkerNode | None]
     """Of each bundle; None: it is not placed."""
     listeners: list[Callable[[], None]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class WorkerNodes(ABC):
     def __init__(self, *nodes: ResourceProfile) -> None:
         self.nodes = [WorkerNode(f"node-{i}", total) for i, total in enumerate(nodes)]
         self.groups: dict[WorkerGroupId, GroupRecord] = {}
-        self.created_groups: list[WorkerGroup] = []
+        self.created_groups: list[WorkerGroupHandle] = []
         self.starts: list[ResourceID] = []
         self.refusal: str | None = None
         """Set: no group can be created, for this reason."""
@@ -125,13 +125,13 @@ class WorkerNodes(ABC):
 
     # --- groups -----------------------------------------------------------------------------------
 
-    def create(self, request: WorkerGroupRequest) -> WorkerGroup:
+    def create(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
         """Raises WorkerGroupStartError when groups are refused."""
         if self.refusal is not None:
             raise WorkerGroupStartError(self.refusal)
         number = len(self.created_groups)
         owner = "shared" if request.owner is None else request.owner.job_id.hex()
-        group = WorkerGroup(
+        group = WorkerGroupHandle(
             WorkerGroupId(f"{number:08x}"),
             f"local-{owner}-{number}",
             request.owner,

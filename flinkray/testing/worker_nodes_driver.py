@@ -9,7 +9,7 @@ from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
-    WorkerGroup,
+    WorkerGroupHandle,
     WorkerGroupLostError,
     WorkerGroupRequest,
 )
@@ -50,7 +50,7 @@ class WorkerNodesDriver(ResourceManagerDriver):
 
         return wake
 
-    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroup:
+    async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
         await self._take_time()
         group = self._workers.create(request)
         await self._take_time()
@@ -77,7 +77,7 @@ class WorkerNodesDriver(ResourceManagerDriver):
         await self._take_time()
 
     async def start_task_executor(
-        self, group: WorkerGroup, bundle_index: int, number_of_slots: int
+        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
     ) -> ResourceID:
         workers = self._workers
         await self._take_time()
@@ -126,7 +126,7 @@ class WorkerNodesDriver(ResourceManagerDriver):
     def dashboard_url(self) -> str | None:
         return None
 
-    async def recover(self) -> tuple[WorkerGroup, ...]:
+    async def recover(self) -> tuple[WorkerGroupHandle, ...]:
         groups = tuple(record.group for record in self._workers.groups.values())
         await self._take_time()
         return groups

@@ -12,8 +12,8 @@ from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionJobVertex
 from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.execution_table import packed
 from flinkray.scheduler.reports.job_info import StageProgressInfo, VertexInfo, VertexProgress
-from flinkray.scheduler.reports.many_executions import packed
 from flinkray.scheduler.shared.io_metrics import IOMetrics, total
 from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState

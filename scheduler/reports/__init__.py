@@ -1,3 +1,3 @@
 """What people are told of jobs and of the cluster."""
 
-__all__ = ["exception_history", "execution_info", "job_info", "json_plan", "many_executions"]
+__all__ = ["exception_history", "execution_info", "execution_table", "job_info", "json_plan"]

@@ -11,7 +11,7 @@ from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.many_executions import ManyExecutions
+from flinkray.scheduler.reports.execution_table import ManyExecutions
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus

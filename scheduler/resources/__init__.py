@@ -3,8 +3,8 @@
 __all__ = [
     "blocklist",
     "cluster_partitions",
+    "resource_tracker",
     "shortages",
-    "slot_books",
     "slot_manager",
     "slot_manager_actions",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.scheduler.resources.slot_books import SlotBooks
+from flinkray.scheduler.resources.resource_tracker import ResourceTracker
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     SlotManagerAction,
@@ -10,38 +10,40 @@ from flinkray.scheduler.resources.slot_manager_actions import (
 from flinkray.scheduler.resources.worker_groups import WorkerGroup
 
 
-def look_after_groups(books: SlotBooks, now: float, actions: list[SlotManagerAction]) -> None:
+def look_after_groups(
+    tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
+) -> None:
     """Note of the groups that have changed whether they are needed, and release shared ones that
     hold nothing and are not."""
-    while books.to_look_after:
-        to_look_after, books.to_look_after = books.to_look_after, {}
+    while tracker.to_look_after:
+        to_look_after, tracker.to_look_after = tracker.to_look_after, {}
         for group_id in to_look_after:
-            group = books.groups.started.get(group_id)
+            group = tracker.groups.started.get(group_id)
             if group is not None:
-                _look_after(books, group, now, actions)
+                _look_after(tracker, group, now, actions)
 
 
 def idle_timeout_over(
-    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+    tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
     """The group was not needed for the idle time-out.  TaskExecutors that any job might use are
     asked whether they can go (SM-15); a group that its job does not claim goes at once."""
     if group.unneeded_since is None:
         return
-    workers = books.workers_of(group) if group.is_shared else []
-    if workers and _is_redundant_reserve(books, group):
-        books.deadlines.set(("idle", group.group_id), now + books.settings.idle_timeout)
+    workers = tracker.workers_of(group) if group.is_shared else []
+    if workers and _is_redundant_reserve(tracker, group):
+        tracker.timetable.set(("idle", group.group_id), now + tracker.settings.idle_timeout)
     elif workers:
         names = tuple(worker.location.resource_id for worker in workers)
         actions.append(AskWhetherReleasable(group.group_id, names))
         # should there be no answer
-        books.deadlines.set(("idle", group.group_id), now + books.settings.idle_timeout)
+        tracker.timetable.set(("idle", group.group_id), now + tracker.settings.idle_timeout)
     else:
-        _release(books, group, now, actions)
+        _release(tracker, group, now, actions)
 
 
 def may_be_released(
-    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+    tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
     """Its TaskExecutors say that they can go: it does, unless it is needed by now.
 
@@ -49,49 +51,49 @@ def may_be_released(
     of others: what is left must still be reserve enough.
     """
     since = group.unneeded_since
-    if since is None or now < since + books.settings.idle_timeout:
+    if since is None or now < since + tracker.settings.idle_timeout:
         return
-    if not _is_redundant_reserve(books, group):
-        _release(books, group, now, actions)
+    if not _is_redundant_reserve(tracker, group):
+        _release(tracker, group, now, actions)
 
 
 def _release(
-    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+    tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    reason = f"not needed for {books.settings.idle_timeout:g} s"
-    books.release_group(group, reason, now, actions)
+    reason = f"not needed for {tracker.settings.idle_timeout:g} s"
+    tracker.release_group(group, reason, now, actions)
 
 
 def _look_after(
-    books: SlotBooks, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
+    tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    if _is_needed(books, group):
+    if _is_needed(tracker, group):
         group.unneeded_since = None
-        books.deadlines.remove(("idle", group.group_id))
+        tracker.timetable.remove(("idle", group.group_id))
         return
     if group.is_shared and len(group.empty) == len(group.bundles):
-        books.release_group(group, "its TaskExecutor is gone and not needed", now, actions)
+        tracker.release_group(group, "its TaskExecutor is gone and not needed", now, actions)
     elif group.unneeded_since is None:
         group.unneeded_since = now
-        books.deadlines.set(("idle", group.group_id), now + books.settings.idle_timeout)
+        tracker.timetable.set(("idle", group.group_id), now + tracker.settings.idle_timeout)
 
 
-def _is_needed(books: SlotBooks, group: WorkerGroup) -> bool:
+def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
     """Whether the group must not be released, however long that lasts."""
     if not group.is_known:
         return False
     if group.owner is None:
-        is_coming = group.number_starting > 0 and books.waits_for_shared_workers
-        return is_coming or not books.is_unused(group)
-    if group.owner.job_id not in books.jobs:
+        is_coming = group.number_starting > 0 and tracker.waits_for_shared_workers
+        return is_coming or not tracker.is_unused(group)
+    if group.owner.job_id not in tracker.jobs:
         return False
-    return group.owner in books.bundles_wanted or not books.is_unused(group)
+    return group.owner in tracker.bundles_wanted or not tracker.is_unused(group)
 
 
-def _is_redundant_reserve(books: SlotBooks, group: WorkerGroup) -> bool:
+def _is_redundant_reserve(tracker: ResourceTracker, group: WorkerGroup) -> bool:
     """Whether too few slots would be free without it, while jobs run."""
-    settings = books.settings
-    if not settings.redundant_workers or not books.users_of_shared_workers:
+    settings = tracker.settings
+    if not settings.redundant_workers or not tracker.users_of_shared_workers:
         return False
-    left = books.index.free_shared - sum(w.available_static() for w in books.workers_of(group))
+    left = tracker.index.free_shared - sum(w.available_static() for w in tracker.workers_of(group))
     return left < settings.redundant_workers * settings.shared_worker_slots

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.slot_books import SlotBooks, owner_of
+from flinkray.scheduler.resources.resource_tracker import ResourceTracker, owner_of
 from flinkray.scheduler.resources.slot_index import Service, service_of
 from flinkray.scheduler.resources.worker_groups import BundleState, GroupRequest, WorkerGroup
 from flinkray.scheduler.shared.matching import times_it_fits
@@ -40,12 +40,15 @@ class ClusterResources:
 
 
 def explain(
-    books: SlotBooks, requirements: ResourceRequirements, now: float, cluster: ClusterResources
+    tracker: ResourceTracker,
+    requirements: ResourceRequirements,
+    now: float,
+    cluster: ClusterResources,
 ) -> tuple[ResourceShortage, ...]:
     """Why the slots of a job are missing, one entry per profile; empty: it has all it requires."""
     return tuple(
-        _explain_one(books, requirements, missing, now, cluster)
-        for missing in books.missing(requirements)
+        _explain_one(tracker, requirements, missing, now, cluster)
+        for missing in tracker.missing(requirements)
     )
 
 
@@ -55,7 +58,7 @@ def slots_that_fit(profile: ResourceProfile, nodes: tuple[ResourceProfile, ...])
 
 
 def _explain_one(
-    books: SlotBooks,
+    tracker: ResourceTracker,
     requirements: ResourceRequirements,
     missing: ResourceRequirement,
     now: float,
@@ -78,20 +81,20 @@ def _explain_one(
         )
     else:
         sentences.append("The cluster has no nodes yet.")
-    impossible = _why_impossible(books, owner, missing.profile, cluster)
-    if impossible is not None and not books.fail_unfulfillable:
+    impossible = _why_impossible(tracker, owner, missing.profile, cluster)
+    if impossible is not None and not tracker.fail_unfulfillable:
         impossible = None
         sentences.append("The cluster is starting up, larger workers may be on their way.")
-    exhausted = impossible is None and (requirements.job_id, owner) in books.exhausted
+    exhausted = impossible is None and (requirements.job_id, owner) in tracker.exhausted
     if impossible is not None:
         sentences.append(impossible)
     elif exhausted:
         sentences.append(
-            f"No more than {books.settings.max_slots} slots may be started in all "
+            f"No more than {tracker.settings.max_slots} slots may be started in all "
             "(slotmanager.number-of-slots.max): raise the limit, or wait for other jobs to end."
         )
     else:
-        sentences += _what_is_awaited(books, owner, now, cluster)
+        sentences += _what_is_awaited(tracker, owner, now, cluster)
     return ResourceShortage(
         missing=missing.count,
         profile=missing.profile,
@@ -106,16 +109,16 @@ def _explain_one(
 
 
 def _why_impossible(
-    books: SlotBooks,
+    tracker: ResourceTracker,
     owner: WorkerGroupOwner | None,
     profile: ResourceProfile,
     cluster: ClusterResources,
 ) -> str | None:
     """A sentence, when the nodes there are could never give the slots and no others can come."""
     if owner is None:
-        if any(profile.fits_into(total) for total in books.index.shared_totals()):
+        if any(profile.fits_into(total) for total in tracker.index.shared_totals()):
             return None
-        worker, slot = books.settings.shared_worker_profile, books.settings.shared_slot_profile
+        worker, slot = tracker.settings.shared_worker_profile, tracker.settings.shared_slot_profile
         if service_of(profile, worker, slot) is Service.NOT:
             return (
                 f"Shared workers have slots of {slot} and no more than {worker} in all: none can "
@@ -129,7 +132,7 @@ def _why_impossible(
         return f"No node can ever hold {what}: ask for less per slot, or add a larger node."
     if owner is None:
         return None
-    number = len(books.bundles_wanted[owner])
+    number = len(tracker.bundles_wanted[owner])
     whole = profile.times(number)
     most = slots_that_fit(profile, cluster.nodes)
     if not whole.fits_into(cluster.total) or number > most:
@@ -142,25 +145,25 @@ def _why_impossible(
 
 
 def _what_is_awaited(
-    books: SlotBooks,
+    tracker: ResourceTracker,
     owner: WorkerGroupOwner | None,
     now: float,
     cluster: ClusterResources,
 ) -> list[str]:
     sentences: list[str] = []
     if owner is None:
-        sentences += _about_shared_groups(books, cluster)
-        requests = list(books.groups.shared_requests.values())
+        sentences += _about_shared_groups(tracker, cluster)
+        requests = list(tracker.groups.shared_requests.values())
     else:
-        group, request = books.groups.of_owner(owner), books.groups.request_of_owner(owner)
+        group, request = tracker.groups.of_owner(owner), tracker.groups.request_of_owner(owner)
         sentences += [] if group is None else _about_group(group, cluster)
         requests = [] if request is None else [request]
     sentences += [_about_request(request, now, cluster) for request in requests[:_SHOWN]]
     if len(requests) > _SHOWN:
         sentences.append(f"So are {len(requests) - _SHOWN} others.")
-    if books.start_rate.delay(now):
+    if tracker.start_rate.delay(now):
         sentences.append("Too many starts of workers have failed: the next one is being delayed.")
-    failures = books.groups.failures.get(owner)
+    failures = tracker.groups.failures.get(owner)
     if failures is not None:
         attempts = "attempt" if failures.count == 1 else "attempts"
         sentences.append(
@@ -188,8 +191,8 @@ def _about_request(request: GroupRequest, now: float, cluster: ClusterResources)
     return f"{text}; Ray says: {answer.rstrip('.')}." if answer else f"{text}."
 
 
-def _about_shared_groups(books: SlotBooks, cluster: ClusterResources) -> list[str]:
-    groups = list(books.groups.shared_starting.values())
+def _about_shared_groups(tracker: ResourceTracker, cluster: ClusterResources) -> list[str]:
+    groups = list(tracker.groups.shared_starting.values())
     sentences = [sentence for group in groups[:_SHOWN] for sentence in _about_group(group, cluster)]
     others = sum(group.number_starting for group in groups[_SHOWN:])
     return [*sentences, f"{others} other TaskExecutors are starting."] if others else sentences

@@ -13,11 +13,11 @@ from flinkray.scheduler.reports.job_info import TaskExecutorInfo
 from flinkray.scheduler.resources.blocklist import BlockedNode
 from flinkray.scheduler.resources.idle_groups import idle_timeout_over, may_be_released
 from flinkray.scheduler.resources.requirement_check import check_requirements
+from flinkray.scheduler.resources.resource_tracker import ResourceTracker, SlotManagerSettings
 from flinkray.scheduler.resources.shortages import ClusterResources, explain
-from flinkray.scheduler.resources.slot_books import SlotBooks, SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager_actions import (
     FreeInactiveSlots,
-    FreeSlot,
+    ReclaimSlot,
     SlotManagerAction,
 )
 from flinkray.scheduler.resources.worker_events import (
@@ -52,7 +52,7 @@ class SlotManager:
     """
 
     def __init__(self, settings: SlotManagerSettings) -> None:
-        self._books = SlotBooks(settings)
+        self._tracker = ResourceTracker(settings)
         self._checked_at = -inf
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """Several jobs' at once: one check for all of them (SM-16)."""
         for requirements in declared:
-            self._books.set_requirements(requirements)
+            self._tracker.set_requirements(requirements)
         return self.check(now)
 
     def clear_requirements(
@@ -83,34 +83,34 @@ class SlotManager:
         Else (a new master is expected) requests in flight are given up, TaskExecutors free what the
         job does not use (SM-18), and its own groups wait for the idle time-out.
         """
-        books = self._books
-        books.forget_requirements(job_id)
+        tracker = self._tracker
+        tracker.forget_requirements(job_id)
         actions: list[SlotManagerAction] = []
         reason = f"job {job_id} has ended" if job_ended else f"the master of job {job_id} is gone"
-        for owner in books.groups.owners_of_job(job_id):
-            request, group = books.groups.request_of_owner(owner), books.groups.of_owner(owner)
+        for owner in tracker.groups.owners_of_job(job_id):
+            request, group = tracker.groups.request_of_owner(owner), tracker.groups.of_owner(owner)
             if request is not None:
-                books.cancel_request(request, actions)
+                tracker.cancel_request(request, actions)
             if group is not None and job_ended:
-                books.release_group(group, reason, now, actions)
+                tracker.release_group(group, reason, now, actions)
         holders: dict[ResourceID, None] = {}
-        for slot in books.index.slots_of_job(job_id):
+        for slot in tracker.index.slots_of_job(job_id):
             assert slot.allocation_id is not None
             if slot.state is SlotState.PENDING or job_ended:
-                actions.append(FreeSlot(slot.slot_id, slot.allocation_id, reason))
+                actions.append(ReclaimSlot(slot.slot_id, slot.allocation_id, reason))
             else:
                 holders[slot.worker.location.resource_id] = None
             if slot.state is SlotState.PENDING:
-                books.free_slot(slot, reason, now)
+                tracker.free_slot(slot, reason, now)
         actions += [FreeInactiveSlots(holder, job_id, reason) for holder in holders]
-        books.forget_failures(job_id)
+        tracker.forget_failures(job_id)
         if job_ended:
-            books.order.pop(job_id, None)
+            tracker.order.pop(job_id, None)
         return actions + self.check(now)
 
     def set_fail_unfulfillable(self, fail: bool) -> None:
         """Whether requirements that no worker could ever fulfil are called so (SM-14, RM-09)."""
-        self._books.fail_unfulfillable = fail
+        self._tracker.fail_unfulfillable = fail
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -124,17 +124,17 @@ class SlotManager:
         """A TaskExecutor has registered and sent its first report; again under the same name: it
         is new (RM-01)."""
         return self._after(
-            register_task_executor(self._books, location, total_profile, report, now), now
+            register_task_executor(self._tracker, location, total_profile, report, now), now
         )
 
     def report_slot_status(
         self, resource_id: ResourceID, report: SlotReport, now: float
     ) -> list[SlotManagerAction]:
         """A heartbeat's report; ignored for TaskExecutors that are not registered."""
-        worker = self._books.workers.get(resource_id)
+        worker = self._tracker.workers.get(resource_id)
         if worker is None:
             return []
-        apply_report(self._books, worker, report, now)
+        apply_report(self._tracker, worker, report, now)
         return self.check(now)
 
     def task_executor_lost(
@@ -142,11 +142,11 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """It died or left: its allocations fail, and a wanted group gets a new one in the same
         bundle."""
-        worker = self._books.workers.get(resource_id)
+        worker = self._tracker.workers.get(resource_id)
         if worker is None:
             return []
         actions: list[SlotManagerAction] = []
-        self._books.drop_worker(worker, cause, now, actions)
+        self._tracker.drop_worker(worker, cause, now, actions)
         return actions + self.check(now)
 
     def task_executor_start_failed(
@@ -154,7 +154,7 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """A StartTaskExecutor failed or its process died before it registered; tried again with
         back-off."""
-        start_failed(self._books, group_id, bundle_index, cause, now)
+        start_failed(self._tracker, group_id, bundle_index, cause, now)
         return self.check(now)
 
     def may_be_released(
@@ -162,10 +162,10 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """What the TaskExecutors of an idle group answered: all of them agreed, or one did not or
         could not be asked; they are asked again after another idle time-out (SM-15)."""
-        group = self._books.groups.started.get(group_id)
+        group = self._tracker.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None and agreed:
-            may_be_released(self._books, group, now, actions)
+            may_be_released(self._tracker, group, now, actions)
         return actions + self.check(now)
 
     # --- slots ------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class SlotManager:
         if slot is not None and slot.job_id is not None:
             if slot.slot_id != slot_id:
                 slot.worker.dynamic_slot_confirmed(slot, slot_id)
-            self._books.deadlines.remove(("slot", slot))
+            self._tracker.timetable.remove(("slot", slot))
             slot.allocate(slot.job_id, allocation_id, now)
         return self.check(now)
 
@@ -198,7 +198,7 @@ class SlotManager:
         """``notify_slot_available``; ignored unless the slot is held by that allocation."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None:
-            self._books.free_slot(slot, "freed by its TaskExecutor", now)
+            self._tracker.free_slot(slot, "freed by its TaskExecutor", now)
         return self.check(now)
 
     # --- worker groups ----------------------------------------------------------------------------
@@ -207,14 +207,14 @@ class SlotManager:
         self, request_number: int, group_id: WorkerGroupId, now: float
     ) -> list[SlotManagerAction]:
         """The placement group is placed; released at once when its request has been cancelled."""
-        return self._after(group_started(self._books, request_number, group_id, now), now)
+        return self._after(group_started(self._tracker, request_number, group_id, now), now)
 
     def worker_group_failed(
         self, request_number: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
         """The placement group could not be created (not: it waits); requested again with
         back-off."""
-        group_failed(self._books, request_number, cause, now)
+        group_failed(self._tracker, request_number, cause, now)
         return self.check(now)
 
     def worker_group_lost(
@@ -222,10 +222,10 @@ class SlotManager:
     ) -> list[SlotManagerAction]:
         """The group or one of its bundles is gone (its node died): released, and requested anew if
         still wanted."""
-        group = self._books.groups.started.get(group_id)
+        group = self._tracker.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None:
-            self._books.release_group(group, cause, now, actions)
+            self._tracker.release_group(group, cause, now, actions)
         return actions + self.check(now)
 
     def recover_worker_group(
@@ -244,7 +244,7 @@ class SlotManager:
         being started until then.
         """
         recovered = recover_group(
-            self._books, group_id, bundles, slots_per_bundle, owner, live_bundles, now
+            self._tracker, group_id, bundles, slots_per_bundle, owner, live_bundles, now
         )
         return self._after(recovered, now)
 
@@ -253,57 +253,57 @@ class SlotManager:
     def block_nodes(self, nodes: Iterable[BlockedNode], now: float) -> list[SlotManagerAction]:
         """Nothing more is given from these nodes for a while; what jobs have there they keep."""
         for node in nodes:
-            until = self._books.blocklist.block(node, now)
-            self._books.deadlines.set(("blocked", node.node_id), until)
-            give_from_node(self._books, node.node_id)
+            until = self._tracker.blocklist.block(node, now)
+            self._tracker.timetable.set(("blocked", node.node_id), until)
+            give_from_node(self._tracker, node.node_id)
         return self.check(now)
 
     def unblock_node(self, node_id: str, now: float) -> list[SlotManagerAction]:
         """Idempotent."""
-        if self._books.blocklist.unblock(node_id):
-            self._books.deadlines.remove(("blocked", node_id))
-            give_from_node(self._books, node_id)
+        if self._tracker.blocklist.unblock(node_id):
+            self._tracker.timetable.remove(("blocked", node_id))
+            give_from_node(self._tracker, node_id)
         return self.check(now)
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
         """Longest known first."""
-        return self._books.blocklist.all()
+        return self._tracker.blocklist.all()
 
     # --- time -------------------------------------------------------------------------------------
 
     def check(self, now: float) -> list[SlotManagerAction]:
         """Time-outs, idle releases, delayed retries; and all that follows from earlier events."""
-        books = self._books
+        tracker = self._tracker
         actions: list[SlotManagerAction] = []
-        for key in books.deadlines.pop_due(now):
+        for key in tracker.timetable.pop_due(now):
             match cast("tuple[object, ...]", key):
                 case ("slot", ManagedSlot() as slot):
-                    timeout = books.settings.slot_request_timeout
+                    timeout = tracker.settings.slot_request_timeout
                     self._refused(slot, f"no answer to the request for {timeout:g} s", now)
                 case ("refused", ManagedSlot() as slot):
-                    books.index.allow(slot)
+                    tracker.index.allow(slot)
                 case ("refused", Worker() as worker):
                     worker.refuses_dynamic = False
-                    books.index.capacity_changed(worker)
+                    tracker.index.capacity_changed(worker)
                 case ("start", WorkerGroupId() as group_id, int(index)):
-                    start_failed(self._books, group_id, index, "it did not register in time", now)
+                    start_failed(self._tracker, group_id, index, "it did not register in time", now)
                 case ("idle", WorkerGroupId() as group_id):
-                    group = books.groups.started.get(group_id)
+                    group = tracker.groups.started.get(group_id)
                     if group is not None:
-                        idle_timeout_over(books, group, now, actions)
+                        idle_timeout_over(tracker, group, now, actions)
                 case ("retry", WorkerGroupOwner() as owner):
-                    books.to_check[owner.job_id] = None
+                    tracker.to_check[owner.job_id] = None
                 case ("retry", None):
-                    books.workers_to_count = True
+                    tracker.workers_to_count = True
                 case ("blocked", str(node_id)):
-                    if books.blocklist.is_over(node_id, now):
-                        give_from_node(self._books, node_id)
+                    if tracker.blocklist.is_over(node_id, now):
+                        give_from_node(self._tracker, node_id)
         self._checked_at = now
-        return actions + check_requirements(books, now)
+        return actions + check_requirements(tracker, now)
 
     def next_check_time(self) -> float | None:
         """When :meth:`check` has something to do next; None: not before another event."""
-        return self._books.deadlines.next()
+        return self._tracker.timetable.next()
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -311,55 +311,55 @@ class SlotManager:
         self, job_id: JobID, now: float, cluster: ClusterResources
     ) -> tuple[ResourceShortage, ...]:
         """Why the job's slots are missing; empty: it has all, or none are required."""
-        requirements = self._books.jobs.get(job_id)
-        return () if requirements is None else explain(self._books, requirements, now, cluster)
+        requirements = self._tracker.jobs.get(job_id)
+        return () if requirements is None else explain(self._tracker, requirements, now, cluster)
 
     @property
     def has_shortage(self) -> bool:
         """Whether some job misses slots now."""
-        return bool(self._books.short)
+        return bool(self._tracker.short)
 
     def worker_groups_of(self, job_id: JobID) -> tuple[WorkerGroupId, ...]:
         """A job's own groups."""
-        groups = self._books.groups
+        groups = self._tracker.groups
         owned = (groups.of_owner(owner) for owner in groups.owners_of_job(job_id))
         return tuple(group.group_id for group in owned if group is not None)
 
     def worker_groups(self) -> tuple[WorkerGroupId, ...]:
         """All groups that are started and not released."""
-        return tuple(self._books.groups.started)
+        return tuple(self._tracker.groups.started)
 
     def task_executors_of(self, job_id: JobID) -> tuple[ResourceID, ...]:
         """Those with slots that the job has or that are being requested for it."""
-        slots = self._books.index.slots_of_job(job_id)
+        slots = self._tracker.index.slots_of_job(job_id)
         return tuple(dict.fromkeys(slot.worker.location.resource_id for slot in slots))
 
     def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
         """The registered TaskExecutors, oldest first."""
-        return tuple(map(task_executor_info, self._books.workers.values()))
+        return tuple(map(task_executor_info, self._tracker.workers.values()))
 
     def story_of(self, resource_id: ResourceID) -> str:
         """What has happened to a TaskExecutor and its slots, a line per event."""
-        worker = self._books.workers.get(resource_id)
+        worker = self._tracker.workers.get(resource_id)
         return "" if worker is None else str(worker.story)
 
     def shut_down(self, reason: str) -> list[SlotManagerAction]:
         """Cancel all requests and release all groups."""
-        books = self._books
+        tracker = self._tracker
         actions: list[SlotManagerAction] = []
-        for job_id in tuple(books.jobs):
-            books.forget_requirements(job_id)
-        for request in list(books.groups.requests.values()):
-            books.cancel_request(request, actions)
-        for group in list(books.groups.started.values()):
-            books.release_group(group, reason, self._checked_at, actions)
+        for job_id in tuple(tracker.jobs):
+            tracker.forget_requirements(job_id)
+        for request in list(tracker.groups.requests.values()):
+            tracker.cancel_request(request, actions)
+        for group in list(tracker.groups.started.values()):
+            tracker.release_group(group, reason, self._checked_at, actions)
         return actions
 
     # ----------------------------------------------------------------------------------------------
 
     def _slot(self, slot_id: SlotID, allocation_id: AllocationID) -> ManagedSlot | None:
         """The slot, if that allocation holds it."""
-        worker = self._books.workers.get(slot_id.resource_id)
+        worker = self._tracker.workers.get(slot_id.resource_id)
         if worker is None:
             return None
         slot = worker.dynamic.get(allocation_id) or worker.slots.get(slot_id.slot_index)
@@ -369,13 +369,13 @@ class SlotManager:
         return actions + self.check(now)
 
     def _refused(self, slot: ManagedSlot, cause: str, now: float) -> None:
-        books = self._books
-        books.free_slot(slot, cause, now)
+        tracker = self._tracker
+        tracker.free_slot(slot, cause, now)
         until = now + REFUSED_SLOT_DELAY
         if slot.is_dynamic:
             slot.worker.refuses_dynamic = True
-            books.index.capacity_changed(slot.worker)
-            books.deadlines.set(("refused", slot.worker), until)
+            tracker.index.capacity_changed(slot.worker)
+            tracker.timetable.set(("refused", slot.worker), until)
         else:
-            books.index.refuse(slot)
-            books.deadlines.set(("refused", slot), until)
+            tracker.index.refuse(slot)
+            tracker.timetable.set(("refused", slot), until)

@@ -87,7 +87,7 @@ class RequestSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeSlot:
+class ReclaimSlot:
     """Ask a TaskExecutor to free a slot whose job ended or does not want it any more."""
 
     slot_id: SlotID
@@ -122,7 +122,7 @@ SlotManagerAction = (
     | StartTaskExecutor
     | StopTaskExecutor
     | RequestSlot
-    | FreeSlot
+    | ReclaimSlot
     | FreeInactiveSlots
     | NotifyAllocationFailure
 )

@@ -1,11 +1,11 @@
-"""What the SlotManager writes into its books when workers and their groups come and go."""
+"""What the SlotManager writes into its tracker when workers and their groups come and go."""
 
 from __future__ import annotations
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.reports.job_info import TaskExecutorInfo
-from flinkray.scheduler.resources.slot_books import SlotBooks
+from flinkray.scheduler.resources.resource_tracker import ResourceTracker
 from flinkray.scheduler.resources.slot_manager_actions import (
     ReleaseWorkerGroup,
     SlotManagerAction,
@@ -20,7 +20,7 @@ from flinkray.scheduler.shared.story import Story
 
 
 def register_task_executor(
-    books: SlotBooks,
+    tracker: ResourceTracker,
     location: WorkerLocation,
     total_profile: ResourceProfile,
     report: SlotReport,
@@ -29,18 +29,18 @@ def register_task_executor(
     """See :meth:`SlotManager.register_task_executor`."""
     actions: list[SlotManagerAction] = []
     resource_id = location.resource_id
-    if location.worker_group in books.groups.released:
+    if location.worker_group in tracker.groups.released:
         reason = f"worker group {location.worker_group} is released"
         return [StopTaskExecutor(resource_id, location.address, reason)]
-    known = books.workers.get(resource_id)
+    known = tracker.workers.get(resource_id)
     if known is not None and known.location == location:
         known.story.add(now, "registered again")
-        apply_report(books, known, report, now)
+        apply_report(tracker, known, report, now)
         return []
     if known is not None:
         cause = f"another process registered under its name (pid {location.pid})"
-        books.drop_worker(known, cause, now, actions)
-    group = _group_of(books, location, total_profile)
+        tracker.drop_worker(known, cause, now, actions)
+    group = _group_of(tracker, location, total_profile)
     bundle = group.bundles[location.bundle_index]
     where = f"bundle {location.bundle_index} of {location.worker_group} on {location.node_ip}"
     if bundle.state is BundleState.REGISTERED:
@@ -49,7 +49,7 @@ def register_task_executor(
     is_used = any(status.allocation_id is not None for status in report.slots)
     if not is_used and not bundle.profile.fits_into(total_profile):
         reason = f"{where} was to have {bundle.profile}, and it has {total_profile}"
-        start_failed(books, group.group_id, bundle.index, reason, now)
+        start_failed(tracker, group.group_id, bundle.index, reason, now)
         return [*actions, StopTaskExecutor(resource_id, location.address, reason)]
     story = Story(f"TaskExecutor {resource_id}", limit=200)
     story.add(now, f"registered from {where}, pid {location.pid}")
@@ -58,44 +58,44 @@ def register_task_executor(
         total_profile,
         now,
         story,
-        books.index,
-        number=books.next_number(),
+        tracker.index,
+        number=tracker.next_number(),
         owner=group.owner,
-        is_usable=group.is_known and location.node_id not in books.blocklist,
+        is_usable=group.is_known and location.node_id not in tracker.blocklist,
     )
-    books.add_worker(worker, group)
-    apply_report(books, worker, report, now)
-    if group.is_shared and worker.is_unused and books.exceeds_limit(0):
-        reason = f"there would be more than {books.settings.max_slots} slots"
-        books.release_group(group, reason, now, actions)
+    tracker.add_worker(worker, group)
+    apply_report(tracker, worker, report, now)
+    if group.is_shared and worker.is_unused and tracker.exceeds_limit(0):
+        reason = f"there would be more than {tracker.settings.max_slots} slots"
+        tracker.release_group(group, reason, now, actions)
     return actions
 
 
-def apply_report(books: SlotBooks, worker: Worker, report: SlotReport, now: float) -> None:
+def apply_report(tracker: ResourceTracker, worker: Worker, report: SlotReport, now: float) -> None:
     """Who had slots there, and who has some now, is to be checked."""
     if worker.agrees_with(report):
         return
-    books.slots_changed(worker)
+    tracker.slots_changed(worker)
     worker.apply_report(report, now)
-    books.slots_changed(worker)
+    tracker.slots_changed(worker)
 
 
 def start_failed(
-    books: SlotBooks, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
+    tracker: ResourceTracker, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
 ) -> None:
     """Ignored unless a TaskExecutor is being started there."""
-    group = books.groups.started.get(group_id)
+    group = tracker.groups.started.get(group_id)
     bundle = group.bundles.get(bundle_index) if group else None
     if group is not None and bundle is not None and bundle.state is BundleState.STARTING:
-        books.empty_bundle(group, bundle, cause, lived=0.0, now=now)
+        tracker.empty_bundle(group, bundle, cause, lived=0.0, now=now)
 
 
-def give_from_node(books: SlotBooks, node_id: str) -> None:
+def give_from_node(tracker: ResourceTracker, node_id: str) -> None:
     """The node is blocked, or is not any more."""
-    for worker in books.workers.values():
-        group = books.groups.started.get(worker.location.worker_group)
+    for worker in tracker.workers.values():
+        group = tracker.groups.started.get(worker.location.worker_group)
         if worker.location.node_id == node_id and group is not None:
-            books.give_from(worker, group)
+            tracker.give_from(worker, group)
 
 
 def task_executor_info(worker: Worker) -> TaskExecutorInfo:
@@ -111,35 +111,35 @@ def task_executor_info(worker: Worker) -> TaskExecutorInfo:
 
 
 def group_started(
-    books: SlotBooks, request_number: int, group_id: WorkerGroupId, now: float
+    tracker: ResourceTracker, request_number: int, group_id: WorkerGroupId, now: float
 ) -> list[SlotManagerAction]:
     """See :meth:`SlotManager.worker_group_started`."""
-    request = books.groups.take_request(request_number)
+    request = tracker.groups.take_request(request_number)
     if request is None:
-        books.groups.released[group_id] = None
+        tracker.groups.released[group_id] = None
         return [ReleaseWorkerGroup(group_id, "it is not wanted any more")]
     actions: list[SlotManagerAction] = []
     group = WorkerGroup(group_id, request.slots_per_bundle, request.owner)
     group.add_bundles(request.profiles)
-    books.groups.started[group_id] = group
-    books.groups.failures.pop(request.owner, None)
+    tracker.groups.started[group_id] = group
+    tracker.groups.failures.pop(request.owner, None)
     for bundle in group.bundles.values():
-        books.start_task_executor(group, bundle, now, actions)
-    books.group_changed(group)
+        tracker.start_task_executor(group, bundle, now, actions)
+    tracker.group_changed(group)
     return actions
 
 
-def group_failed(books: SlotBooks, request_number: int, cause: str, now: float) -> None:
+def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now: float) -> None:
     """See :meth:`SlotManager.worker_group_failed`."""
-    request = books.groups.take_request(request_number)
+    request = tracker.groups.take_request(request_number)
     if request is not None:
-        books.start_rate.failed(now)
-        not_before = books.groups.request_failed(request.owner, cause, now)
-        books.deadlines.set(("retry", request.owner), not_before)
+        tracker.start_rate.failed(now)
+        not_before = tracker.groups.request_failed(request.owner, cause, now)
+        tracker.timetable.set(("retry", request.owner), not_before)
 
 
 def recover_group(
-    books: SlotBooks,
+    tracker: ResourceTracker,
     group_id: WorkerGroupId,
     bundles: tuple[ResourceProfile, ...],
     slots_per_bundle: int,
@@ -148,45 +148,45 @@ def recover_group(
     now: float,
 ) -> list[SlotManagerAction]:
     """See :meth:`SlotManager.recover_worker_group`."""
-    if group_id in books.groups.released:
+    if group_id in tracker.groups.released:
         return [ReleaseWorkerGroup(group_id, "it was released before")]
-    known = books.groups.started.get(group_id)
+    known = tracker.groups.started.get(group_id)
     if known is not None and known.is_known:
         return []
-    if owner is not None and books.groups.of_owner(owner) is not None:
-        books.groups.released[group_id] = None
+    if owner is not None and tracker.groups.of_owner(owner) is not None:
+        tracker.groups.released[group_id] = None
         reason = f"job {owner.job_id} has another worker group {owner.name!r}"
         return [ReleaseWorkerGroup(group_id, reason)]
     group = WorkerGroup(group_id, slots_per_bundle, owner)
     group.add_bundles(bundles)
-    books.groups.started[group_id] = group
+    tracker.groups.started[group_id] = group
     for index, bundle in group.bundles.items():
         before = known.bundles.get(index) if known is not None else None
         if before is not None and before.resource_id is not None:
             group.registered(bundle, before.resource_id)
         elif index in live_bundles:
             group.starting(bundle)
-            timeout = books.settings.previous_worker_timeout
-            books.deadlines.set(("start", group_id, index), now + timeout)
-    books.group_changed(group)
-    for worker in books.workers_of(group):
-        books.give_from(worker, group)
+            timeout = tracker.settings.previous_worker_timeout
+            tracker.timetable.set(("start", group_id, index), now + timeout)
+    tracker.group_changed(group)
+    for worker in tracker.workers_of(group):
+        tracker.give_from(worker, group)
     actions: list[SlotManagerAction] = []
-    request = None if owner is None else books.groups.request_of_owner(owner)
+    request = None if owner is None else tracker.groups.request_of_owner(owner)
     if request is not None and request.profiles == group.profiles:
-        books.cancel_request(request, actions)
+        tracker.cancel_request(request, actions)
     return actions
 
 
 def _group_of(
-    books: SlotBooks, location: WorkerLocation, total_profile: ResourceProfile
+    tracker: ResourceTracker, location: WorkerLocation, total_profile: ResourceProfile
 ) -> WorkerGroup:
     """The group in which a registering TaskExecutor says it is, with its bundle; an unknown one is
     noted as such."""
-    group = books.groups.started.get(location.worker_group)
+    group = tracker.groups.started.get(location.worker_group)
     if group is None:
         group = WorkerGroup(location.worker_group, 0, None, is_known=False)
-        books.groups.started[group.group_id] = group
+        tracker.groups.started[group.group_id] = group
     if location.bundle_index not in group.bundles:
         group.add_bundle(location.bundle_index, total_profile)
     return group

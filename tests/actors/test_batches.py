@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from flinkray.actors.shared.batches import MOST_STATES, Batches
+from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
 from flinkray.core.error_text import MOST_BYTES
 from flinkray.core.errors import FrameTooLargeError
 from flinkray.core.ids import (
@@ -41,10 +41,10 @@ class Receiver:
         self.told.append(things)
 
 
-def batches_to(receiver: Receiver) -> Batches[str]:
+def batches_to(receiver: Receiver) -> BatchedSender[str]:
     endpoint = RpcEndpoint(LocalRpcService(), "teller")
     endpoint.start()
-    return Batches(endpoint, receiver.send, 100, lambda text: text[:3])
+    return BatchedSender(endpoint, receiver.send, 100, lambda text: text[:3])
 
 
 @on_virtual_time

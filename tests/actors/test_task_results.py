@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from flinkray.actors.gateways.task_process import JobPartition
-from flinkray.actors.shared.produced import ProducedPartition
+from flinkray.actors.shared.produced_partitions import ProducedPartition
 from flinkray.actors.task_executor.task_processes import TaskProcessPlace
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID

@@ -57,7 +57,7 @@ def actors_of(namespace: str) -> set[str]:
 
 def masters_of(namespace: str) -> set[str]:
     """Without the processes that stand by, which may be started by now or not."""
-    return {name for name in actors_of(namespace) if not name.startswith("Standby-")}
+    return {name for name in actors_of(namespace) if not name.startswith("Prestarted-")}
 
 
 def test_connecting_where_no_cluster_runs_says_how_to_start_one() -> None:

@@ -165,7 +165,7 @@ EXCEPTIONS: dict[str, str] = {
         f"BlobServerGateway.{name}": "only the Dispatcher in whose process it is calls it"
         for name in ("retain", "release", "delete")
     },
-    "StandbyGateway.take_over": "the process has no role yet, and is asked once",
+    "PrestartedGateway.take_over": "the process has no role yet, and is asked once",
 }
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from flinkray.core.ids import AllocationID
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.shortages import ClusterResources, slots_that_fit
-from flinkray.scheduler.resources.slot_books import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.shared.slots import ResourceShortage
 from tests.scheduler.builders import (

@@ -6,13 +6,13 @@ import pytest
 
 from flinkray.core.ids import AllocationID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     CancelWorkerGroupRequest,
     FreeInactiveSlots,
-    FreeSlot,
     NotifyAllocationFailure,
+    ReclaimSlot,
     ReleaseWorkerGroup,
     RequestSlot,
     SlotManagerAction,
@@ -232,7 +232,7 @@ def test_request_in_flight_for_a_master_that_died_is_given_up(manager: SlotManag
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
     asked = one(register(manager, 0), RequestSlot)
-    freed = one(manager.clear_requirements(JOB, False, 3.0), FreeSlot)
+    freed = one(manager.clear_requirements(JOB, False, 3.0), ReclaimSlot)
     assert (freed.slot_id, freed.allocation_id) == (asked.slot_id, asked.allocation_id)
     again = manager.set_requirements(requirements((SMALL, 1), dedicated=True), 4.0)
     assert one(again, RequestSlot).allocation_id != asked.allocation_id

@@ -7,8 +7,8 @@ from dataclasses import replace
 from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.shortages import ClusterResources
-from flinkray.scheduler.resources.slot_books import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,

@@ -6,13 +6,13 @@ import pytest
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     CancelWorkerGroupRequest,
-    FreeSlot,
     NotifyAllocationFailure,
+    ReclaimSlot,
     ReleaseWorkerGroup,
     RequestSlot,
     SlotManagerAction,
@@ -350,7 +350,7 @@ def test_ended_job_has_its_slots_freed_on_shared_workers(manager: SlotManager) -
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     asked = only(start_worker(manager, 1), RequestSlot)
     confirm(manager, list(asked))
-    freed = only(manager.clear_requirements(JOB, True, 3.0), FreeSlot)
+    freed = only(manager.clear_requirements(JOB, True, 3.0), ReclaimSlot)
     assert [f.allocation_id for f in freed] == [a.allocation_id for a in asked]
     assert manager.task_executors()[0].free_slots == 0
 

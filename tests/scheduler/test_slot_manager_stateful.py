@@ -13,14 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.slot_books import SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     CancelWorkerGroupRequest,
     FreeInactiveSlots,
-    FreeSlot,
     NotifyAllocationFailure,
+    ReclaimSlot,
     ReleaseWorkerGroup,
     RequestSlot,
     SlotManagerAction,
@@ -162,7 +162,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
             elif isinstance(action, RequestSlot):
                 self.check_slot_request(action)
                 self.in_flight.append((action, self.now))
-            elif isinstance(action, FreeSlot):
+            elif isinstance(action, ReclaimSlot):
                 self.free_at_worker(action.slot_id, action.allocation_id)
             elif isinstance(action, NotifyAllocationFailure):
                 assert action.job_id in self.wanted
@@ -374,7 +374,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
 
     @invariant()
     def workers_that_are_coming_are_counted(self) -> None:
-        groups = self.manager._books.groups
+        groups = self.manager._tracker.groups
         starting = {g.group_id: g for g in groups.started.values() if g.number_starting}
         shared = {group_id: g for group_id, g in starting.items() if g.is_shared}
         assert groups.shared_starting == shared

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
-from flinkray.streaming.columnar.slots import DENSE_RANGE, SlotTable
+from flinkray.streaming.columnar.key_numbers import DENSE_RANGE, KeyNumbers
 
 
 def test_sums_of_integers_are_exact_beyond_doubles() -> None:
@@ -40,7 +40,7 @@ def test_order_is_stable_beyond_sixteen_bits() -> None:
 
 
 def test_slots_are_given_in_order_on_every_way() -> None:
-    table = SlotTable()
+    table = KeyNumbers()
     assert table.slots_of(pa.array([5, 3, 5, 9])).tolist() == [0, 1, 0, 2]
     assert table.slots_of(pa.array([3, 5 + DENSE_RANGE, -4])).tolist() == [1, 3, 4]
     assert table.slots_of(pa.array([5, None, 9])).tolist() == [0, 5, 2]

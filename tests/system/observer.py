@@ -38,7 +38,7 @@ class Actor:
 def live_actors() -> list[Actor]:
     """All actors that Ray shows as alive, the Java ones included.
 
-    What was a standby process is listed as what it has become.
+    What was a prestarted process is listed as what it has become.
     """
     states = list_actors(
         address=ray.get_runtime_context().gcs_address,  # another Ray may run on this machine
@@ -61,7 +61,7 @@ def live_actors() -> list[Actor]:
 
 
 def _role(state: ActorState) -> str:
-    return state.repr_name or "" if state.class_name == "Standby" else ""
+    return state.repr_name or "" if state.class_name == "Prestarted" else ""
 
 
 def _bundle_index(resources: dict[str, float]) -> int | None:

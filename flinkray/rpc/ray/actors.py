@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 # By name, because they are what runs in the other process, and that has a service as this one.
 _PROCESS_CLASS = "flinkray.rpc.ray.process:process_class"
-_STANDBY_CLASS = "flinkray.rpc.ray.process:standby_class"
+_PRESTARTED_CLASS = "flinkray.rpc.ray.process:prestarted_class"
 
 NAME_FREED_TIMEOUT = 10.0
 """Seconds that a spawn waits for a dying process of the same name."""
@@ -86,7 +86,7 @@ class RayActors:
 
         await patiently(self._run, kill)
 
-    async def create_standby(self, name: str, imports: tuple[str, ...]) -> None:
+    async def create_prestarted(self, name: str, imports: tuple[str, ...]) -> None:
         """Begin to create a process without a role; it is detached."""
         options = {
             "name": name,
@@ -97,7 +97,9 @@ class RayActors:
         }
 
         def create() -> None:
-            load_factory(_STANDBY_CLASS)().options(**options).remote(self._namespace, name, imports)
+            load_factory(_PRESTARTED_CLASS)().options(**options).remote(
+                self._namespace, name, imports
+            )
 
         await self._run(create)
 

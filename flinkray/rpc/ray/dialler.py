@@ -16,7 +16,7 @@ from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.rpc.ray.directory import ProcessRecord
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import handshake
-from flinkray.rpc.wire.carried import CallingStream
+from flinkray.rpc.wire.call_transport import CallingStream
 from flinkray.rpc.wire.frames import FrameStream
 from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT
 from flinkray.rpc.wire.tls import SWITCH, Tls

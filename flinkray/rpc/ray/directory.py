@@ -24,8 +24,8 @@ from flinkray.core.schema import stored
 _SECRET = b"secret"
 _SECRET_SIZE = 32
 _PROCESS = b"process:"
-_STANDBY = b"standby:"
-_STARTING = b"standby-starting:"
+_PRESTARTED = b"prestarted:"
+_STARTING = b"prestarted-starting:"
 
 
 @stored("ProcessRecord")
@@ -45,7 +45,7 @@ class ProcessRecord:
     actor_id: str | None
     """None: not an actor but a driver."""
     actor_name: str
-    """The process's own name, unless it was a standby process, created under another one."""
+    """The process's own name, unless it was a prestarted process, created under another one."""
     pid: int
 
 
@@ -100,31 +100,31 @@ class RayDirectory:
                 return
         internal_kv._internal_kv_del(_PROCESS + process_name.encode(), namespace=self._space)
 
-    # standby processes
+    # prestarted processes
 
-    def standby_begun(self, name: str) -> None:
+    def prestarted_begun(self, name: str) -> None:
         """One is being created."""
         self._put(_STARTING + name.encode())
 
-    def standby_ready(self, name: str) -> None:
+    def prestarted_ready(self, name: str) -> None:
         """It is ready to take over a role."""
-        self._put(_STANDBY + name.encode())
+        self._put(_PRESTARTED + name.encode())
         internal_kv._internal_kv_del(_STARTING + name.encode(), namespace=self._space)
 
-    def remove_standby(self, name: str) -> bool:
+    def remove_prestarted(self, name: str) -> bool:
         """It is not any more, or will not be.  Idempotent.
 
         Returns whether it was ready: of all who remove it at the same time, one hears that.
         """
         internal_kv._internal_kv_del(_STARTING + name.encode(), namespace=self._space)
-        key = _STANDBY + name.encode()
+        key = _PRESTARTED + name.encode()
         return internal_kv._internal_kv_del(key, namespace=self._space) > 0
 
-    def ready_standbys(self) -> list[str]:
+    def ready_prestarted(self) -> list[str]:
         """Names, sorted."""
-        return self._names(_STANDBY)
+        return self._names(_PRESTARTED)
 
-    def starting_standbys(self) -> list[str]:
+    def starting_prestarted(self) -> list[str]:
         """Names of those that are being created, sorted."""
         return self._names(_STARTING)
 

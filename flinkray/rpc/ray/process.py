@@ -82,7 +82,7 @@ class RayProcess:
 
     @ray.method(enable_task_events=False)
     async def carry(self, request: bytes) -> bytes:
-        """For peers that cannot connect to the process: see :mod:`flinkray.rpc.wire.carried`."""
+        """For peers that cannot connect: see :mod:`flinkray.rpc.wire.call_transport`."""
         return await self._service.carry(request)
 
     async def park(self) -> None:
@@ -120,15 +120,15 @@ class RayProcess:
         ray.kill(self._actor, no_restart=True)
 
 
-class StandbyProcess(RayProcess):
-    """A process that is to become another one (see :mod:`flinkray.rpc.ray.standby`)."""
+class PrestartedProcess(RayProcess):
+    """A process that is to become another one (see :mod:`flinkray.rpc.ray.prestarted`)."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
         self, namespace: str, name: str, imports: tuple[str, ...]
     ) -> None:
         from flinkray.rpc.ray.directory import RayDirectory
+        from flinkray.rpc.ray.prestarted import Prestarted
         from flinkray.rpc.ray.service import RayRpcService
-        from flinkray.rpc.ray.standby import Standby
 
         for module in imports:
             importlib.import_module(module)
@@ -136,15 +136,15 @@ class StandbyProcess(RayProcess):
         self._name = name
         self._leaving = asyncio.Event()
         self._end_task = None
-        self._service = standby_service = await RayRpcService.open_process(
+        self._service = prestarted_service = await RayRpcService.open_process(
             namespace, name, self._end_of_service
         )
-        standby = Standby(standby_service)
-        standby.start()
+        prestarted = Prestarted(prestarted_service)
+        prestarted.start()
         directory = RayDirectory(namespace)
-        await standby_service.run_blocking(directory.standby_ready, name)
-        role = await standby.role
-        await standby_service.run_blocking(directory.remove_standby, name)
+        await prestarted_service.run_blocking(directory.prestarted_ready, name)
+        role = await prestarted.role
+        await prestarted_service.run_blocking(directory.remove_prestarted, name)
         load_factory(role.factory)
         spec: EndpointSpec = codec.decode(role.spec)
         self._name = spec.name  # as Ray shows it, which asks only now
@@ -155,9 +155,9 @@ class StandbyProcess(RayProcess):
         if role.owner is not None:
             self._service.watch_process(role.owner, self._owner_ended)
         role.answer.set_result(self._answer)
-        self._closing = asyncio.create_task(self._close_standby(standby_service))
+        self._closing = asyncio.create_task(self._close_prestarted(prestarted_service))
 
-    async def _close_standby(self, service: RayRpcService) -> None:
+    async def _close_prestarted(self, service: RayRpcService) -> None:
         await asyncio.sleep(0)  # the answer goes first
         await service.close()
 
@@ -166,9 +166,9 @@ class StandbyProcess(RayProcess):
         self._end_of_service()
 
 
-def standby_class() -> Any:
-    """The actor class of standby processes."""
-    return _remote("Standby", StandbyProcess)
+def prestarted_class() -> Any:
+    """The actor class of prestarted processes."""
+    return _remote("Prestarted", PrestartedProcess)
 
 
 def process_class(kind: str) -> Any:

@@ -30,14 +30,14 @@ from flinkray.rpc.ray.dialler import RayDialler, TransportChoice, Whereabouts
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.rpc.ray.futures import patiently
 from flinkray.rpc.ray.metrics import MetricsExporter
-from flinkray.rpc.ray.standby import StandbyKeeper, StandbyTaker
+from flinkray.rpc.ray.prestarted import PrestartedKeeper, PrestartedTaker
 from flinkray.rpc.ray.watch import death_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import handshake
-from flinkray.rpc.wire.carrier import AnsweringStream, Carrier
+from flinkray.rpc.wire.call_transport_server import AnsweringStream, Carrier
 from flinkray.rpc.wire.frames import FrameStream
 from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT, Listener
 from flinkray.rpc.wire.socket_access import SocketAccess
@@ -79,7 +79,7 @@ class RayRpcService(BaseRpcService):
         self.is_restart = False
         """Whether Ray has restarted this process after a death."""
         self.actor_name = process_name
-        """Of the actor whose process this is: another one if it was a standby process."""
+        """Of the actor whose process this is: another one if it was a prestarted process."""
         self._directory = RayDirectory(namespace)
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
@@ -109,11 +109,11 @@ class RayRpcService(BaseRpcService):
             self._ray,
             lambda: self.max_frame_size,
         )
-        self._standbys = StandbyTaker(self, self._directory, self._ray, self._actors.kill)
-        self._standby_keeper: StandbyKeeper | None = None
+        self._prestarted = PrestartedTaker(self, self._directory, self._ray, self._actors.kill)
+        self._keeper_of_prestarted: PrestartedKeeper | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._taken_children: set[str] = set()
-        """Names of the processes that standby processes became and that die with this one."""
+        """Names of the processes that prestarted processes became and that die with this one."""
         # Ray's own calls may wait for its head: never in the way of user work
         self._ray_executor = ThreadPoolExecutor(
             max_workers=8, thread_name_prefix=f"ray-{process_name}"
@@ -301,7 +301,7 @@ class RayRpcService(BaseRpcService):
         if spec.may_take_over:
             if await self._is_running(spec.name):
                 raise ProcessExistsError(spec.name)
-            address = None if self.transport == "ray" else await self._standbys.spawn(spec)
+            address = None if self.transport == "ray" else await self._prestarted.spawn(spec)
             if address is not None:
                 if not spec.detached:
                     self._taken_children.add(spec.name)
@@ -309,22 +309,22 @@ class RayRpcService(BaseRpcService):
                 return address
         return await self._actors.start(spec, self._is_running)
 
-    def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
+    def keep_prestarted(self, number: int, imports: tuple[str, ...] = ()) -> None:
         async def create(name: str) -> None:
-            await self._actors.create_standby(name, imports)
+            await self._actors.create_prestarted(name, imports)
 
-        self._standby_keeper = keeper = StandbyKeeper(
+        self._keeper_of_prestarted = keeper = PrestartedKeeper(
             self, self._directory, self._ray, create, self._actors.kill
         )
         if number:
-            self._keeping = self.create_task(keeper.keep(number), "keep standby processes")
+            self._keeping = self.create_task(keeper.keep(number), "keep prestarted processes")
 
-    async def end_standbys(self) -> None:
+    async def end_prestarted(self) -> None:
         if self._keeping is not None:
             self._keeping.cancel()
             self._keeping = None
-        if self._standby_keeper is not None:
-            await self._standby_keeper.end_all()
+        if self._keeper_of_prestarted is not None:
+            await self._keeper_of_prestarted.end_all()
 
     async def _is_running(self, process_name: str) -> bool:
         try:

@@ -32,7 +32,7 @@ from flinkray.rpc.mailbox import HostedEndpoint
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.serving.dispatch import MAX_PENDING_BYTES, MAX_PENDING_CALLS, ServerConnection
-from flinkray.rpc.serving.exports import exports_of
+from flinkray.rpc.serving.implemented_gateways import implemented_gateways
 from flinkray.rpc.spec import ADDRESS_SEPARATOR, WILDCARD, split_address
 from flinkray.rpc.wire.envelope import CONTROL_LANE, ENDED, MAX_FRAME_SIZE, remember
 from flinkray.rpc.wire.refusals import RefusalLog
@@ -135,7 +135,7 @@ class BaseRpcService(RpcService):
             raise ValueError(f"there is an endpoint at {endpoint.address} already")
         if self._closing is not None:
             raise RuntimeError(f"the RPC service of {self.process_name} is closed")
-        exports_of(type(endpoint))
+        implemented_gateways(type(endpoint))
         self._numbers += 1
         self._endpoints[endpoint_id] = (self._numbers, endpoint)
         self._by_number[self._numbers] = endpoint
@@ -172,7 +172,7 @@ class BaseRpcService(RpcService):
         return self.ended_with.get(number, ENDED)
 
     def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:
-        if type_name(gateway) not in exports_of(type(endpoint)).gateways:
+        if type_name(gateway) not in implemented_gateways(type(endpoint)).gateways:
             raise TypeError(f"{type(endpoint).__name__} does not implement {gateway.__name__}")
         number, known = self._endpoints.get(endpoint.endpoint_id, (0, None))
         if known is not endpoint:
@@ -287,10 +287,10 @@ class BaseRpcService(RpcService):
         self._stop_task = task
         task.add_done_callback(self._tasks.report_failure)
 
-    def keep_standbys(self, number: int, imports: tuple[str, ...] = ()) -> None:
+    def keep_prestarted(self, number: int, imports: tuple[str, ...] = ()) -> None:
         """Processes start at once here, unless a subclass knows better."""
 
-    async def end_standbys(self) -> None:
+    async def end_prestarted(self) -> None:
         """There are none."""
 
     # --- watching -----------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from flinkray.rpc.clock import time_of
 from flinkray.rpc.endpoint import FencedRpcEndpoint
 from flinkray.rpc.gateway import GatewayMethod
 from flinkray.rpc.mailbox import EndpointState, HostedEndpoint
-from flinkray.rpc.serving.exports import exports_of
 from flinkray.rpc.serving.handler_call import HandlerCall
+from flinkray.rpc.serving.implemented_gateways import implemented_gateways
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import (
     ASK,
@@ -71,7 +71,7 @@ class _Lane:
             self.post = endpoint.mailbox.handlers.post
             self.methods = {
                 name: (method, recorder.handled(method.full_name))
-                for name, method in exports_of(type(endpoint)).methods.items()
+                for name, method in implemented_gateways(type(endpoint)).methods.items()
             }
             if isinstance(endpoint, FencedRpcEndpoint):
                 self.token = codec.encode(endpoint.fencing_token)
@@ -223,7 +223,7 @@ class ServerConnection:
                 raise RpcConnectionError(self._service.end_of(number))
             raise RpcConnectionError(f"no endpoint at {address}")
         gateway = codec.decode(payload)
-        gateways = exports_of(type(endpoint)).gateways
+        gateways = implemented_gateways(type(endpoint)).gateways
         if gateway is not None and (type(gateway) is not str or gateway not in gateways):
             raise HandshakeError(
                 f"{address} is a {type(endpoint).__name__} and does not implement {gateway}"

@@ -1,8 +1,8 @@
 """Bytes between two processes: frames, envelopes, transports."""
 
 __all__ = [
-    "carried",
-    "carrier",
+    "call_transport",
+    "call_transport_server",
     "codec",
     "envelope",
     "fragments",

@@ -18,7 +18,7 @@ from flinkray.streaming.columnar.grouping import (
     sums_by_group,
     ufunc_of,
 )
-from flinkray.streaming.columnar.slots import Slots, SlotTable
+from flinkray.streaming.columnar.key_numbers import KeyNumbers, Slots
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.row import Row
 
@@ -41,7 +41,7 @@ class AggregateState:
         self._how = how
         self._field = field
         self._key = key
-        self._slots = SlotTable()
+        self._slots = KeyNumbers()
         given = schema.field(field).type
         if not (pa.types.is_integer(given) or pa.types.is_floating(given)):
             raise StreamError(

@@ -26,7 +26,7 @@ from flinkray.streaming.columnar.grouping import (
     sums_by_group,
     ufunc_of,
 )
-from flinkray.streaming.columnar.slots import SlotTable
+from flinkray.streaming.columnar.key_numbers import KeyNumbers
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import OperatorState, StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
@@ -108,7 +108,7 @@ class WindowAggregateOperator(StreamOperator):
         self._key = keys.field
 
     def open(self) -> None:
-        self._slots = SlotTable()
+        self._slots = KeyNumbers()
         self._look_at = _FORGET_FROM
         self._panes: dict[int, _Pane] = {}
         self._watermark = MIN_TIMESTAMP
@@ -290,7 +290,7 @@ class WindowAggregateOperator(StreamOperator):
             present[: len(counts)] |= counts > 0
         kept = np.flatnonzero(present)
         if 2 * len(kept) <= size:
-            keys, self._slots = self._slots.keys, SlotTable()
+            keys, self._slots = self._slots.keys, KeyNumbers()
             for slot in kept.tolist():
                 self._slots.slot_of(keys[slot])
             for pane in self._panes.values():

@@ -35,7 +35,7 @@ class ConsumerLostError(ChannelError):
         return f"{self.producer} has lost its consumer {self.consumer}: {self.reason}"
 
 
-class PartitionNotFoundError(FlinkRayError):
+class PartitionUnavailableError(FlinkRayError):
     """The producer's process is there and does not have the partition, not even after all
     requests that ``taskmanager.network.request-backoff.*`` allows: its producer has not been
     deployed, has failed, or the partition was released."""

@@ -15,7 +15,7 @@ from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
 from flinkray.streaming.network.element_codec import ElementDecoder
 from flinkray.streaming.network.errors import (
-    PartitionNotFoundError,
+    PartitionUnavailableError,
     ProducerLostError,
     WireFormatError,
 )
@@ -127,7 +127,7 @@ class RemoteInputChannel:
         pause = self._requests.next_pause()
         if pause is None:
             self._gate.fail(
-                PartitionNotFoundError(
+                PartitionUnavailableError(
                     self._gate.consumer, str(self._partition_id), self._process_name
                 )
             )
@@ -264,7 +264,7 @@ class LocalInputChannel:
             return
         self._registry.withdraw(self)
         self._gate.fail(
-            PartitionNotFoundError(self._gate.consumer, str(self._partition_id), "this process")
+            PartitionUnavailableError(self._gate.consumer, str(self._partition_id), "this process")
         )
 
     def _look_again(self) -> None:

@@ -83,7 +83,7 @@ class NetworkInputGate(InputGate):
         """The next element and its channel; None where there is none at the moment.
 
         Raises:
-            ProducerLostError, PartitionNotFoundError: what was to come will not.
+            ProducerLostError, PartitionUnavailableError: what was to come will not.
         """
         if self._failure is not None:
             raise self._failure

@@ -37,6 +37,7 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.execution_table import ManyExecutions
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -44,7 +45,6 @@ from flinkray.scheduler.reports.job_info import (
     StageProgressInfo,
     VertexInfo,
 )
-from flinkray.scheduler.reports.many_executions import ManyExecutions
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 

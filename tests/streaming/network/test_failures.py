@@ -17,8 +17,8 @@ from flinkray.rpc.wire import codec
 from flinkray.streaming.network import (
     ChannelSource,
     ConsumerLostError,
-    PartitionNotFoundError,
     PartitionReleasedError,
+    PartitionUnavailableError,
     ProducerLostError,
 )
 from flinkray.streaming.records.elements import END_OF_INPUT, Block
@@ -184,6 +184,6 @@ def test_partition_that_never_comes_fails_its_consumer_after_the_last_pause(is_l
             clock.advance(pause)
             consumer.timers.run_due()
         assert woken.wait(PATIENCE)
-        with pytest.raises(PartitionNotFoundError, match=r"Sink .*partition p is not found"):
+        with pytest.raises(PartitionUnavailableError, match=r"Sink .*partition p is not found"):
             gate.poll()
         assert clock.monotonic() == pytest.approx(0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 3.2 + 6.4 + 10.0)

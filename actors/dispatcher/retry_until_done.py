@@ -15,7 +15,7 @@ _RETRY_DELAY = 0.5
 """Seconds between two attempts."""
 
 
-async def insist(what: str, work: Callable[[], Awaitable[None]]) -> None:
+async def retry_until_done(what: str, work: Callable[[], Awaitable[None]]) -> None:
     """Until it is done.
 
     What a store says of the state that it is in does not change by trying again: it is logged.

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 
 
-class Deadlines:
+class Timetable:
     """At most one deadline per key; every change takes logarithmic time."""
 
     def __init__(self) -> None:

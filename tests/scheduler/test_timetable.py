@@ -1,15 +1,15 @@
-"""Deadlines: at most one per key."""
+"""Timetable: at most one per key."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.scheduler.resources.deadlines import Deadlines
+from flinkray.scheduler.resources.timetable import Timetable
 
 
 def test_later_deadline_of_a_key_replaces_the_earlier() -> None:
-    deadlines = Deadlines()
+    deadlines = Timetable()
     deadlines.set("a", 1.0)
     deadlines.set("a", 3.0)
     deadlines.set("b", 2.0)
@@ -28,7 +28,7 @@ def test_later_deadline_of_a_key_replaces_the_earlier() -> None:
 def test_same_as_a_dictionary_that_is_searched(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    deadlines, model = Deadlines(), dict[int, float]()
+    deadlines, model = Timetable(), dict[int, float]()
     for step, key, time in steps:
         if step == "set":
             deadlines.set(key, float(time))

@@ -1,4 +1,4 @@
-"""The called side of connections that calls carry: see :mod:`flinkray.rpc.wire.carried`."""
+"""The called side of transports over calls: see :mod:`flinkray.rpc.wire.call_transport`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from flinkray.rpc.wire.carried import NO_BATCH, NOBODY, WINDOW, CarriedStream
+from flinkray.rpc.wire.call_transport import NO_BATCH, NOBODY, WINDOW, CarriedStream
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 
 MAX_OPEN = 4

@@ -1,4 +1,4 @@
-"""Keeping standby processes ready while Ray's head comes and goes, and taking them."""
+"""Keeping prestarted processes ready while Ray's head comes and goes, and taking them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ray
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.rpc.ray.directory import RayDirectory
-from flinkray.rpc.ray.standby import Standby, StandbyKeeper, StandbyTaker
+from flinkray.rpc.ray.prestarted import Prestarted, PrestartedKeeper, PrestartedTaker
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import echo_spec
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Book(RayDirectory):
-    """Standby processes that have begun to start, and a head that may be away."""
+    """Prestarted processes that have begun to start, and a head that may be away."""
 
     def __init__(self) -> None:
         super().__init__("test")
@@ -27,25 +27,25 @@ class Book(RayDirectory):
         self.ready: list[str] = []
         self.is_away = False
 
-    def starting_standbys(self) -> list[str]:
+    def starting_prestarted(self) -> list[str]:
         if self.is_away:
             raise ray.exceptions.RpcError("the head is away")
         return self.begun
 
-    def ready_standbys(self) -> list[str]:
+    def ready_prestarted(self) -> list[str]:
         return list(self.ready)
 
-    def remove_standby(self, name: str) -> bool:
+    def remove_prestarted(self, name: str) -> bool:
         was_ready = name in self.ready
         self.ready = [known for known in self.ready if known != name]
         return was_ready
 
-    def standby_begun(self, name: str) -> None:
+    def prestarted_begun(self, name: str) -> None:
         self.begun.append(name)
 
 
 @on_virtual_time
-async def test_standby_processes_are_kept_ready_again_after_rays_head_was_away() -> None:
+async def test_prestarted_processes_are_kept_ready_again_after_rays_head_was_away() -> None:
     service = LocalRpcService()
     book = Book()
 
@@ -55,7 +55,7 @@ async def test_standby_processes_are_kept_ready_again_after_rays_head_was_away()
     async def do_nothing(name: str) -> None:
         """Ray would start or end the actor."""
 
-    keeper = StandbyKeeper(service, book, run, do_nothing, do_nothing)
+    keeper = PrestartedKeeper(service, book, run, do_nothing, do_nothing)
     keeping = service.create_task(keeper.keep(2), "keep")
     await asyncio.sleep(0.5)
     assert len(book.begun) == 2
@@ -70,16 +70,16 @@ async def test_standby_processes_are_kept_ready_again_after_rays_head_was_away()
 
 
 class Cluster:
-    """A driver, a standby process that is ready, and who was killed."""
+    """A driver, a prestarted process that is ready, and who was killed."""
 
     def __init__(self) -> None:
         network = LocalNetwork()
         self.driver = LocalRpcService("driver", network)
-        self.host = LocalRpcService("Standby-1", network)
-        self.standby = Standby(self.host)
-        self.standby.start()
+        self.host = LocalRpcService("Prestarted-1", network)
+        self.prestarted = Prestarted(self.host)
+        self.prestarted.start()
         self.book = Book()
-        self.book.ready.append("Standby-1")
+        self.book.ready.append("Prestarted-1")
         self.killed: list[str] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -93,8 +93,8 @@ class Cluster:
     async def kill(self, name: str) -> None:
         self.killed.append(name)
 
-    def taker(self) -> StandbyTaker:
-        return StandbyTaker(self.driver, self.book, self.run, self.kill)
+    def taker(self) -> PrestartedTaker:
+        return PrestartedTaker(self.driver, self.book, self.run, self.kill)
 
     async def close(self) -> None:
         await self.driver.close()
@@ -108,20 +108,20 @@ async def cancelled(spawning: asyncio.Future[str | None]) -> None:
 
 
 @on_virtual_time
-async def test_a_spawn_that_is_cancelled_while_the_standby_takes_over_ends_it() -> None:
+async def test_a_spawn_that_is_cancelled_while_a_process_takes_over_ends_it() -> None:
     cluster = Cluster()
     spawning = asyncio.ensure_future(cluster.taker().spawn(echo_spec("worker")))
-    await cluster.standby.role
+    await cluster.prestarted.role
     await cancelled(spawning)
-    assert cluster.killed == ["Standby-1"]
+    assert cluster.killed == ["Prestarted-1"]
     await cluster.close()
 
 
 @on_virtual_time
-async def test_a_spawn_that_is_cancelled_while_it_takes_a_standby_out_of_the_book_ends_it() -> None:
+async def test_a_spawn_that_is_cancelled_while_it_takes_one_out_of_the_book_ends_it() -> None:
     cluster = Cluster()
     cluster.may_answer.clear()
-    spawning = asyncio.ensure_future(cluster.taker()._take("Standby-1"))
+    spawning = asyncio.ensure_future(cluster.taker()._take("Prestarted-1"))
     await asyncio.sleep(1)
     assert cluster.book.ready == []
     spawning.cancel()
@@ -129,16 +129,16 @@ async def test_a_spawn_that_is_cancelled_while_it_takes_a_standby_out_of_the_boo
     cluster.may_answer.set()
     with pytest.raises(asyncio.CancelledError):
         await spawning
-    assert cluster.killed == ["Standby-1"]
+    assert cluster.killed == ["Prestarted-1"]
     await cluster.close()
 
 
 @on_virtual_time
 async def test_a_spawn_that_is_cancelled_leaves_alone_what_somebody_else_has_taken() -> None:
     cluster = Cluster()
-    assert cluster.book.remove_standby("Standby-1")
+    assert cluster.book.remove_prestarted("Prestarted-1")
     cluster.may_answer.clear()
-    taking = asyncio.ensure_future(cluster.taker()._take("Standby-1"))
+    taking = asyncio.ensure_future(cluster.taker()._take("Prestarted-1"))
     await asyncio.sleep(1)
     taking.cancel()
     await asyncio.sleep(1)
@@ -150,11 +150,11 @@ async def test_a_spawn_that_is_cancelled_leaves_alone_what_somebody_else_has_tak
 
 
 @on_virtual_time
-async def test_of_two_who_want_the_same_standby_one_gets_it_and_the_other_none() -> None:
+async def test_of_two_who_want_the_same_process_one_gets_it_and_the_other_none() -> None:
     cluster = Cluster()
     first = asyncio.ensure_future(cluster.taker().spawn(echo_spec("one")))
     second = asyncio.ensure_future(cluster.taker().spawn(echo_spec("two")))
-    role = await cluster.standby.role
+    role = await cluster.prestarted.role
     done, _ = await asyncio.wait({first, second}, timeout=1)
     assert [task.result() for task in done] == [None]
     assert not role.answer.done()
@@ -166,7 +166,7 @@ async def test_of_two_who_want_the_same_standby_one_gets_it_and_the_other_none()
 
 
 @on_virtual_time
-async def test_what_has_become_another_process_is_not_killed_as_a_missing_standby() -> None:
+async def test_what_has_become_another_process_is_not_killed_as_a_missing_one() -> None:
     """It was in the book when the keeper looked there, and gone when it was asked."""
     cluster = Cluster()
     created: list[str] = []
@@ -176,23 +176,23 @@ async def test_what_has_become_another_process_is_not_killed_as_a_missing_standb
 
     async def run(fn: Callable[..., T], *args: object) -> T:
         result = fn(*args)
-        if fn == cluster.book.ready_standbys and cluster.host.is_up:
-            cluster.book.remove_standby("Standby-1")
+        if fn == cluster.book.ready_prestarted and cluster.host.is_up:
+            cluster.book.remove_prestarted("Prestarted-1")
             await cluster.host.close()
         return result
 
-    keeper = StandbyKeeper(cluster.driver, cluster.book, run, create, cluster.kill)
+    keeper = PrestartedKeeper(cluster.driver, cluster.book, run, create, cluster.kill)
     await keeper._fill_up(1)
     assert cluster.killed == []
     await cluster.close()
 
 
 @on_virtual_time
-async def test_a_standby_that_is_in_the_book_and_dead_is_ended() -> None:
+async def test_a_prestarted_process_that_is_in_the_book_and_dead_is_ended() -> None:
     cluster = Cluster()
     await cluster.host.close()
-    keeper = StandbyKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
     await keeper._fill_up(0)
-    assert cluster.killed == ["Standby-1"]
+    assert cluster.killed == ["Prestarted-1"]
     assert cluster.book.ready == []
     await cluster.close()

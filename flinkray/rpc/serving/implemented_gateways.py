@@ -11,7 +11,7 @@ from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 
 
 @dataclass(frozen=True, slots=True)
-class Exports:
+class ImplementedGateways:
     """Gateways and their methods."""
 
     gateways: frozenset[str]
@@ -21,7 +21,7 @@ class Exports:
 
 
 @cache
-def exports_of(endpoint_class: type) -> Exports:
+def implemented_gateways(endpoint_class: type) -> ImplementedGateways:
     """The gateways that the class implements and their methods.
 
     Raises:
@@ -35,4 +35,4 @@ def exports_of(endpoint_class: type) -> Exports:
     methods: dict[str, GatewayMethod] = {}
     for gateway in reversed(gateways):
         methods.update(gateway_methods(gateway))
-    return Exports(frozenset(map(type_name, gateways)), methods)
+    return ImplementedGateways(frozenset(map(type_name, gateways)), methods)

@@ -21,7 +21,7 @@ DENSE_RANGE = 1 << 22
 """Integer keys within a range of so many values are looked up in an array (16 MB)."""
 
 
-class SlotTable:
+class KeyNumbers:
     """Keys and their slots."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from flinkray.scheduler.shared.tasks import (
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeployedTask:
     """One attempt, with the parts that it has in common with others."""
 
     job: JobInformation

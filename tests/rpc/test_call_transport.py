@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.wire import handshake
-from flinkray.rpc.wire.carried import CallingStream
-from flinkray.rpc.wire.carrier import MAX_AHEAD, ROUND, SILENCE, AnsweringStream, Carrier
+from flinkray.rpc.wire.call_transport import CallingStream
+from flinkray.rpc.wire.call_transport_server import (
+    MAX_AHEAD,
+    ROUND,
+    SILENCE,
+    AnsweringStream,
+    Carrier,
+)
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.virtual_time import run_on_virtual_time
 

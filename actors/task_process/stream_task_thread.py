@@ -19,8 +19,8 @@ from flinkray.streaming.network import (
     ChannelMetrics,
     ChannelSource,
     NetworkInputGate,
-    PartitionNotFoundError,
     PartitionReleasedError,
+    PartitionUnavailableError,
     PartitionWriter,
     ResultPartition,
     Signal,
@@ -155,7 +155,7 @@ class StreamTaskRun:
                 loop.run()
             finally:
                 task.close()
-        except (ChannelError, PartitionNotFoundError, PartitionReleasedError, RpcError):
+        except (ChannelError, PartitionUnavailableError, PartitionReleasedError, RpcError):
             raise  # no fault of an operator
         except TaskCancelledError:
             raise

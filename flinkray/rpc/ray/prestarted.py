@@ -1,4 +1,4 @@
-"""Standby processes: started ahead, they take over the role of a process that is to be spawned.
+"""Prestarted processes: started ahead, they take over the role of a process that is to be spawned.
 
 To create an actor takes Ray half a second, and several at once compete for the processor; a process
 that runs already is the new one within milliseconds: it opens a second RPC service under the
@@ -27,7 +27,7 @@ from flinkray.rpc.wire import codec
 
 logger = logging.getLogger(__name__)
 
-STANDBY_ENDPOINT = "standby"
+PRESTARTED_ENDPOINT = "prestarted"
 
 _POLL = 1.0
 """Seconds between two looks at how many there are.  Those that were taken need not be replaced at
@@ -37,7 +37,7 @@ _START_TIMEOUT = 60.0
 """Seconds after which one that is being created is given up."""
 
 
-class StandbyGateway(RpcGateway):
+class PrestartedGateway(RpcGateway):
     """A process without a role."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class StandbyGateway(RpcGateway):
 
 
 class Role:
-    """What a standby is to be."""
+    """What a prestarted process is to be."""
 
     def __init__(self, factory: str, spec: bytes, owner: str | None) -> None:
         self.factory = factory
@@ -61,11 +61,11 @@ class Role:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
 
-class Standby(RpcEndpoint, StandbyGateway):
+class Prestarted(RpcEndpoint, PrestartedGateway):
     """Waits for its role."""
 
     def __init__(self, rpc_service: RpcService) -> None:
-        super().__init__(rpc_service, STANDBY_ENDPOINT)
+        super().__init__(rpc_service, PRESTARTED_ENDPOINT)
         self.role: asyncio.Future[Role] = rpc_service.loop.create_future()
 
     async def take_over(self, factory: str, spec: bytes, owner: str | None) -> bytes:
@@ -74,8 +74,8 @@ class Standby(RpcEndpoint, StandbyGateway):
         return await asyncio.shield(role.answer)
 
 
-class StandbyTaker:
-    """Gives roles to the standby processes of a cluster."""
+class PrestartedTaker:
+    """Gives roles to the prestarted processes of a cluster."""
 
     def __init__(
         self,
@@ -90,18 +90,20 @@ class StandbyTaker:
         self._kill_actor = kill_actor
 
     async def spawn(self, spec: EndpointSpec) -> str | None:
-        """The address of the role's endpoint; None: there is no standby process.
+        """The address of the role's endpoint; None: there is no prestarted process.
 
         Raises:
             Exception: what the factory or ``on_start`` raised.
         """
         owner = None if spec.detached else self._service.process_name
-        for name in await self._run(self._directory.ready_standbys):
+        for name in await self._run(self._directory.ready_prestarted):
             if not await self._take(name):
                 continue  # somebody else was faster
             try:
-                standby = await self._service.connect(f"{name}/{STANDBY_ENDPOINT}", StandbyGateway)
-                answer = await standby.take_over(spec.factory, codec.encode(spec), owner)
+                prestarted = await self._service.connect(
+                    f"{name}/{PRESTARTED_ENDPOINT}", PrestartedGateway
+                )
+                answer = await prestarted.take_over(spec.factory, codec.encode(spec), owner)
             except asyncio.CancelledError:
                 await self._kill_actor(name)  # nobody else knows of it
                 raise
@@ -116,8 +118,8 @@ class StandbyTaker:
         return None
 
     async def _take(self, name: str) -> bool:
-        """Whether that standby process is now ours; if so, nobody else knows of it."""
-        taking = asyncio.ensure_future(self._run(self._directory.remove_standby, name))
+        """Whether that prestarted process is now ours; if so, nobody else knows of it."""
+        taking = asyncio.ensure_future(self._run(self._directory.remove_prestarted, name))
         try:
             return bool(await asyncio.shield(taking))
         except asyncio.CancelledError:
@@ -127,8 +129,8 @@ class StandbyTaker:
             raise
 
 
-class StandbyKeeper:
-    """Keeps a number of standby processes ready, whoever takes them."""
+class PrestartedKeeper:
+    """Keeps a number of prestarted processes ready, whoever takes them."""
 
     def __init__(
         self,
@@ -153,12 +155,12 @@ class StandbyKeeper:
             try:
                 await self._fill_up(number)
             except (RpcError, ray.exceptions.RayError) as error:  # also: Ray's head is away
-                logger.warning("standby processes: %s", error)
+                logger.warning("prestarted processes: %s", error)
             await asyncio.sleep(_POLL)
 
     async def _fill_up(self, number: int) -> None:
-        starting = await self._run(self._directory.starting_standbys)
-        ready = await self._run(self._directory.ready_standbys)
+        starting = await self._run(self._directory.starting_prestarted)
+        ready = await self._run(self._directory.ready_prestarted)
         now = self._service.clock.monotonic()
         self._starting = {name: self._starting.get(name, now) for name in starting}
         for name, since in self._starting.items():
@@ -167,29 +169,29 @@ class StandbyKeeper:
         missing = [name for name in ready if not await self._is_there(name)]
         if missing:
             # who has become another process meanwhile was taken out of the book before
-            still_ready = await self._run(self._directory.ready_standbys)
+            still_ready = await self._run(self._directory.ready_prestarted)
             for name in missing:
                 if name in still_ready:
                     await self._end(name)
         for _ in range(number - len({*ready, *starting})):
-            name = f"Standby-{uuid.uuid4().hex[:8]}"
-            await self._run(self._directory.standby_begun, name)
+            name = f"Prestarted-{uuid.uuid4().hex[:8]}"
+            await self._run(self._directory.prestarted_begun, name)
             await self._create(name)
 
     async def _end(self, name: str) -> None:
-        await self._run(self._directory.remove_standby, name)
+        await self._run(self._directory.remove_prestarted, name)
         await self._kill_actor(name)
 
     async def _is_there(self, name: str) -> bool:
         try:
-            await self._service.connect(f"{name}/{STANDBY_ENDPOINT}", StandbyGateway)
+            await self._service.connect(f"{name}/{PRESTARTED_ENDPOINT}", PrestartedGateway)
         except RpcError:
             return False
         return True
 
     async def end_all(self) -> None:
         """End those without a role."""
-        for name in await self._run(self._directory.starting_standbys):
+        for name in await self._run(self._directory.starting_prestarted):
             await self._end(name)
-        for name in await self._run(self._directory.ready_standbys):
+        for name in await self._run(self._directory.ready_prestarted):
             await self._end(name)

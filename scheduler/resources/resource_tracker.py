@@ -1,4 +1,4 @@
-"""The books of the SlotManager: jobs, TaskExecutors and groups, and the changes that keep them in
+"""The tracker of the SlotManager: jobs, TaskExecutors and groups, and the changes that keep them in
 line."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import Blocklist
-from flinkray.scheduler.resources.deadlines import Deadlines
 from flinkray.scheduler.resources.slot_index import SlotIndex
 from flinkray.scheduler.resources.slot_manager_actions import (
     CancelWorkerGroupRequest,
@@ -21,6 +20,7 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StartWorkerGroup,
 )
 from flinkray.scheduler.resources.start_rate import StartWorkerFailureRate
+from flinkray.scheduler.resources.timetable import Timetable
 from flinkray.scheduler.resources.worker_groups import (
     Bundle,
     BundleState,
@@ -68,7 +68,7 @@ class SlotManagerSettings:
         return profile_of_slot(self.shared_worker_profile, self.shared_worker_slots)
 
 
-class SlotBooks:
+class ResourceTracker:
     """All that is known.  Every method that changes something appends what follows to *actions* and
     notes which jobs and groups have to be looked at."""
 
@@ -80,7 +80,7 @@ class SlotBooks:
         self.workers: dict[ResourceID, Worker] = {}
         self.groups = GroupBooks()
         self.index = SlotIndex(settings.spread_out)
-        self.deadlines = Deadlines()
+        self.timetable = Timetable()
         self.blocklist = Blocklist()
         self.start_rate = StartWorkerFailureRate(
             settings.max_start_failures_per_minute, settings.start_retry_interval
@@ -143,7 +143,7 @@ class SlotBooks:
         """Nothing is known against another try to start worker groups of the job's own."""
         for owner in [o for o in self.groups.failures if o is not None and o.job_id == job_id]:
             del self.groups.failures[owner]
-            self.deadlines.remove(("retry", owner))
+            self.timetable.remove(("retry", owner))
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class SlotBooks:
     ) -> None:
         delay = max(back_off(bundle.failures), self.start_rate.delay(now))
         group.starting(bundle)
-        self.deadlines.set(
+        self.timetable.set(
             ("start", group.group_id, bundle.index),
             now + delay + self.settings.task_executor_start_timeout,
         )
@@ -244,7 +244,7 @@ class SlotBooks:
     ) -> None:
         """Its TaskExecutor is gone."""
         if bundle.state is BundleState.STARTING:
-            self.deadlines.remove(("start", group.group_id, bundle.index))
+            self.timetable.remove(("start", group.group_id, bundle.index))
             self.start_rate.failed(now)
         group.emptied(bundle, cause, lived)
         self.group_changed(group)
@@ -257,8 +257,8 @@ class SlotBooks:
         for worker in workers:
             self.drop_worker(worker, reason, now, actions)
         for index in group.bundles:
-            self.deadlines.remove(("start", group.group_id, index))
-        self.deadlines.remove(("idle", group.group_id))
+            self.timetable.remove(("start", group.group_id, index))
+        self.timetable.remove(("idle", group.group_id))
         del self.groups.started[group.group_id]
         self.groups.released[group.group_id] = None
         self.group_changed(group)
@@ -269,7 +269,7 @@ class SlotBooks:
 
     def add_worker(self, worker: Worker, group: WorkerGroup) -> None:
         """It has registered from a bundle of the group, with slots that its report has told."""
-        self.deadlines.remove(("start", group.group_id, worker.location.bundle_index))
+        self.timetable.remove(("start", group.group_id, worker.location.bundle_index))
         group.registered(group.bundles[worker.location.bundle_index], worker.location.resource_id)
         self.workers[worker.location.resource_id] = worker
         self.index.add_worker(worker)
@@ -299,10 +299,10 @@ class SlotBooks:
         location = worker.location
         self.slots_changed(worker)
         self.index.remove_worker(worker)
-        self.deadlines.remove(("refused", worker))
+        self.timetable.remove(("refused", worker))
         for slot in (*worker.slots.values(), *worker.dynamic.values()):
-            self.deadlines.remove(("slot", slot))
-            self.deadlines.remove(("refused", slot))
+            self.timetable.remove(("slot", slot))
+            self.timetable.remove(("refused", slot))
         group = self.group_of(worker)
         if group is not None:
             bundle = group.bundles[location.bundle_index]
@@ -331,7 +331,7 @@ class SlotBooks:
     ) -> None:
         allocation_id = self.settings.new_allocation_id()
         slot.request(requirements.job_id, allocation_id, now)
-        self.deadlines.set(("slot", slot), now + self.settings.slot_request_timeout)
+        self.timetable.set(("slot", slot), now + self.settings.slot_request_timeout)
         self.to_look_after[slot.worker.location.worker_group] = None
         actions.append(
             RequestSlot(
@@ -350,7 +350,7 @@ class SlotBooks:
         if slot.job_id in self.jobs:
             self.to_check[slot.job_id] = None
         self.to_look_after[slot.worker.location.worker_group] = None
-        self.deadlines.remove(("slot", slot))
+        self.timetable.remove(("slot", slot))
         slot.free(cause, now)
 
 

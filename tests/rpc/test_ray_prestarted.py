@@ -1,4 +1,4 @@
-"""Standby processes on Ray: they become whom somebody spawns, and are replaced."""
+"""Prestarted processes on Ray: they become whom somebody spawns, and are replaced."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ pytestmark = pytest.mark.ray
 @pytest.fixture
 async def service(ray_cluster: None) -> AsyncIterator[RayRpcService]:
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
-    service.keep_standbys(1, ("tests.rpc.endpoints",))
+    service.keep_prestarted(1, ("tests.rpc.endpoints",))
     yield service
-    await service.end_standbys()
+    await service.end_prestarted()
     await service.close()
 
 
-async def standby(service: RayRpcService) -> str:
+async def prestarted(service: RayRpcService) -> str:
     """The name of the one that is ready.  It writes itself into Ray's key-value store, which tells
     nobody, and its actor's creation is not over before it has a role."""
     directory = RayDirectory(service.namespace)
     ready = await eventually(
-        lambda: service.run_blocking(directory.ready_standbys), 60, "a standby process"
+        lambda: service.run_blocking(directory.ready_prestarted), 60, "a prestarted process"
     )
     return ready[0]
 
@@ -47,10 +47,10 @@ def role(name: str, **options: object) -> EndpointSpec:
     return echo_spec(name, may_take_over=True, **options)
 
 
-async def test_a_standby_process_becomes_whom_is_spawned_and_another_takes_its_place(
+async def test_a_prestarted_process_becomes_whom_is_spawned_and_another_takes_its_place(
     service: RayRpcService,
 ) -> None:
-    name = await standby(service)
+    name = await prestarted(service)
 
     address = await service.spawn(role("worker", detached=True))
 
@@ -62,12 +62,12 @@ async def test_a_standby_process_becomes_whom_is_spawned_and_another_takes_its_p
     assert handle._actor_id.hex() == record.actor_id
     with pytest.raises(ProcessExistsError, match="worker"):
         await service.spawn(role("worker", detached=True))
-    assert await standby(service) != name
+    assert await prestarted(service) != name
     await service.kill("worker")
 
 
 async def test_its_death_is_reported_and_its_name_is_free_then(service: RayRpcService) -> None:
-    await standby(service)
+    await prestarted(service)
     address = await service.spawn(role("worker", detached=True))
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     service.watch(await service.connect(address, EchoGateway), gone.set_result)
@@ -81,7 +81,7 @@ async def test_its_death_is_reported_and_its_name_is_free_then(service: RayRpcSe
 
 
 async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcService) -> None:
-    await standby(service)
+    await prestarted(service)
     owner = await RayRpcService.open(service.namespace, "owner")
     address = await owner.spawn(role("worker"))
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -99,7 +99,7 @@ async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcServ
 
 async def test_a_child_that_has_ended_by_itself_is_forgotten(service: RayRpcService) -> None:
     """A JobMaster lives for long, and a Dispatcher for ever."""
-    await standby(service)
+    await prestarted(service)
     address = await service.spawn(role("worker"))
     assert service._taken_children == {"worker"}
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -109,11 +109,11 @@ async def test_a_child_that_has_ended_by_itself_is_forgotten(service: RayRpcServ
     assert service._taken_children == set()
 
 
-async def test_without_a_standby_process_an_actor_of_that_name_is_created(
+async def test_without_a_prestarted_process_an_actor_of_that_name_is_created(
     service: RayRpcService,
 ) -> None:
-    await standby(service)
-    await service.end_standbys()
+    await prestarted(service)
+    await service.end_prestarted()
 
     assert await service.spawn(role("worker")) == "worker/echo"
 
@@ -121,7 +121,7 @@ async def test_without_a_standby_process_an_actor_of_that_name_is_created(
 
 
 async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpcService) -> None:
-    await standby(service)
+    await prestarted(service)
     spec = EndpointSpec(
         "Nothing", "nothing", "tests.rpc.endpoints:create_nothing", may_take_over=True
     )

@@ -19,7 +19,7 @@ MOST_STATES = 200
 size."""
 
 
-class Batches(Generic[T]):
+class BatchedSender(Generic[T]):
     """Sends one message at a time: what comes up meanwhile goes together with the next.  So the
     order is kept, and the busier the receiver, the fewer the messages.  What is too large for one
     message goes in several."""

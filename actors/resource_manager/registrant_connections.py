@@ -12,7 +12,7 @@ from flinkray.rpc import RegistrationFailure, RpcEndpoint, RpcGateway
 G = TypeVar("G", bound=RpcGateway)
 
 
-class ConnectingBack:
+class RegistrantConnections:
     """A registration that was overtaken by a later one from the same address is refused, however
     long its connection took (RM-02)."""
 

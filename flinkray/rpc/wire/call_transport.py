@@ -1,4 +1,4 @@
-"""A transport that is carried by calls of some other system, for who cannot open a connection.
+"""A transport over calls of another system, where no connection can be opened.
 
 The calling side sends its frames in numbered *requests*; each is answered once, with frames that
 the called side has for it.  The called side keeps a request open until it has something to say,
@@ -168,7 +168,7 @@ class CallingStream(CarriedStream):
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
         """*call* takes a request to the other side's
-        :class:`~flinkray.rpc.wire.carrier.Carrier` and brings the answer; it raises
+        :class:`~flinkray.rpc.wire.call_transport_server.Carrier` and brings the answer; it raises
         nothing, its future may."""
         super().__init__(max_frame_size)
         self._connection_id = connection_id
