@@ -28,6 +28,8 @@ def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) ->
         rpc_service.max_pending_calls = configuration.get(options.RPC_MAX_PENDING_CALLS)
     if configuration.is_set(options.RPC_MAX_PENDING_BYTES):
         rpc_service.max_pending_bytes = configuration.get(options.RPC_MAX_PENDING_BYTES)
+    idle_timeout = configuration.get(options.RPC_CONNECTION_IDLE_TIMEOUT)
+    rpc_service.connection_idle_timeout = idle_timeout
     if configuration.is_set(options.RPC_METRICS_EXPORT_INTERVAL):
         rpc_service.metrics_export_interval = configuration.get(options.RPC_METRICS_EXPORT_INTERVAL)
     if isinstance(rpc_service, RayRpcService) and configuration.is_set(options.RPC_TRANSPORT):

@@ -87,6 +87,14 @@ RPC_MAX_PENDING_BYTES = ConfigOption(
     "The same for the size of these calls.",
 )
 
+RPC_CONNECTION_IDLE_TIMEOUT = ConfigOption(
+    "rpc.connection.idle-timeout",
+    duration_or_never(),
+    300.0,
+    "A connection to another process over which nothing was sent for so long, on which nothing is "
+    "waited for and by which nobody is watched is closed; the next call opens another one. never: "
+    "connections stay open.",
+)
 RPC_TRANSPORT = ConfigOption(
     "rpc.transport",
     choice("auto", "direct", "ray"),

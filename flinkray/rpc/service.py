@@ -62,6 +62,21 @@ class RpcService(ABC):
 
     @property
     @abstractmethod
+    def connection_idle_timeout(self) -> float | None:
+        """Seconds after which a connection to another process is closed that nobody uses; None, the
+        default: never.  A new value holds from now on.
+
+        Used is a connection over which something was sent, on which an answer is waited for, or by
+        which an endpoint or a process is watched.  Proxies do not notice: their next call opens
+        another connection to the same incarnation of the process.
+        """
+
+    @connection_idle_timeout.setter
+    @abstractmethod
+    def connection_idle_timeout(self, seconds: float | None) -> None: ...
+
+    @property
+    @abstractmethod
     def metrics(self) -> RpcMetrics:
         """Calls, failures and latencies by gateway method, of both sides, until now."""
 

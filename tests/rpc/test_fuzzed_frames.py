@@ -129,6 +129,10 @@ class Sent(Transport):
         self.frames.append(frame)
 
     @property
+    def has_unsent(self) -> bool:
+        return False
+
+    @property
     def is_congested(self) -> bool:
         return False
 

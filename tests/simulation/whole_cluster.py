@@ -55,6 +55,7 @@ BOUND = 150.0
 """Virtual seconds after the last fault within which every job must have ended."""
 CONFIGURATION = {
     "rpc.ask-timeout": "3 s",
+    "rpc.connection.idle-timeout": "4 s",
     "heartbeat.interval": "1 s",
     "heartbeat.timeout": "5 s",
     "cluster.registration.initial-timeout": "500 ms",

@@ -179,8 +179,7 @@ class ClientConnection:
 
     def end_of(self, target: int) -> str | None:
         """Why endpoint number *target* can not be reached any more; None while it can."""
-        cause = self.ended_with.get(target)
-        return cause or self.lost_reason or (ENDED if self.has_ended(target) else None)
+        return self.ended_with.get(target, ENDED) if self.has_ended(target) else self.lost_reason
 
     def has_ended(self, target: int) -> bool:
         """Whether endpoint number *target*, once resolved, is known to have terminated."""
@@ -204,6 +203,17 @@ class ClientConnection:
             case (int(number), str(full_id)):
                 return number, full_id
         raise RpcSerializationError(f"{what}: unexpected answer {answer!r}")
+
+    @property
+    def requests(self) -> int:
+        """How many were sent."""
+        return self._sequence
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether an answer or the end of something is waited for, or something is on its way."""
+        is_watched = any(self._listeners.values())
+        return bool(self._pending) or is_watched or self._transport.has_unsent
 
     def follow(self, numbers: Iterable[int]) -> None:
         """Have the ends of endpoints reported that another connection had resolved."""
@@ -441,10 +451,10 @@ class ClientConnection:
         self._transport.break_off(reason)
         self.connection_lost(reason)
 
-    def close(self) -> None:
+    def close(self, reason: str = "this side closed the connection") -> None:
         """Give the connection up."""
         self._transport.close()
-        self.connection_lost("this side closed the connection")
+        self.connection_lost(reason)
 
 
 def _reason_in(notice: Payload) -> str:

@@ -4,6 +4,11 @@ A connection that breaks takes its pending calls with it.  Its successor, to the
 the process, is opened by the next call (or watch) that needs it, once for all who do.  What is sent
 while it is being opened waits in the connection itself; so the order of calls is that of a
 connection that never broke, and nothing is sent twice.
+
+A connection that nobody uses is closed after a while, by the side that has opened it and that alone
+sends requests over it.  A ping goes before: when it is answered, the other side has received all
+that was sent, and if nobody has used the connection meanwhile, nothing of ours can cross its end.
+What the other side may still say, that an endpoint has ended, the next connection asks for first.
 """
 
 from __future__ import annotations
@@ -13,8 +18,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
+from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcError
 from flinkray.rpc.calls.background_tasks import BackgroundTasks
+from flinkray.rpc.calls.call_context import outside_of_handler
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.wire.transport import OpeningTransport, Transport
 
@@ -22,6 +28,11 @@ FIRST_PAUSE = 0.05
 """Seconds after a failed attempt to reach a lost process again, before the next one; doubled with
 each attempt."""
 LONGEST_PAUSE = 2.0
+
+IDLE_LOOKS = 4
+"""The time in which an idle connection is not used is counted in so many looks."""
+
+_PING_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +76,32 @@ class ConnectionPool:
         # with the lost ones, as long as a proxy or a watch holds them
         self._latest: WeakValueDictionary[str, ClientConnection] = WeakValueDictionary()
         self._closed_reason: str | None = None
+        self._idle_timeout: float | None = None
+        self._idle_looks: dict[ClientConnection, tuple[int, int]] = {}
+        """How many requests each connection had sent at the last look, and how many looks in a row
+        have found it without use."""
+        self._looker: asyncio.TimerHandle | None = None
+
+    @property
+    def idle_timeout(self) -> float | None:
+        """Seconds without use after which a connection is closed; None: it is not."""
+        return self._idle_timeout
+
+    @idle_timeout.setter
+    def idle_timeout(self, seconds: float | None) -> None:
+        self._idle_timeout = seconds
+        self._idle_looks.clear()
+        if self._looker is not None:
+            self._looker.cancel()
+            self._looker = None
+        self._look_later()
 
     def close(self, reason: str) -> None:
         """Open no connection any more; those that there are are left to the caller."""
         self._closed_reason = reason
+        if self._looker is not None:
+            self._looker.cancel()
+            self._looker = None
 
     def all(self) -> list[ClientConnection]:
         return list(self._connections.values())
@@ -121,11 +154,13 @@ class ConnectionPool:
         name = connection.process_name
 
         def forget() -> None:
+            self._idle_looks.pop(connection, None)
             if self._connections.get(name) is connection:
                 del self._connections[name]
 
         self._connections[name] = self._latest[name] = connection
         connection.on_lost(forget)
+        self._look_later()
 
     def successor_of(self, lost: ClientConnection) -> ClientConnection:
         """The connection to the same incarnation that takes the place of a lost one.
@@ -184,3 +219,40 @@ class ConnectionPool:
         finally:
             if reason:
                 connection.break_off(reason)
+
+    # --- idle connections ---------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        """As long as there are connections, and they may be closed."""
+        if (
+            self._looker is None
+            and self._idle_timeout is not None
+            and self._closed_reason is None
+            and self._connections
+        ):
+            delay = self._idle_timeout / IDLE_LOOKS
+            self._looker = outside_of_handler(self._loop.call_later, delay, self._look)
+
+    def _look(self) -> None:
+        self._looker = None
+        looks, self._idle_looks = self._idle_looks, {}
+        for connection in self.all():
+            if connection.where is None or connection.is_needed:
+                continue  # it leads to this very process, or somebody waits
+            requests, idle = looks.get(connection, (-1, 0))
+            idle = idle + 1 if connection.requests == requests else 0
+            if idle < IDLE_LOOKS:
+                self._idle_looks[connection] = connection.requests, idle
+            else:
+                name = f"close the connection to {connection.process_name}"
+                self._tasks.create(self._close_idle(connection), name)
+        self._look_later()
+
+    async def _close_idle(self, connection: ClientConnection) -> None:
+        requests = connection.requests
+        try:
+            await connection.ping(_PING_TIMEOUT)
+        except RpcError:
+            return  # it is lost, or the other side does not get on with what was sent
+        if connection.requests == requests + 1 and not connection.is_needed:
+            connection.close("the connection was closed because nobody used it")

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import ray
 from ray.util.client import ray as ray_client
@@ -290,10 +290,16 @@ class RayRpcService(BaseRpcService):
             record.actor_id,
             record.node_id,
             self.ask_timeout,
+            self._give_up,
         )
         logger.info("%s: %s", connection.process_name, reason)
         connection.peer_died = True
         connection.break_off(reason)
+
+    def _give_up(self, call: Any) -> None:
+        """Have Ray cancel a call to an actor."""
+        if self._closing is None and ray.is_initialized():
+            self._ray_executor.submit(ray.cancel, call)
 
     # --- starting and ending others -----------------------------------------------------------
 

@@ -29,12 +29,15 @@ async def death_of(
     actor_id: str,
     node_id: str | None,
     ping_timeout: float,
+    give_up: Callable[[Any], None],
 ) -> str:
     """Return, with the reason, when the process of *connection* is dead according to Ray.
 
-    *run* runs blocking calls off the loop.  What is on a node that Ray has given up is dead, be it
-    that a process there still answers: Ray starts it again elsewhere.  Whatever else Ray says, or
-    its head being away, is no death while the process answers a ping within *ping_timeout* seconds.
+    *run* runs blocking calls off the loop.  *give_up* takes the call that stays open when nobody
+    waits for it any more: an actor has room for so many.  What is on a node that Ray has given up
+    is dead, be it that a process there still answers: Ray starts it again elsewhere.  Whatever else
+    Ray says, or its head being away, is no death while the process answers a ping within
+    *ping_timeout* seconds.
     """
     name = connection.process_name
 
@@ -45,6 +48,7 @@ async def death_of(
         return handle.park.remote()
 
     while True:
+        parked: Any = None
         try:
             parked = await run(park)
             if parked is None:
@@ -52,6 +56,10 @@ async def death_of(
             else:
                 await result_of(parked)
                 return f"the process {name} has ended"
+        except asyncio.CancelledError:
+            if parked is not None:
+                give_up(parked)
+            raise
         except ray.exceptions.ActorDiedError as error:
             return f"the process {name} died: {error}"
         except ValueError:

@@ -98,6 +98,14 @@ class BaseRpcService(RpcService):
         return self.recorder.snapshot()
 
     @property
+    def connection_idle_timeout(self) -> float | None:
+        return self._pool.idle_timeout
+
+    @connection_idle_timeout.setter
+    def connection_idle_timeout(self, seconds: float | None) -> None:
+        self._pool.idle_timeout = seconds
+
+    @property
     def identity(self) -> str:
         """Who the sender of a message is: process and incarnation."""
         return f"{self.process_name}#{self.incarnation}"

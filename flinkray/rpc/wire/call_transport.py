@@ -79,6 +79,10 @@ class CarriedStream(Transport):
             self._hold_senders()
         self._flush_soon()
 
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._outbox)
+
     def pause_reading(self) -> None:
         self._is_paused = True
 

@@ -135,6 +135,12 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._outgoing.put(frame, lane)
         self._queued()
 
+    @property
+    def has_unsent(self) -> bool:
+        if self._lost is not None or self._transport is None:
+            return False
+        return bool(self._outgoing) or self._transport.get_write_buffer_size() > 0
+
     def send_parts(self, parts: Sequence[bytes], lane: int | None = None) -> None:
         if self._lost is None:
             self._outgoing.put_parts(parts, lane)

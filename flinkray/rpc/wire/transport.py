@@ -54,6 +54,11 @@ class Transport(ABC):
         self.send(b"".join(parts), lane)
 
     @property
+    @abstractmethod
+    def has_unsent(self) -> bool:
+        """Whether something that was sent here has not left this process yet, for all one knows."""
+
+    @property
     def is_congested(self) -> bool:
         """Whether so much is queued that senders should wait for :meth:`drain`."""
         return self._congested is not None
@@ -129,6 +134,10 @@ class MemoryTransport(Transport):
         self._receiver = receiver
         if self._inbox or self._end is not None:
             self._soon(self._read)
+
+    @property
+    def has_unsent(self) -> bool:
+        return self._peer is not None and self._peer._queued_bytes > 0
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         peer = self._peer
@@ -221,6 +230,10 @@ class OpeningTransport(Transport):
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         self._frames.append((frame, lane))
+
+    @property
+    def has_unsent(self) -> bool:
+        return True
 
     def pause_reading(self) -> None:
         """Nothing arrives here."""

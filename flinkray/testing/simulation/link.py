@@ -93,6 +93,10 @@ class End(Transport):
         else:
             self.deliver(frame, lane, network.latency())
 
+    @property
+    def has_unsent(self) -> bool:
+        return self._unread > 0
+
     def deliver(
         self, frame: bytes, lane: int | None, delay: float, then_break: bool = False
     ) -> None:
