@@ -11,7 +11,7 @@ from enum import Enum
 from flinkray.core.ids import AbstractID, WorkerGroupId
 from flinkray.core.resources import format_memory_size
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import ManyExecutions
+from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     ExceptionEntry,
@@ -37,7 +37,7 @@ def _plain(value: object) -> object:
         return value.value
     if isinstance(value, Enum):
         return value.name
-    if isinstance(value, (tuple, list, ManyExecutions)):
+    if isinstance(value, (tuple, list, ExecutionTable)):
         return [_plain(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

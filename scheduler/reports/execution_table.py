@@ -62,7 +62,7 @@ def _from_version_1(values: dict[str, Any]) -> dict[str, Any]:
 @stored("ManyExecutions", version=2, migrations={1: _from_version_1})
 @register
 @dataclass(frozen=True)
-class ManyExecutions(Sequence[ExecutionInfo]):
+class ExecutionTable(Sequence[ExecutionInfo]):
     """A sequence that is unpacked when it is first read; passing it on costs nothing."""
 
     size: int
@@ -86,7 +86,7 @@ class ManyExecutions(Sequence[ExecutionInfo]):
     )
 
     @classmethod
-    def of(cls, executions: Sequence[ExecutionInfo]) -> ManyExecutions:
+    def of(cls, executions: Sequence[ExecutionInfo]) -> ExecutionTable:
         states = dict.fromkeys(name for e in executions for name in e.state_timestamps)
         return cls(
             len(executions),
@@ -153,9 +153,9 @@ class ManyExecutions(Sequence[ExecutionInfo]):
 
 def packed(
     executions: tuple[ExecutionInfo, ...],
-) -> tuple[ExecutionInfo, ...] | ManyExecutions:
+) -> tuple[ExecutionInfo, ...] | ExecutionTable:
     """The same; many of them in little room."""
-    return executions if len(executions) <= FEW else ManyExecutions.of(executions)
+    return executions if len(executions) <= FEW else ExecutionTable.of(executions)
 
 
 def _ints(values: Iterable[int]) -> bytes:

@@ -11,7 +11,7 @@ from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import ManyExecutions
+from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
@@ -56,13 +56,13 @@ class VertexInfo:
     vertex_id: JobVertexID
     name: str
     parallelism: int
-    executions: tuple[ExecutionInfo, ...] | ManyExecutions
+    executions: tuple[ExecutionInfo, ...] | ExecutionTable
     active_stages: tuple[StageProgressInfo, ...] = ()
     completed_stages: int = 0
     completed_tasks: int = 0
     failed_tasks: int = 0
     max_parallelism: int | None = None
-    prior_executions: tuple[ExecutionInfo, ...] | ManyExecutions = ()
+    prior_executions: tuple[ExecutionInfo, ...] | ExecutionTable = ()
     """Earlier attempts of its subtasks, oldest first of each; the newest few."""
     tasks: dict[str, int] = field(default_factory=dict)
     """ExecutionState name -> how many of the executions are in it; those that occur."""
@@ -94,7 +94,7 @@ class JobDetails:
     """JSON, in the shape of Flink's."""
 
     def without_executions(self) -> JobDetails:
-        """For jobs so large that even :class:`ManyExecutions` is too much for one message."""
+        """For jobs so large that even :class:`ExecutionTable` is too much for one message."""
         bare = (replace(v, executions=(), prior_executions=()) for v in self.vertices)
         return replace(self, vertices=tuple(bare))
 

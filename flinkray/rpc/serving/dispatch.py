@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from flinkray.core.errors import (
     EndpointNotStartedError,
-    FencingTokenError,
     FrameTooLargeError,
     HandshakeError,
     RecipientUnreachableError,
@@ -18,13 +16,13 @@ from flinkray.core.errors import (
     RpcError,
     RpcSerializationError,
 )
-from flinkray.core.ids import FencingToken
 from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import RpcRecorder
 from flinkray.rpc.clock import time_of
-from flinkray.rpc.endpoint import FencedRpcEndpoint
 from flinkray.rpc.gateway import GatewayMethod
 from flinkray.rpc.mailbox import EndpointState, HostedEndpoint
+from flinkray.rpc.serving.duplicates import AtMostOnce
+from flinkray.rpc.serving.fencing import refuse_token, token_of
 from flinkray.rpc.serving.handler_call import HandlerCall
 from flinkray.rpc.serving.implemented_gateways import implemented_gateways
 from flinkray.rpc.wire import codec
@@ -56,16 +54,16 @@ MAX_PENDING_BYTES = 67_108_864
 """Default of :attr:`RpcService.max_pending_bytes`."""
 
 
-class _Lane:
+class _Lane(AtMostOnce):
     """Requests of one connection to one endpoint; with number 0, to the process."""
 
-    __slots__ = ("endpoint", "last_sequence", "mailbox", "methods", "post", "token")
+    __slots__ = ("endpoint", "mailbox", "methods", "post", "token")
 
     def __init__(self, endpoint: HostedEndpoint | None, recorder: RpcRecorder) -> None:
+        super().__init__()
         self.endpoint = endpoint
-        self.last_sequence = 0
         self.token: bytes | None = None
-        """Encoded; None: calls need none."""
+        """See :mod:`flinkray.rpc.serving.fencing`; None: calls need none."""
         if endpoint is not None:
             self.mailbox = endpoint.mailbox
             self.post = endpoint.mailbox.handlers.post
@@ -73,8 +71,7 @@ class _Lane:
                 name: (method, recorder.handled(method.full_name))
                 for name, method in implemented_gateways(type(endpoint)).methods.items()
             }
-            if isinstance(endpoint, FencedRpcEndpoint):
-                self.token = codec.encode(endpoint.fencing_token)
+            self.token = token_of(endpoint)
 
     def count_refusal(self, name: str) -> None:
         known = self.methods.get(name) if self.endpoint is not None else None
@@ -132,10 +129,9 @@ class ServerConnection:
             self.frame_refused(str(error))
             return
         lane = self._lanes.get(target) or self._new_lane(target)
-        if sequence <= lane.last_sequence:
+        if not lane.takes(sequence):
             self.frame_refused(f"{Kind(kind).name} number {sequence} came twice or out of order")
             return
-        lane.last_sequence = sequence
         if kind != ASK and kind != TELL:
             self._control(kind, sequence, target, name, payload)
             return
@@ -151,7 +147,7 @@ class ServerConnection:
                 _refuse_method(endpoint, name)
             method, recorder = known
             if lane.token is not None and token != lane.token:
-                _refuse_token(endpoint, method, token)
+                refuse_token(endpoint, method, token)
             try:
                 arguments = codec.decode(payload)
             except RpcSerializationError as error:
@@ -316,22 +312,6 @@ def _refuse_state(endpoint: HostedEndpoint, method: str) -> NoReturn:
 
 def _refuse_method(endpoint: HostedEndpoint, method: str) -> NoReturn:
     raise RpcError(f"{endpoint.address}: {type(endpoint).__name__} has no method {method}")
-
-
-def _refuse_token(
-    endpoint: HostedEndpoint, method: GatewayMethod, received: bytes | None
-) -> NoReturn:
-    assert isinstance(endpoint, FencedRpcEndpoint)
-    token: object = None
-    if received is not None:
-        with suppress(RpcSerializationError):  # then it is nobody's
-            token = codec.decode(received)
-    raise FencingTokenError(
-        endpoint.address,
-        method.full_name,
-        endpoint.fencing_token,
-        token if isinstance(token, FencingToken) else None,
-    )
 
 
 def _refuse_arguments(

@@ -22,7 +22,7 @@ import msgpack
 from flinkray.core.ids import AbstractID
 from flinkray.core.records import stored_types
 from flinkray.core.schema import Schema, schema_of, schemas, stored_fields
-from flinkray.scheduler.reports.execution_table import ManyExecutions
+from flinkray.scheduler.reports.execution_table import ExecutionTable
 from tests.ha.golden.kinds import KINDS, Kind
 
 FOLDER = Path(__file__).parent
@@ -108,7 +108,7 @@ def text_of(record: object) -> str:
 def _text_of(value: object, indent: str) -> str:
     deeper = f"{indent}  "
     name = _name_of(type(value))
-    if isinstance(value, ManyExecutions):
+    if isinstance(value, ExecutionTable):
         return name + "".join(f"\n{deeper}- {_text_of(row, deeper)}" for row in value)
     if is_dataclass(value):
         return name + "".join(

@@ -37,7 +37,7 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import ManyExecutions
+from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -145,7 +145,7 @@ def archived_job(status: JobStatus) -> ArchivedJob:
         completed_tasks=40,
         failed_tasks=1,
         max_parallelism=128,
-        prior_executions=ManyExecutions.of(executions),
+        prior_executions=ExecutionTable.of(executions),
         tasks={state.name: 1 for state in ExecutionState},
         io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7),
         measured=1,

@@ -16,7 +16,7 @@ from flinkray.rpc.wire import codec
 from flinkray.scheduler.execution import job_archive
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import FEW, ManyExecutions, packed
+from flinkray.scheduler.reports.execution_table import FEW, ExecutionTable, packed
 from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -50,7 +50,7 @@ executions = st.builds(
 
 @given(st.lists(executions, max_size=8))
 def test_nothing_of_an_execution_is_lost(rows: list[ExecutionInfo]) -> None:
-    many = ManyExecutions.of(rows)
+    many = ExecutionTable.of(rows)
     there = codec.decode(codec.encode(many))
     assert there == many
     assert list(there) == rows
@@ -130,7 +130,7 @@ async def test_the_details_of_a_job_of_100_000_tasks_travel_in_one_message_each_
 
 
 def test_executions_of_a_large_vertex_are_packed_and_those_of_a_small_one_are_not() -> None:
-    for parallelism, kind in ((FEW, tuple), (FEW + 1, ManyExecutions)):
+    for parallelism, kind in ((FEW, tuple), (FEW + 1, ExecutionTable)):
         tasks = TasksUnderTest(job(a=parallelism)).run()
         (vertex,) = tasks.scheduler.details().vertices
         assert type(vertex.executions) is kind
