@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
+from typing import Any
 
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
@@ -268,7 +269,12 @@ class AttachedClient:
             raise ValueError(f"a client must have time to be heard of: {self}")
 
 
-@stored("JobGraph")
+def _without_configuration(values: dict[str, Any]) -> dict[str, Any]:
+    """Version 1: the cluster's options held for all jobs."""
+    return {**values, "configuration": {}}
+
+
+@stored("JobGraph", version=2, migrations={1: _without_configuration})
 @message
 class JobGraph:
     """A job as submitted."""
