@@ -53,7 +53,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobSchedulerAction,
-    ScheduleRestart,
+    StartTimer,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
@@ -187,12 +187,12 @@ class Run:
         first = graph.subtasks[0].current.attempt_id
         failed = TaskExecutionState(JOB, first, ExecutionState.FAILED, "it broke")
         actions = self.scheduler.task_states_changed((failed,), 3.0)
-        (timer,) = (a.generation for a in actions if isinstance(a, ScheduleRestart))
+        (timer,) = (a.key for a in actions if isinstance(a, StartTimer))
         asked = [x for a in actions if isinstance(a, CancelTasks) for x in a.attempts]
         assert len(asked) == 2 * self.size - 1
         reports = [TaskExecutionState(JOB, x, ExecutionState.CANCELED) for x in asked]
         self.scheduler.task_states_changed(reports, 4.0)
-        actions = self.scheduler.restart_delay_over(timer, 5.0)
+        actions = self.scheduler.timer(timer, 5.0)
         self.check(self.scheduler.slot_events(answer(actions, self.slots), 6.0))
 
 

@@ -43,6 +43,14 @@ class UserCodeProcessGateway(FencedRpcGateway):
     """
 
     @abstractmethod
+    async def request_heartbeat(self) -> None:
+        """Answer, whatever the user's code does at the moment."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """The process is to end."""
+
+    @abstractmethod
     @ask_timeout(None)
     async def initialize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
@@ -86,6 +94,12 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
         super().__init__(rpc_service, endpoint_id, job_master_id)
         self._formats: dict[JobVertexID, Any] = {}
         self._aggregates: dict[bytes, Any] = {}
+
+    async def request_heartbeat(self) -> None:
+        """The answer is all that is wanted."""
+
+    async def stop(self) -> None:
+        self.close()
 
     async def initialize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int

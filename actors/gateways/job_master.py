@@ -36,10 +36,10 @@ from flinkray.scheduler.shared.slots import (
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
-from flinkray.spark.gateway import SparkStageListenerGateway
+from flinkray.spark.gateway import CoordinatorListenerGateway
 
 
-class JobMasterGateway(SparkStageListenerGateway):
+class JobMasterGateway(CoordinatorListenerGateway):
     """Runs one job; fenced by JobMasterId."""
 
     # from TaskExecutors
@@ -60,7 +60,8 @@ class JobMasterGateway(SparkStageListenerGateway):
     @oneway
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
-    ) -> None: ...
+    ) -> None:
+        """One slot is not there (any more); the TaskExecutor is."""
 
     @abstractmethod
     @runs_to_completion
@@ -136,14 +137,11 @@ class JobMasterGateway(SparkStageListenerGateway):
 
     @abstractmethod
     @oneway
-    async def notify_allocation_failure(
-        self,
-        resource_manager_id: ResourceManagerId,
-        resource_id: ResourceID,
-        allocation_id: AllocationID,
-        reason: str,
+    async def notify_task_executor_lost(
+        self, resource_manager_id: ResourceManagerId, resource_id: ResourceID, reason: str
     ) -> None:
-        """A slot that the job was given on that TaskExecutor is not its any more."""
+        """A TaskExecutor that has slots of the job is lost with all of them.  Whoever else tells of
+        the same death, by watch or heartbeat, tells nothing new."""
 
     # from the SlotPool
 

@@ -11,6 +11,7 @@ from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
 from flinkray.rpc import RpcGateway, ask_timeout, oneway
 from flinkray.scheduler.graph.job_graph import JobFile
+from flinkray.scheduler.job.coordinator_events import CoordinatorID
 
 STREAM_COORDINATOR_ENDPOINT = "streams"
 
@@ -53,6 +54,10 @@ class StreamCoordinatorArguments:
 
     job_id: JobID
     job_master_id: JobMasterId
+    coordinator: CoordinatorID
+    """Under which it reports."""
+    listener_address: str
+    """Of the JobMaster."""
     vertices: tuple[VertexCode, ...]
     files: tuple[JobFile, ...] = ()
     """That the code imports from."""
@@ -117,9 +122,16 @@ class StreamCoordinatorGateway(RpcGateway):
     # for the JobMaster
 
     @abstractmethod
-    @ask_timeout(None)
-    async def until_failed(self) -> None:
-        """Returns never; raises the first failure of a source's enumerator."""
+    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
+        """Answer, whatever enumerators do at the moment."""
+
+    @abstractmethod
+    async def stop(self, job_master_id: JobMasterId) -> None:
+        """Close the enumerators and remove the job's files; then the process ends.
+
+        Raises:
+            CoordinatorReplacedError: it is another JobMaster's.
+        """
 
     # for the client
 

@@ -27,7 +27,7 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
-from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor, TaskDeployments
+from flinkray.scheduler.shared.tasks import TaskDeployments
 
 
 class TaskExecutorGateway(TaskProcessListenerGateway):
@@ -83,30 +83,19 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def submit_task(
-        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
-    ) -> None:
-        """Run a Spark stage's task in its slot."""
-
-    @abstractmethod
-    @runs_to_completion
     async def submit_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> tuple[RefusedTask, ...]:
-        """Run Python tasks in their slots; returns those that will not be run.
+        """Run tasks in their slots; returns those that will not be run.
 
         *blob_server* is the address from which code comes that is not in the message.
         """
 
     @abstractmethod
-    async def cancel_task(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
-        """Begin to cancel the task of a Spark stage; see :meth:`cancel_tasks`."""
-
-    @abstractmethod
     async def cancel_tasks(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
-        """Begin to cancel Python tasks.  Those that do not run here are passed over: the report of
+        """Begin to cancel tasks.  Those that do not run here are passed over: the report of
         their end is under way, or heartbeats will find that they are missing."""
 
     @abstractmethod

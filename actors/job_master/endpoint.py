@@ -8,10 +8,10 @@ from the Dispatcher and begins anew.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from flinkray.actors.coordinators.format_runner import FormatRunner
-from flinkray.actors.coordinators.spark_drivers import SPARK_DRIVER_FACTORY, Coordinators
-from flinkray.actors.coordinators.stream_coordinator import StreamCoordinatorRunner
+from flinkray.actors.coordinators.processes import SPARK_DRIVER_FACTORY, coordinator_processes
+from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import (
@@ -32,8 +32,8 @@ from flinkray.actors.shared.settings import (
     heartbeat_settings,
     scaling_settings,
 )
-from flinkray.core import options
-from flinkray.core.errors import JobStateError, RpcError
+from flinkray.core.clock import Clock
+from flinkray.core.errors import RpcError
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
@@ -41,7 +41,6 @@ from flinkray.core.ids import (
     ExecutionGraphID,
     JobID,
     JobMasterId,
-    JobVertexID,
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
@@ -53,10 +52,12 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
-from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
+from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
+from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
 from flinkray.scheduler.job.input_splits import InputSplit
+from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -70,12 +71,6 @@ from flinkray.scheduler.shared.slots import (
     SlotOffer,
     SlotOfferAnswer,
     WorkerLocation,
-)
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
@@ -117,7 +112,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             epoch_offset=self.clock.time() - self.clock.monotonic(),
             now=self.clock.monotonic(),
             scaling=scaling_settings(configuration),
-            slot_request_timeout=configuration.get(options.SLOT_REQUEST_TIMEOUT),
             random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
         )
         self._slots = JobMasterSlots(
@@ -139,42 +133,12 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             blob_server=lambda: self._leaders.blob_server,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
-        user_code = UserCodeProcessConnection(self, self._job_id)
-        self._aggregates = GlobalAggregates(user_code)
-        self._formats = FormatRunner(
+        self._aggregates = GlobalAggregates(UserCodeProcessConnection(self, self._job_id))
+        self._coordinators = CoordinatorRunner(
             self,
-            self._graph,
-            user_code,
-            on_initialized=lambda vertex_id, splits: self._apply(
-                self._scheduler.master_initialized(vertex_id, splits, self._now)
-            ),
-            on_finalized=lambda vertex_id, generation: self._apply(
-                self._scheduler.master_finalized(vertex_id, generation, self._now)
-            ),
-            on_failed=lambda vertex_id, cause, generation: self._apply(
-                self._scheduler.master_failed(vertex_id, cause, self._now, generation)
-            ),
-        )
-        self._streams = StreamCoordinatorRunner(
-            self,
-            self._graph,
-            on_failed=lambda cause: self._apply(self._scheduler.global_failure(cause, self._now)),
-        )
-        self._coordinators = Coordinators(
-            self,
-            self._graph,
-            services,
-            on_started=lambda key: self._apply(
-                self._scheduler.coordinator_started(*key, self._now)
-            ),
-            on_lost=lambda key, cause: self._apply(
-                self._scheduler.coordinator_lost(*key, cause, self._now)
-            ),
-            on_stopped=lambda key: self._apply(
-                self._scheduler.coordinator_stopped(*key, self._now)
-            ),
-            heartbeat=heartbeat_settings(configuration),
-            factory=spark_driver_factory,
+            coordinator_processes(self, self._graph, services, spark_driver_factory),
+            _CoordinatorEvents(self._scheduler, self._apply, self.clock),
+            heartbeat_settings(configuration),
         )
         self._leaders = JobMasterLeaders(
             self,
@@ -206,10 +170,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._leaders.say_goodbye(manager)
         await self._slots.pool.close("the JobMaster stops")
         self._task_executors.stop()
+        await self._coordinators.all_ended()
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
-        self._streams.start()
         await self._slots.pool.start()
         self._apply(self._scheduler.start(self._now))
 
@@ -232,18 +196,14 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self._slots.let_go(action.location.resource_id)
                 case act.PromotePartitions():
                     self._deployer.promote(action)
-                case act.DeployTask():
-                    self._deployer.deploy(action)
-                case act.CancelTask():
-                    self._deployer.cancel(action)
-                case act.StartCoordinator() | act.StopCoordinator():
-                    self._coordinators.carry_out(action, self._leaders.blob_server)
-                case act.ScheduleRestart() | act.ScheduleSlotRequestTimeout():
+                case act.StartCoordinator():
+                    self._coordinators.start(action, self._leaders.blob_server)
+                case act.StopCoordinator():
+                    self._coordinators.stop(action)
+                case act.AskCoordinator():
+                    self._coordinators.ask(action)
+                case act.StartTimer():
                     self._start_timer(action)
-                case act.ScheduleScalingTimer():
-                    self._start_timer(action)
-                case act.InitializeOnMaster() | act.FinalizeOnMaster():
-                    self._formats.carry_out(action)
                 case act.JobStatusChanged(status):
                     self._slots.status_changed(status)
                 case act.JobEnded(result, details):
@@ -251,20 +211,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case _:
                     self._slots.carry_out(action)
 
-    def _start_timer(
-        self,
-        action: act.ScheduleRestart | act.ScheduleSlotRequestTimeout | act.ScheduleScalingTimer,
-    ) -> None:
-        scheduler, generation = self._scheduler, action.generation
-        match action:
-            case act.ScheduleRestart():
-                event = scheduler.restart_delay_over
-            case act.ScheduleSlotRequestTimeout():
-                event = scheduler.slot_request_timed_out
-            case act.ScheduleScalingTimer():
-                assert isinstance(scheduler, ElasticJobScheduler)
-                event = scheduler.scaling_timer
-        self.schedule_run_async(action.delay, lambda: self._apply(event(generation, self._now)))
+    def _start_timer(self, action: act.StartTimer) -> None:
+        scheduler, key = self._scheduler, action.key
+        self.schedule_run_async(action.delay, lambda: self._apply(scheduler.timer(key, self._now)))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         await self._deployer.promoted()
@@ -302,15 +251,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if self._leaders.is_led_by(resource_manager_id):
             self._slots.resources_short(shortages)
 
-    async def notify_allocation_failure(
-        self,
-        resource_manager_id: ResourceManagerId,
-        resource_id: ResourceID,
-        allocation_id: AllocationID,
-        reason: str,
+    async def notify_task_executor_lost(
+        self, resource_manager_id: ResourceManagerId, resource_id: ResourceID, reason: str
     ) -> None:
         if self._leaders.is_led_by(resource_manager_id):
-            self._slots.fail(resource_id, allocation_id, reason)
+            self._task_executors.lose(resource_id, reason)
 
     async def heartbeat_from_dispatcher(
         self, resource_id: ResourceID, dispatcher_id: DispatcherId
@@ -338,7 +283,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        self._slots.fail(resource_id, allocation_id, reason)
+        self._slots.lost(allocation_id, reason)
 
     async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
         self._deployer.states_changed(states)
@@ -368,32 +313,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if self._task_executors.is_connected(resource_id):
             self._deployer.running(resource_id, payload.attempts)
 
-    # --- Spark drivers ----------------------------------------------------------------------------
+    # --- operator coordinators --------------------------------------------------------------------
 
-    async def spark_executors_changed(
-        self,
-        vertex_id: JobVertexID,
-        attempt_number: int,
-        registered: tuple[SparkExecutorInfo, ...],
-    ) -> None:
-        self._apply(
-            self._scheduler.executors_changed(vertex_id, attempt_number, registered, self._now)
-        )
-
-    async def spark_progress(
-        self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress
-    ) -> None:
-        self._apply(self._scheduler.stage_progress(vertex_id, attempt_number, progress, self._now))
-
-    async def spark_stage_finished(
-        self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult
-    ) -> None:
-        self._apply(self._scheduler.stage_finished(vertex_id, attempt_number, result, self._now))
-
-    async def spark_stage_failed(
-        self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure
-    ) -> None:
-        self._apply(self._scheduler.stage_failed(vertex_id, attempt_number, failure, self._now))
+    async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
+        self._apply(self._scheduler.coordinator_told(coordinator, event, self._now))
 
     # --- for clients, through the Dispatcher ------------------------------------------------------
 
@@ -427,6 +350,34 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._resize(bounds)
 
     async def _resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
-        if not isinstance(self._scheduler, ElasticJobScheduler):
-            raise JobStateError(self._job_id, "its parallelism is fixed")
         self._apply(self._scheduler.resize(bounds, self._now))
+
+
+class _CoordinatorEvents(CoordinatorListener):
+    """What becomes of coordinators, as events of the scheduler."""
+
+    def __init__(
+        self,
+        scheduler: JobScheduler,
+        apply: Callable[[list[act.JobSchedulerAction]], None],
+        clock: Clock,
+    ) -> None:
+        self._scheduler = scheduler
+        self._apply = apply
+        self._clock = clock
+
+    def coordinator_started(self, coordinator: CoordinatorID) -> None:
+        now = self._clock.monotonic()
+        self._apply(self._scheduler.coordinator_started(coordinator, now))
+
+    def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
+        now = self._clock.monotonic()
+        self._apply(self._scheduler.coordinator_lost(coordinator, cause, now))
+
+    def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
+        now = self._clock.monotonic()
+        self._apply(self._scheduler.coordinator_stopped(coordinator, now))
+
+    def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
+        now = self._clock.monotonic()
+        self._apply(self._scheduler.coordinator_told(coordinator, event, now))

@@ -12,7 +12,6 @@ from flinkray.actors.job_master.task_executor_connections import TaskExecutorCon
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings
-from flinkray.scheduler.graph.job_graph import SchedulerMode
 from flinkray.scheduler.job import job_scheduler_actions as act
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.shared.slots import (
@@ -33,9 +32,6 @@ from flinkray.scheduler.slots.slot_requests import (
     TaskExecutorWithoutSlots,
     in_messages,
 )
-
-_WATCHES_FIRE = 0.1
-"""Seconds within which everybody who watches a process hears of its death."""
 
 
 class JobMasterSlots:
@@ -99,8 +95,6 @@ class JobMasterSlots:
             case act.DeclareRequirements(requirements):
                 self._requirements = requirements
                 self._declare_requirements()
-            case act.ReleaseSlots(allocations, reason):
-                self.pool.tell(lambda pool: pool.release_slots(allocations, reason))
             case SlotRequests():
                 for message in in_messages(action):
                     self._request_slots(message)
@@ -142,18 +136,12 @@ class JobMasterSlots:
             if self.task_executors.is_connected(slot.location.resource_id):
                 self.held.add(slot)
         self.held.remove(lost)
-        if self._needs_to_know_all_slots:
+        if self._scheduler.wants_all_slots:
             self._apply(self._scheduler.slots_changed(self.held.all(), self._now))
         self._apply(self._scheduler.slot_events(events, self._now))
         for event in events:
             if isinstance(event, TaskExecutorWithoutSlots):
                 self.let_go(event.resource_id)
-
-    @property
-    def _needs_to_know_all_slots(self) -> bool:
-        """Not only those that it has requested."""
-        is_elastic = self._graph.scheduler_mode is SchedulerMode.ADAPTIVE
-        return self._graph.needs_dedicated_workers or is_elastic
 
     def _pool_lost(self, reason: str) -> None:
         """A new pool knows of no slot: those that TaskExecutors hold are given back first.
@@ -224,20 +212,6 @@ class JobMasterSlots:
 
     # --- slots that fail --------------------------------------------------------------------------
 
-    def fail(self, resource_id: ResourceID, allocation_id: AllocationID, reason: str) -> None:
-        """Of a TaskExecutor that died the ResourceManager may tell slot by slot, before the
-        TaskExecutor's watch here has fired: to lose all of them is to be one failure, not many."""
-        if allocation_id in self.held.on(resource_id):
-            self._job_master.schedule_run_async(
-                _WATCHES_FIRE, lambda: self._fail_held(resource_id, allocation_id, reason)
-            )
-        else:
-            self.lost(allocation_id, reason)
-
-    def _fail_held(self, resource_id: ResourceID, allocation_id: AllocationID, reason: str) -> None:
-        if allocation_id in self.held.on(resource_id):
-            self.lost(allocation_id, reason)
-
     def lost(self, allocation_id: AllocationID, reason: str) -> None:
         """It is not the job's (any more)."""
         self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
@@ -253,5 +227,4 @@ class JobMasterSlots:
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
         """Why slots are missing now, the whole list."""
         self._apply(self._scheduler.resources_short(shortages, self._now))
-        if not self._graph.needs_dedicated_workers:
-            self.pool.tell(lambda pool: pool.notify_not_enough_resources(shortages))
+        self.pool.tell(lambda pool: pool.notify_not_enough_resources(shortages))

@@ -6,15 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.one_way import tell
 from flinkray.core.errors import (
     FlinkRayError,
     RpcError,
-    SlotAllocationError,
-    UnknownTaskExecutorError,
 )
 from flinkray.core.ids import (
     AllocationID,
@@ -26,9 +23,7 @@ from flinkray.core.ids import (
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
-    CancelTask,
     CancelTasks,
-    DeployTask,
     DeployTasks,
     JobSchedulerAction,
     PromotePartitions,
@@ -99,7 +94,7 @@ class TaskDeployer:
             states = [TaskExecutionState(job_id, a, failed, cause) for a in found.missing]
             self._apply(self._scheduler.task_states_changed(states, self._now))
 
-    # --- Python tasks, in bulk --------------------------------------------------------------------
+    # --- tasks, in bulk ---------------------------------------------------------------------------
 
     def deploy_all(self, action: DeployTasks) -> None:
         """Begin; attempts that could not be deployed are told to the scheduler."""
@@ -161,8 +156,9 @@ class TaskDeployer:
             await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
         except FlinkRayError as error:
             self._reconciliation.ended(action.attempts)
-            for attempt_id in action.attempts:
-                self._apply(self._scheduler.cancel_failed(attempt_id, str(error), self._now))
+            self._apply(
+                self._scheduler.cancellations_failed(action.attempts, str(error), self._now)
+            )
 
     def release(self, action: ReleasePartitions) -> None:
         """Whether it arrives changes nothing."""
@@ -210,37 +206,3 @@ class TaskDeployer:
                     )
                     tell(self._job_master, release, resource_id)
         self._promotions.clear()
-
-    # --- tasks of Spark stages --------------------------------------------------------------------
-
-    def deploy(self, action: DeployTask) -> None:
-        """Begin."""
-        self._job_master.create_task(self._deploy(action))
-
-    async def _deploy(self, action: DeployTask) -> None:
-        attempt_id = action.descriptor.attempt_id
-        resource_id = action.slot.location.resource_id
-        self._reconciliation.deploying(resource_id, (attempt_id,))
-        try:
-            executor = self._task_executors.get(resource_id)
-            await executor.submit_task(action.descriptor, self._job_master.fencing_token)
-            self._reconciliation.deployed(resource_id, (attempt_id,))
-        except (UnknownTaskExecutorError, SlotAllocationError, TaskError) as error:
-            # not a slot of ours (any more): with it the next attempt would fail at once, too
-            self._reconciliation.ended((attempt_id,))
-            self._slot_lost(action.slot.allocation_id, str(error))
-        except FlinkRayError as error:
-            self._reconciliation.ended((attempt_id,))
-            self._apply(self._scheduler.deploy_failed(attempt_id, str(error), self._now))
-
-    def cancel(self, action: CancelTask) -> None:
-        """Begin."""
-        self._job_master.create_task(self._cancel(action))
-
-    async def _cancel(self, action: CancelTask) -> None:
-        try:
-            executor = self._task_executors.get(action.slot.location.resource_id)
-            await executor.cancel_task(action.attempt_id, self._job_master.fencing_token)
-        except FlinkRayError as error:
-            self._reconciliation.ended((action.attempt_id,))
-            self._apply(self._scheduler.cancel_failed(action.attempt_id, str(error), self._now))

@@ -232,7 +232,7 @@ class SlotAllocation(WorkerEvents):
                         )
                         tell(self._endpoint, free, resource_id)
                 case NotifyAllocationFailure():
-                    self._notify_allocation_failure(action)
+                    self._notify_task_executor_lost(action)
         for (resource_id, job_id), of_both in requests.items():
             self._endpoint.create_task(
                 self._request_slots(resource_id, job_id, of_both),
@@ -324,13 +324,14 @@ class SlotAllocation(WorkerEvents):
             )
             tell(self._endpoint, free, action.slot_id.resource_id)
 
-    def _notify_allocation_failure(self, action: NotifyAllocationFailure) -> None:
+    def _notify_task_executor_lost(self, action: NotifyAllocationFailure) -> None:
+        """It is told for each of its slots, and the first time counts."""
         job_master = self._members.job_masters.get(action.job_id)
         if job_master is not None:
-            fail = job_master.gateway.notify_allocation_failure(
-                self._resource_manager_id, action.resource_id, action.allocation_id, action.cause
+            lost = job_master.gateway.notify_task_executor_lost(
+                self._resource_manager_id, action.resource_id, action.cause
             )
-            tell(self._endpoint, fail, job_master.resource_id)
+            tell(self._endpoint, lost, job_master.resource_id)
 
     def _notify_not_enough_resources(
         self, job_id: JobID, shortages: tuple[ResourceShortage, ...]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 
+from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
     CollectorPlace,
@@ -19,13 +22,16 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.core.blobs import BlobKey
-from flinkray.core.errors import RpcConnectionError
+from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups
+
+log = logging.getLogger(__name__)
 
 
 def create_stream_coordinator(
@@ -49,13 +55,31 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._alignment = AlignmentGroups()
         self._attempts: dict[str, int] = {}
         """Of source tasks, the latest that was heard of."""
-        self._failure: asyncio.Future[None] = rpc_service.loop.create_future()
-        self._failure.add_done_callback(_seen)
+        self._listener_address = arguments.listener_address
+        self._coordinator = arguments.coordinator
+        self._has_failed = False
+        self._cleaned_up: asyncio.Task[None] | None = None
         self._place: CollectorPlace | None = None
         self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
 
     async def on_stop(self) -> None:
-        self._failure.cancel()
+        await self._clean_up()
+
+    async def stop(self, job_master_id: JobMasterId) -> None:
+        self._refuse_others(job_master_id)
+        await self._clean_up()
+        self.close()
+
+    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
+        self._refuse_others(job_master_id)
+
+    async def _clean_up(self) -> None:
+        """Once: enumerators are closed, and the job's files removed."""
+        if self._cleaned_up is None:
+            self._cleaned_up = asyncio.ensure_future(self._end_hosts())
+        await asyncio.shield(self._cleaned_up)
+
+    async def _end_hosts(self) -> None:
         for host in self._hosts.values():
             await host.close()
         self._files.close()
@@ -76,9 +100,26 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
         return SourceHost(self, vertex.name, load, self._failed)
 
-    def _failed(self, error: Exception) -> None:
-        if not self._failure.done():
-            self._failure.set_exception(error)
+    def _failed(self, error: FlinkRayError) -> None:
+        """The first failure is told; the job begins anew then, with another coordinator."""
+        if not self._has_failed:
+            self._has_failed = True
+            story = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            failure = CoordinatorFailure(
+                type(error).__name__, str(error), story, is_user_error=True
+            )
+            self.create_task(self._report(failure), "report a failure")
+
+    async def _report(self, failure: CoordinatorFailure) -> None:
+        """One that cannot tell its JobMaster is of no use: the job hears of its end."""
+        try:
+            job_master = await self.connect(
+                self._listener_address, JobMasterGateway, self._job_master_id
+            )
+            await job_master.coordinator_told(self._coordinator, failure)
+        except RpcError as error:
+            log.warning("%s ends: its JobMaster is not told: %s", self.address, error)
+            self.close()
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         self._refuse_others(reader.job_master_id)
@@ -100,9 +141,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._refuse_others(job_master_id)
         return self._alignment.report(group, member, watermark)
 
-    async def until_failed(self) -> None:
-        await asyncio.shield(self._failure)
-
     async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
         while self._place is None or self._place == known:
             await asyncio.shield(self._place_changed)
@@ -113,12 +151,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             raise CoordinatorReplacedError(
                 f"the coordinator of job {self._job_id} is not that of JobMaster {job_master_id}"
             )
-
-
-def _seen(failure: asyncio.Future[None]) -> None:
-    """Nobody may have asked for it; asyncio need not complain."""
-    if not failure.cancelled():
-        failure.exception()
 
 
 def _load_source(code: bytes) -> Source[object]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from flinkray.actors.gateways.stream_coordinator import ReaderProgress
+from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.streaming.errors import operator_error
 from flinkray.streaming.sources.hosted_source import HostedSource
@@ -26,7 +27,7 @@ class SourceHost:
         endpoint: RpcEndpoint,
         name: str,
         load: Callable[[str | None], Awaitable[Source[object]]],
-        on_failed: Callable[[Exception], None],
+        on_failed: Callable[[FlinkRayError], None],
     ) -> None:
         """*load* is given the address of the blob server."""
         self._endpoint = endpoint

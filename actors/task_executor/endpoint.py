@@ -54,7 +54,6 @@ from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
-    TaskDeploymentDescriptor,
     TaskDeployments,
     TaskExecutionState,
 )
@@ -367,18 +366,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    async def submit_task(
-        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
-    ) -> None:
-        self._tasks.submit(descriptor, job_master_id)
-
     async def submit_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> tuple[RefusedTask, ...]:
         return self._tasks.submit_all(deployments, job_master_id, blob_server)
-
-    async def cancel_task(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
-        self._tasks.cancel(attempt_id, job_master_id)
 
     async def cancel_tasks(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId

@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.actors.task_executor.task_runners import TaskRunner
+from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor, TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 
 @dataclass(slots=True)
 class _RunningTask:
-    descriptor: TaskDeploymentDescriptor
+    task: RunnerTask
     run: asyncio.Task[FlinkRayError | None]
     is_cancelling: bool = False
 
@@ -39,22 +38,16 @@ class RunningTasks:
         self._kinds: dict[AllocationID, set[str]] = {}
         """Kinds of the tasks that have run in a slot."""
 
-    def check(self, descriptor: TaskDeploymentDescriptor) -> None:
-        """Raises TaskError when a task of that kind cannot run here."""
-        if descriptor.invokable_kind not in self._runners:
-            raise TaskError(
-                f"task {descriptor.task_name} ({descriptor.attempt_id}) is of kind "
-                f"{descriptor.invokable_kind!r}; this TaskExecutor runs {sorted(self._runners)}"
-            )
+    def runs(self, kind: str) -> bool:
+        """Whether tasks of that kind can run here."""
+        return kind in self._runners
 
-    def start(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
-        """Run a task in its slot; ``check`` and the slot table have accepted it."""
-        run = self._endpoint.create_task(
-            self._run(descriptor, job_master_id), f"task {descriptor.attempt_id}"
-        )
-        task = self._tasks[descriptor.attempt_id] = _RunningTask(descriptor, run)
-        self._kinds.setdefault(descriptor.allocation_id, set()).add(descriptor.invokable_kind)
-        run.add_done_callback(lambda _: self._ended(task))
+    def start(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
+        """Run a task in its slot, which the slot table has found to be its job's."""
+        run = self._endpoint.create_task(self._run(task, job_master_id), f"task {task.attempt_id}")
+        running = self._tasks[task.attempt_id] = _RunningTask(task, run)
+        self._kinds.setdefault(task.allocation_id, set()).add(task.kind)
+        run.add_done_callback(lambda _: self._ended(running))
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:
         """Idempotent, also for tasks that have ended."""
@@ -66,14 +59,12 @@ class RunningTasks:
     def job_of(self, attempt_id: ExecutionAttemptID) -> JobID | None:
         """None: no such task runs."""
         task = self._tasks.get(attempt_id)
-        return None if task is None else task.descriptor.job_id
+        return None if task is None else task.task.job_id
 
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
         """The attempts of a job that run, oldest first."""
         return tuple(
-            attempt_id
-            for attempt_id, task in self._tasks.items()
-            if task.descriptor.job_id == job_id
+            attempt_id for attempt_id, task in self._tasks.items() if task.task.job_id == job_id
         )
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
@@ -81,26 +72,22 @@ class RunningTasks:
         for kind in sorted(self._kinds.pop(allocation_id, ())):
             await self._runners[kind].clean_up(job_id)
 
-    async def _run(
-        self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId
-    ) -> FlinkRayError | None:
+    async def _run(self, task: RunnerTask, job_master_id: JobMasterId) -> FlinkRayError | None:
         try:
-            await self._runners[descriptor.invokable_kind].run(descriptor, job_master_id)
+            await self._runners[task.kind].run(task, job_master_id)
         except FlinkRayError as error:
             return error
         return None
 
-    def _ended(self, task: _RunningTask) -> None:
-        descriptor = task.descriptor
-        del self._tasks[descriptor.attempt_id]
+    def _ended(self, running: _RunningTask) -> None:
+        task = running.task
+        del self._tasks[task.attempt_id]
         failure = traceback = None
-        if task.run.cancelled():
+        if running.run.cancelled():
             state = ExecutionState.CANCELED
-        elif (error := task.run.exception() or task.run.result()) is not None:
+        elif (error := running.run.exception() or running.run.result()) is not None:
             state, failure = ExecutionState.FAILED, str(error)
             traceback = getattr(error, "remote_traceback", None)
         else:
             state = ExecutionState.FINISHED
-        self._on_ended(
-            TaskExecutionState(descriptor.job_id, descriptor.attempt_id, state, failure, traceback)
-        )
+        self._on_ended(TaskExecutionState(task.job_id, task.attempt_id, state, failure, traceback))

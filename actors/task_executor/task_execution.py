@@ -12,6 +12,7 @@ from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
 from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.running_tasks import RunningTasks
+from flinkray.actors.task_executor.task_runners import RunnerTask
 from flinkray.core.errors import (
     FlinkRayError,
     FrameTooLargeError,
@@ -32,7 +33,6 @@ from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import (
     TaskDeployment,
-    TaskDeploymentDescriptor,
     TaskDeployments,
     TaskExecutionState,
 )
@@ -71,22 +71,10 @@ class TaskExecution:
 
     # --- orders of a JobMaster --------------------------------------------------------------------
 
-    def submit(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
-        """Run the task of a Spark stage.
-
-        Raises:
-            TaskError, SlotAllocationError: it is refused.
-        """
-        self._refuse_past_leader(descriptor.job_id, job_master_id)
-        self._spark.check(descriptor)
-        self._table.add_task(descriptor.attempt_id, descriptor.job_id, descriptor.allocation_id)
-        self._carry_out([])
-        self._spark.start(descriptor, job_master_id)
-
     def submit_all(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> tuple[RefusedTask, ...]:
-        """Run Python tasks; returns those that are refused.
+        """Run tasks, each by what runs its kind; returns those that are refused.
 
         Raises:
             TaskError: all are refused.
@@ -95,12 +83,13 @@ class TaskExecution:
         self._refuse_past_leader(job_id, job_master_id)
         self._python.add_parts(deployments)
         refused = []
-        accepted: list[tuple[TaskDeployment, int]] = []
+        in_processes: list[tuple[TaskDeployment, int]] = []
+        by_runners: list[RunnerTask] = []
         for task in deployments.tasks:
             attempt_id, vertex = self._python.attempt_of(deployments.graph_id, task)
-            if vertex.invokable.kind not in TASK_PROCESS_KINDS:
-                kind = vertex.invokable.kind
-                cause = f"it is of kind {kind!r}, which task processes do not run"
+            kind = vertex.invokable.kind
+            if kind not in TASK_PROCESS_KINDS and not self._spark.runs(kind):
+                cause = f"it is of kind {kind!r}, which this TaskExecutor does not run"
                 refused.append(RefusedTask(attempt_id, cause))
                 continue
             try:
@@ -108,27 +97,29 @@ class TaskExecution:
             except SlotAllocationError as error:
                 refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))
                 continue
-            accepted.append((task, self._table.slot_index(task.allocation_id)))
+            if kind in TASK_PROCESS_KINDS:
+                in_processes.append((task, self._table.slot_index(task.allocation_id)))
+            else:
+                by_runners.append(
+                    RunnerTask(
+                        job_id, attempt_id, kind, task.allocation_id, task.coordinator_attempt
+                    )
+                )
         self._carry_out([])
-        self._python.start(deployments, accepted, job_master_id, blob_server)
+        self._python.start(deployments, in_processes, job_master_id, blob_server)
+        for runner_task in by_runners:
+            self._spark.start(runner_task, job_master_id)
         return tuple(refused)
-
-    def cancel(self, attempt_id: ExecutionAttemptID, job_master_id: JobMasterId) -> None:
-        """Cancel the task of a Spark stage, if it runs here (EX-04)."""
-        job_id = self._spark.job_of(attempt_id)
-        if job_id is not None:
-            self._refuse_past_leader(job_id, job_master_id)
-            self._spark.cancel(attempt_id)
 
     def cancel_all(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
-        """Cancel those of these Python tasks that run here (EX-04)."""
+        """Cancel those of these tasks that run here (EX-04)."""
         for attempt_id in attempts:
-            job_id = self._python.job_of(attempt_id)
+            job_id = self._python.job_of(attempt_id) or self._spark.job_of(attempt_id)
             if job_id is not None:
                 self._refuse_past_leader(job_id, job_master_id)
-        self._python.cancel(attempts)
+        self.end(attempts)
 
     def release_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]

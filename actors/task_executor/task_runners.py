@@ -5,22 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
-from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import SPARK
-from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
 from flinkray.spark.ray_java import check_ray_starts_java
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerTask:
+    """A task that a TaskRunner runs, in a slot."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    kind: str
+    """``Invokable.kind``."""
+    allocation_id: AllocationID
+    coordinator_attempt: int
+    """The attempt of the vertex's operator coordinator (of its Spark driver) that the task belongs
+    to; what earlier ones left on the node is ended before the task runs."""
+
+
 class TaskRunner(ABC):
     """Runs the tasks of one kind (``Invokable.kind``), on the TaskExecutor's main thread."""
 
     @abstractmethod
-    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
         """Run a task to its end: returning is FINISHED, a TaskError FAILED, a cancellation
         CANCELED."""
 
@@ -43,17 +57,17 @@ class SparkExecutorGuard(TaskRunner):
         self._rpc_service = rpc_service
         self._session_directory = session_directory
 
-    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
         check_ray_starts_java()
         past = await self._rpc_service.run_blocking(
             past_attempts,
-            descriptor.job_id,
-            descriptor.attempt_id.vertex.job_vertex_id,
+            task.job_id,
+            task.attempt_id.vertex.job_vertex_id,
             job_master_id,
-            descriptor.coordinator_attempt,
+            task.coordinator_attempt,
         )
         for attempt in past:
-            await self._end_processes(descriptor.job_id, attempt)
+            await self._end_processes(task.job_id, attempt)
         await asyncio.get_running_loop().create_future()  # until it is cancelled
 
     async def clean_up(self, job_id: JobID) -> None:

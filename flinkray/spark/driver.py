@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, RpcService
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    SparkExecutors,
 )
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import (
+    CoordinatorListenerGateway,
     SparkDriverGateway,
     SparkStageDescriptor,
-    SparkStageListenerGateway,
 )
 from flinkray.spark.ray_cluster import current_ray_context
 from flinkray.spark.stage import SparkStage, StageListener, StageRun
@@ -28,8 +27,6 @@ from flinkray.spark.user_code import fetch_code
 log = logging.getLogger(__name__)
 
 ENDPOINT_ID = "sparkdriver"
-
-Report = Callable[[SparkStageListenerGateway], Coroutine[Any, Any, None]]
 
 
 async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
@@ -55,12 +52,12 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         super().__init__(rpc_service, ENDPOINT_ID, stage.job_master_id)
         self._stage = stage
         self._run = create_run(self)
-        self._reports: asyncio.Queue[tuple[Report, bool]] = asyncio.Queue()
+        self._reports: asyncio.Queue[CoordinatorEvent] = asyncio.Queue()
         self._stopped: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
         listener = await self.connect(
-            self._stage.listener_address, SparkStageListenerGateway, self._stage.job_master_id
+            self._stage.listener_address, CoordinatorListenerGateway, self._stage.job_master_id
         )
         self.watch(listener, self._on_job_master_lost)
         self.create_task(self._send_reports(listener), name="reports to the JobMaster")
@@ -92,47 +89,30 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
     # --- events of the stage, from its threads ------------------------------------------------
 
     def executors_changed(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
-        self._report(
-            lambda listener: listener.spark_executors_changed(
-                self._stage.vertex_id, self._stage.attempt_number, registered
-            )
-        )
+        self._report(SparkExecutors(registered))
 
     def progress(self, progress: SparkProgress) -> None:
-        self._report(
-            lambda listener: listener.spark_progress(
-                self._stage.vertex_id, self._stage.attempt_number, progress
-            )
-        )
+        self._report(progress)
 
     def finished(self, result: SparkResult) -> None:
-        self._report(
-            lambda listener: listener.spark_stage_finished(
-                self._stage.vertex_id, self._stage.attempt_number, result
-            )
-        )
+        self._report(result)
 
-    def failed(self, failure: SparkFailure) -> None:
-        self._report(
-            lambda listener: listener.spark_stage_failed(
-                self._stage.vertex_id, self._stage.attempt_number, failure
-            ),
-            is_last=True,
-        )
+    def failed(self, failure: CoordinatorFailure) -> None:
+        self._report(failure)
 
-    def _report(self, report: Report, is_last: bool = False) -> None:
-        self.run_async(lambda: self._reports.put_nowait((report, is_last)))
+    def _report(self, event: CoordinatorEvent) -> None:
+        self.run_async(lambda: self._reports.put_nowait(event))
 
-    async def _send_reports(self, listener: SparkStageListenerGateway) -> None:
+    async def _send_reports(self, listener: CoordinatorListenerGateway) -> None:
         while True:
-            report, is_last = await self._reports.get()
+            event = await self._reports.get()
             try:
-                await report(listener)
+                await listener.coordinator_told(self._stage.coordinator, event)
             except FlinkRayError as error:
                 # The JobMaster is gone, follows another leader session, or is deaf: this attempt
                 # can no longer matter to it.
                 self._on_job_master_lost(str(error))
                 return
-            if is_last:
+            if isinstance(event, CoordinatorFailure):
                 self.close()
                 return

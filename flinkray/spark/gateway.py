@@ -1,4 +1,4 @@
-"""The gateways between a Spark driver and the JobMaster whose stage it runs."""
+"""Messages and gateways between a Spark driver and the JobMaster whose stage it runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
     ask_timeout,
-    oneway,
     runs_to_completion,
 )
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorID,
+    CoordinatorInput,
+    CoordinatorKind,
 )
 
 
@@ -31,7 +30,7 @@ class SparkStageDescriptor:
     vertex_id: JobVertexID
     attempt_number: int
     listener_address: str
-    """Address of the JobMaster (a :class:`SparkStageListenerGateway`)."""
+    """Address of the JobMaster (a :class:`CoordinatorListenerGateway`)."""
     job_master_id: JobMasterId
     worker_group: WorkerGroupId
     """The placement group of the job's slots; bundle i is the slot of executor i."""
@@ -46,6 +45,13 @@ class SparkStageDescriptor:
     """Directory (URI or path) for the Parquet files of a returned DataFrame."""
     blob_server: str | None = None
     """Address; needed where ``code`` is a key."""
+    inputs: tuple[CoordinatorInput, ...] = ()
+    """What the stage reads of other vertices."""
+
+    @property
+    def coordinator(self) -> CoordinatorID:
+        """Under which the driver reports."""
+        return CoordinatorID(CoordinatorKind.SPARK_DRIVER, self.vertex_id, self.attempt_number)
 
 
 class SparkDriverGateway(FencedRpcGateway):
@@ -63,37 +69,14 @@ class SparkDriverGateway(FencedRpcGateway):
         """Cancel what runs, end the session, JVM and Python workers; then the process ends."""
 
 
-class SparkStageListenerGateway(FencedRpcGateway):
-    """The side of the JobMaster that Spark drivers report to; fenced by its JobMasterId.
-
-    All but the two ends are tells; order is that of the driver's events.
-    """
+class CoordinatorListenerGateway(FencedRpcGateway):
+    """The side of the JobMaster that operator coordinators report to; fenced by its JobMasterId."""
 
     @abstractmethod
-    @oneway
-    async def spark_executors_changed(
-        self,
-        vertex_id: JobVertexID,
-        attempt_number: int,
-        registered: tuple[SparkExecutorInfo, ...],
-    ) -> None:
-        """The executors that are registered with Spark now (the whole list)."""
+    @runs_to_completion
+    async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
+        """A coordinator has something to say: see
+        :mod:`flinkray.scheduler.job.coordinator_events`.
 
-    @abstractmethod
-    @oneway
-    async def spark_progress(
-        self, vertex_id: JobVertexID, attempt_number: int, progress: SparkProgress
-    ) -> None:
-        """A few times a second at the most, when something changed."""
-
-    @abstractmethod
-    async def spark_stage_finished(
-        self, vertex_id: JobVertexID, attempt_number: int, result: SparkResult
-    ) -> None:
-        """The user's function has returned and its result is complete."""
-
-    @abstractmethod
-    async def spark_stage_failed(
-        self, vertex_id: JobVertexID, attempt_number: int, failure: SparkFailure
-    ) -> None:
-        """The attempt has failed; the driver ends itself afterwards."""
+        The order is that in which one coordinator asks, which waits for each answer.
+        """

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import FlinkRayError, UnsupportedEnvironmentError
-from flinkray.scheduler.shared.spark_reports import SparkFailure, SparkResult
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.shared.spark_reports import SparkResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,7 +68,7 @@ def _write_and_count(frame: DataFrame, location: str) -> int:
     return answer[0] if answer else frame.sparkSession.read.parquet(location).count()
 
 
-def user_failure(error: BaseException) -> SparkFailure:
+def user_failure(error: BaseException) -> CoordinatorFailure:
     """A failure that the user caused; the traceback begins at the user's own function."""
     is_final = isinstance(error, FlinkRayError)
     lines = (
@@ -75,7 +76,7 @@ def user_failure(error: BaseException) -> SparkFailure:
         if is_final
         else traceback.format_exception(type(error), error, _user_part(error.__traceback__))
     )
-    return SparkFailure(
+    return CoordinatorFailure(
         error_type=type(error).__name__,
         text=str(error) if is_final else one_line(error),
         traceback="".join(lines),
@@ -84,14 +85,16 @@ def user_failure(error: BaseException) -> SparkFailure:
     )
 
 
-def system_failure(error_type: str, text: str, error: BaseException | None = None) -> SparkFailure:
+def system_failure(
+    error_type: str, text: str, error: BaseException | None = None
+) -> CoordinatorFailure:
     """A failure of the machinery: the same function may succeed when the stage is run again."""
     lines = (
         traceback.format_exception(type(error), error, error.__traceback__)
         if error is not None
         else []
     )
-    return SparkFailure(
+    return CoordinatorFailure(
         error_type=error_type,
         text=text,
         traceback="".join(lines),

@@ -15,12 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from flinkray.core.errors import ConfigurationError, FlinkRayError
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
-)
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.application import SparkApplication
 from flinkray.spark.environment import JAVA_HOME_OPTION, check_environment
 from flinkray.spark.executors import ExecutorView
@@ -56,7 +52,7 @@ class StageListener(Protocol):
 
     def finished(self, result: SparkResult) -> None: ...
 
-    def failed(self, failure: SparkFailure) -> None: ...
+    def failed(self, failure: CoordinatorFailure) -> None: ...
 
 
 class StageRun(Protocol):
@@ -159,7 +155,7 @@ class SparkStage:
         application.jvm.on_exit(self._on_jvm_exit)
         return application
 
-    def _executors_missing(self, application: SparkApplication) -> SparkFailure:
+    def _executors_missing(self, application: SparkApplication) -> CoordinatorFailure:
         missing = sorted(
             set(range(self._stage.parallelism)) - {e.bundle_index for e in self._registered}
         )
@@ -194,7 +190,7 @@ class SparkStage:
             return True
         return application.is_context_stopped() and application.is_app_master_lost()
 
-    def _spark_gone(self, error: BaseException | None) -> SparkFailure:
+    def _spark_gone(self, error: BaseException | None) -> CoordinatorFailure:
         assert self._application is not None
         jvm = self._application.jvm
         if not jvm.is_alive:
@@ -278,7 +274,7 @@ class SparkStage:
     def _finish(self, result: SparkResult) -> None:
         self._end(lambda: self._listener.finished(result))
 
-    def _fail(self, failure: SparkFailure) -> None:
+    def _fail(self, failure: CoordinatorFailure) -> None:
         def report() -> None:
             logger.warning("Spark stage of job %s failed: %s", self._stage.job_id, failure.text)
             self._listener.failed(failure)
@@ -318,7 +314,7 @@ class _Outcome:
         return True
 
 
-def _failure_of(error: BaseException) -> SparkFailure:
+def _failure_of(error: BaseException) -> CoordinatorFailure:
     """Of an error before the user's function ran."""
     if isinstance(error, (UserCodeError, ConfigurationError)):
         return user_failure(error)

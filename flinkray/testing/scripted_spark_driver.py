@@ -23,16 +23,16 @@ from collections.abc import Sequence
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, RpcService
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    SparkExecutors,
 )
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import (
+    CoordinatorListenerGateway,
     SparkDriverGateway,
     SparkStageDescriptor,
-    SparkStageListenerGateway,
 )
 from flinkray.spark.user_code import fetch_code
 
@@ -49,7 +49,7 @@ async def create_scripted_spark_driver(
 ) -> ScriptedSparkDriver:
     """Factory, in place of the real driver's."""
     listener = await rpc_service.connect(
-        descriptor.listener_address, SparkStageListenerGateway, descriptor.job_master_id
+        descriptor.listener_address, CoordinatorListenerGateway, descriptor.job_master_id
     )
     code = await fetch_code(rpc_service, descriptor)
     return ScriptedSparkDriver(rpc_service, descriptor, code, listener)
@@ -63,7 +63,7 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         rpc_service: RpcService,
         descriptor: SparkStageDescriptor,
         code: bytes,
-        listener: SparkStageListenerGateway,
+        listener: CoordinatorListenerGateway,
     ) -> None:
         super().__init__(rpc_service, "sparkdriver", descriptor.job_master_id)
         attempts = json.loads(code)
@@ -91,28 +91,28 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
             self._listener_terminated(str(error))
 
     async def _follow_script(self) -> None:
-        vertex_id = self._descriptor.vertex_id
-        attempt = self._descriptor.attempt_number
         for step in self._steps:
             verb, _, argument = step.partition(" ")
             if verb == "register":
-                await self._listener.spark_executors_changed(vertex_id, attempt, self._executors())
+                await self._tell(SparkExecutors(self._executors()))
             elif verb == "lose":
-                rest = self._executors(without=int(argument))
-                await self._listener.spark_executors_changed(vertex_id, attempt, rest)
+                await self._tell(SparkExecutors(self._executors(without=int(argument))))
             elif verb == "progress":
-                progress = SparkProgress(completed_tasks=int(argument))
-                await self._listener.spark_progress(vertex_id, attempt, progress)
+                await self._tell(SparkProgress(completed_tasks=int(argument)))
             elif verb == "finish":
-                result = SparkResult(location=None, num_rows=None, schema_json=None)
-                await self._listener.spark_stage_finished(vertex_id, attempt, result)
+                await self._tell(SparkResult(location=None, num_rows=None, schema_json=None))
             elif verb == "fail":
-                failure = SparkFailure("ValueError", argument, "Traceback …", is_user_error=True)
-                await self._listener.spark_stage_failed(vertex_id, attempt, failure)
+                text = argument
+                await self._tell(
+                    CoordinatorFailure("ValueError", text, "Traceback …", is_user_error=True)
+                )
             elif verb == "pause":
                 await asyncio.sleep(float(argument))
             elif verb != "wait":
                 raise ValueError(f"no such step in the script: {step!r}")
+
+    async def _tell(self, event: CoordinatorEvent) -> None:
+        await self._listener.coordinator_told(self._descriptor.coordinator, event)
 
     def _executors(self, without: int | None = None) -> tuple[SparkExecutorInfo, ...]:
         return tuple(

@@ -18,13 +18,12 @@ from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_reso
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost
-from flinkray.actors.task_executor.task_runners import TaskRunner
+from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID, JobMasterId, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec
 from flinkray.scheduler.graph.job_graph import SPARK
-from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.testing.cluster_under_test import ClusterUnderTest
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulation import SimulatedProcess, SimulatedRpcService, Simulation
@@ -183,7 +182,7 @@ class SimulatedTask(TaskRunner):
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
-    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
         await asyncio.get_running_loop().create_future()
 
     async def clean_up(self, job_id: JobID) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flinkray.core.ids import ExecutionGraphID
@@ -15,7 +15,7 @@ from flinkray.scheduler.elastic.scaling import (
     Execute,
     ScalingAction,
     ScalingSettings,
-    StartTimer,
+    WaitFor,
 )
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.graph.job_graph import (
@@ -24,16 +24,50 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
     SchedulerMode,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_execution import StateRestorer
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     DeclareRequirements,
     JobSchedulerAction,
-    ScheduleScalingTimer,
+    StartTimer,
+    TimerKey,
+    TimerPurpose,
 )
+from flinkray.scheduler.job.transition_loop import Phase, Step, Steps, Transition
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirement, ResourceRequirements
+from flinkray.scheduler.shared.slots import (
+    AllocatedSlot,
+    ResourceRequirement,
+    ResourceRequirements,
+)
 from flinkray.scheduler.shared.states import JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsCounted(Transition):
+    """The profiles of all slots that the job has now."""
+
+    profiles: tuple[ResourceProfile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundsChanged(Transition):
+    """The job's vertices have other bounds."""
+
+    job_graph: JobGraph
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteWith(Transition):
+    """Nothing runs: build the execution graph with that parallelism and run it.
+
+    All that concerns the graph before is applied by then.
+    """
+
+    parallelism: Parallelism
+    reason: str
+    phase = Phase.RESTART
 
 
 class ElasticJobScheduler(JobScheduler):
@@ -42,6 +76,8 @@ class ElasticJobScheduler(JobScheduler):
     Each change of the parallelism is an execution graph of its own, whose attempts are numbered on.
     Every failure restarts the whole job: with the slots that there are by then.
     """
+
+    wants_all_slots = True
 
     def __init__(
         self,
@@ -52,12 +88,15 @@ class ElasticJobScheduler(JobScheduler):
         default_restart_strategy: RestartStrategy,
         epoch_offset: float,
         now: float,
-        slot_request_timeout: float = 300.0,
         random: Callable[[], float] = lambda: 0.5,
         state: StateRestorer | None = None,
         scaling: ScalingSettings | None = None,
     ) -> None:
         """As of :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
+        self._scaling = ElasticScaling(job_graph, scaling)
+        self._is_executing = False
+        self._used: Counter[ResourceProfile] = Counter()
+        """Slots that are requested, and so need not be declared."""
         super().__init__(
             replace(job_graph, restart_all=True),
             job_master_address,
@@ -65,39 +104,30 @@ class ElasticJobScheduler(JobScheduler):
             default_restart_strategy=default_restart_strategy,
             epoch_offset=epoch_offset,
             now=now,
-            slot_request_timeout=slot_request_timeout,
             random=random,
             state=state,
         )
-        self._job_master_address = job_master_address
-        self._scaling = ElasticScaling(job_graph, scaling)
-        self._is_executing = False
-        self._used: Counter[ResourceProfile] = Counter()
-        """Slots that are requested, and so need not be declared."""
+
+    def _wire(self) -> None:
+        super()._wire()
+        wire = self._loop.wire
+        wire(SlotsCounted, self._slots_counted)
+        wire(BoundsChanged, self._bounds_changed)
+        wire(ExecuteWith, self._execute)
+        wire(t.ScalingDelayOver, self._scaling_delay_over)
+        wire(t.RestartDue, self._restart_due)
+        wire(t.SlotPoolLost, self._pool_lost, self._results.pool_lost, self._placement.pool_lost)
 
     # events
-
-    def _begin(self, now: float) -> list[JobSchedulerAction]:
-        self._execution.enter(JobStatus.RUNNING, now)
-        self._declare()
-        self._scale(self._scaling.start(now), now)
-        return self._outbox.take()
 
     def slots_changed(
         self, slots: tuple[AllocatedSlot, ...], now: float
     ) -> list[JobSchedulerAction]:
         """All slots the pool holds now; those that run something are told of by ``slot_events``."""
-        self._at(now)
-        if self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and not self._job.is_ending:
-            self._scale(self._scaling.slots_changed([s.profile for s in slots], now), now)
-        return self._outbox.take()
-
-    def scaling_timer(self, generation: int, now: float) -> list[JobSchedulerAction]:
-        """The delay of a ScheduleScalingTimer is over."""
-        self._at(now)
-        if not self._job.is_ending:
-            self._scale(self._scaling.timer(generation, now), now)
-        return self._outbox.take()
+        if self._job.is_ending or self.status is JobStatus.CREATED:
+            return []
+        profiles = tuple(slot.profile for slot in slots)
+        return self._work_on("slots_changed", now, SlotsCounted(profiles))
 
     def resize(self, bounds: Sequence[ParallelismBounds], now: float) -> list[JobSchedulerAction]:
         """Other bounds for some vertices; the same ones change nothing.
@@ -108,29 +138,82 @@ class ElasticJobScheduler(JobScheduler):
         changed = with_bounds(self._job_graph, bounds)
         if changed == self._job_graph or self._job.is_ending:
             return []
-        self._at(now)
-        self._job_graph = changed
-        actions = self._scaling.resize(changed, now)
-        if self.status in (JobStatus.RUNNING, JobStatus.RESTARTING):
-            self._declare(is_total=True)
-            self._scale(actions, now)
-        return self._outbox.take()
-
-    def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
-        """The SlotPool is gone with all slots; the requirements are declared again."""
-        if not self.status.is_terminal:
-            self._used.clear()
-            self._declare()
-        return super().slot_pool_lost(cause, now)
+        return self._work_on("resize", now, BoundsChanged(changed))
 
     def _why_pending(self) -> str | None:
         if self._is_executing or self._job.is_ending or self.status is JobStatus.CREATED:
             return super()._why_pending()
-        return " ".join(s.reason for s in self._shortages) or "too few slots have come yet."
+        shortages = self._placement.shortages
+        return " ".join(s.reason for s in shortages) or "too few slots have come yet."
+
+    # transitions
+
+    def _begin(self, transition: t.BeginExecution, now: float) -> Steps:
+        """The execution begins when there are slots."""
+        steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
+        return [*steps, *self._declare(), *self._scale(self._scaling.start(now))]
+
+    def _slots_counted(self, transition: SlotsCounted, now: float) -> Steps:
+        return self._scale(self._scaling.slots_changed(transition.profiles, now))
+
+    def _scaling_delay_over(self, transition: t.ScalingDelayOver, now: float) -> Steps:
+        if self._job.is_ending:
+            return ()
+        return self._scale(self._scaling.timer(transition.generation, now))
+
+    def _bounds_changed(self, transition: BoundsChanged, now: float) -> Steps:
+        self._job_graph = transition.job_graph
+        actions = self._scaling.resize(transition.job_graph, now)
+        if self.status is JobStatus.CREATED:
+            return ()
+        return [*self._declare(is_total=True), *self._scale(actions)]
+
+    def _pool_lost(self, transition: t.SlotPoolLost, now: float) -> Steps:
+        """The requirements are declared again, to the next one."""
+        self._used.clear()
+        return self._declare()
+
+    def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
+        """In place of a restart of what ran: the job goes on with what there is by now."""
+        if self._failover.take_due(transition.generation) is None:
+            return ()
+        self._is_executing = False
+        self._used.clear()
+        return [*self._declare(), *self._scale(self._scaling.nothing_runs(now))]
+
+    def _execute(self, transition: ExecuteWith, now: float) -> Steps:
+        if self._job.is_ending:
+            return ()
+        attempts = [subtask.current.attempt_number for subtask in self._graph.subtasks]
+        graph = ExecutionGraph(
+            self._job_graph,
+            self._new_graph_id(),
+            now,
+            parallelism=transition.parallelism,
+            first_attempt=max(attempts) + 1,
+        )
+        shortages = self._placement.shortages
+        self._build(
+            graph,
+            first_generation=self._failover.next_generation(),
+            requests_made=self._placement.requests_made,
+        )
+        self._placement.shortages = shortages
+        self._is_executing = True
+        self._formats.reset_splits()
+        steps: list[Step] = [t.StartJobCoordinators()]
+        if self.status is JobStatus.RESTARTING:
+            steps += self._job.change(JobStatus.RUNNING, now, transition.reason)
+        executions = [subtask.current for subtask in graph.subtasks]
+        failure = self._state.restore(executions, is_global=True)
+        if failure is not None:
+            return [*steps, t.GlobalFailure(failure)]
+        self._used = Counter(group.profile for group in self._placement.groups)
+        return [*steps, *self._declare(), *self._execution.begin(t.BeginExecution(), now)]
 
     # decisions
 
-    def _declare(self, is_total: bool = False) -> None:
+    def _declare(self, is_total: bool = False) -> Steps:
         """All that the job would like, less what it is about to request.
 
         *is_total*: it has requested that already, and what is declared takes its place.
@@ -145,55 +228,22 @@ class ElasticJobScheduler(JobScheduler):
             self._job_master_address,
             tuple(ResourceRequirement(p, n) for p, n in wanted.items() if n > 0),
         )
-        self._outbox.add(DeclareRequirements(declared))
+        return (DeclareRequirements(declared),)
 
-    def _scale(self, actions: list[ScalingAction], now: float) -> None:
+    def _scale(self, actions: Sequence[ScalingAction]) -> Steps:
+        """What ElasticScaling decides, as transitions of the job."""
+        steps: list[Step] = []
         for action in actions:
-            if isinstance(action, StartTimer):
-                self._outbox.add(ScheduleScalingTimer(action.delay, action.generation))
-            elif not isinstance(action, Execute):
-                failure = Failure(f"NoResourceAvailableError: {action.reason}")
-                self._execution.fail_job(failure, now)
-            elif self._is_executing:
-                self._execution.restart_everything(now, f"to be scaled: {action.reason}")
-            else:
-                self._execute(action.parallelism, action.reason, now)
-
-    def _nothing_runs(self, now: float) -> None:
-        """In place of a restart of what ran."""
-        self._is_executing = False
-        self._used.clear()
-        self._declare()
-        self._scale(self._scaling.nothing_runs(now), now)
-
-    def _execute(self, parallelism: Parallelism, reason: str, now: float) -> None:
-        assert self._shared is not None
-        attempts = [subtask.current.attempt_number for subtask in self._graph.subtasks]
-        graph = ExecutionGraph(
-            self._job_graph,
-            self._new_graph_id(),
-            now,
-            parallelism=parallelism,
-            first_attempt=max(attempts) + 1,
-        )
-        requests_made = self._shared.requests_made
-        self._build(graph, self._execution.next_generation())
-        self._place(requests_made)
-        self._execution.instead_of_restart = self._nothing_runs
-        self._is_executing = True
-        self._formats.reset((), is_global=True)
-        if self.status is JobStatus.RESTARTING:
-            self._execution.enter(JobStatus.RUNNING, now, reason)
-        executions = [subtask.current for subtask in graph.subtasks]
-        failure = self._state.restore(executions, is_global=True)
-        if failure is not None:
-            self._execution.fail(failure, (), now, is_global=True)
-            return
-        self._used = Counter()
-        for group in self._shared.groups:
-            self._used[group.profile] += 1
-        self._declare()
-        self._execution.begin(now)
+            match action:
+                case WaitFor(delay, generation):
+                    steps.append(StartTimer(TimerKey(TimerPurpose.SCALING, generation), delay))
+                case Execute(_, reason) if self._is_executing:
+                    steps.append(t.StopEverything(f"to be scaled: {reason}"))
+                case Execute(parallelism, reason):
+                    steps.append(ExecuteWith(parallelism, reason))
+                case _:
+                    steps.append(t.FailJob(Failure(f"NoResourceAvailableError: {action.reason}")))
+        return steps
 
 
 def new_job_scheduler(
@@ -204,7 +254,6 @@ def new_job_scheduler(
     default_restart_strategy: RestartStrategy,
     epoch_offset: float,
     now: float,
-    slot_request_timeout: float = 300.0,
     random: Callable[[], float] = lambda: 0.5,
     state: StateRestorer | None = None,
     scaling: ScalingSettings | None = None,
@@ -220,7 +269,6 @@ def new_job_scheduler(
         default_restart_strategy=default_restart_strategy,
         epoch_offset=epoch_offset,
         now=now,
-        slot_request_timeout=slot_request_timeout,
         random=random,
         state=state,
     )

@@ -30,7 +30,7 @@ class ScalingSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class StartTimer:
+class WaitFor:
     """Call ``timer(generation)`` after *delay* seconds."""
 
     delay: float
@@ -57,7 +57,7 @@ class GiveUp:
     reason: str
 
 
-ScalingAction = StartTimer | Execute | GiveUp
+ScalingAction = WaitFor | Execute | GiveUp
 
 
 class _State(Enum):
@@ -130,7 +130,7 @@ class ElasticScaling:
         return self._decide(now)
 
     def timer(self, generation: int, now: float) -> list[ScalingAction]:
-        """The delay of a StartTimer is over."""
+        """The delay of a WaitFor is over."""
         if generation != self._generation or self._deadline is None:
             return []
         self._deadline = None
@@ -205,7 +205,7 @@ class ElasticScaling:
             return []
         self._deadline = deadline
         self._generation += 1
-        return [StartTimer(deadline - now, self._generation)]
+        return [WaitFor(deadline - now, self._generation)]
 
 
 def _is_more(parallelism: Parallelism, than: Parallelism) -> bool:

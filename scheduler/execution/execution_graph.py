@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import (
@@ -16,7 +15,7 @@ from flinkray.core.ids import (
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.intermediate_result import IntermediateResult, ResultEdge
 from flinkray.scheduler.graph.job_graph import (
-    SPARK,
+    COORDINATED_KINDS,
     DistributionPattern,
     JobGraph,
     JobVertex,
@@ -81,6 +80,8 @@ class ExecutionJobVertex:
     __slots__ = (
         "_finished",
         "_unended",
+        "coordinator_attempt",
+        "coordinator_is_there",
         "first",
         "graph_id",
         "index",
@@ -111,6 +112,11 @@ class ExecutionJobVertex:
         self.parallelism = parallelism
         """How many subtasks there are: with elastic jobs less than the vertex wants."""
         self.max_parallelism = vertex.max_parallelism or default_max_parallelism(vertex.parallelism)
+        self.coordinator_attempt = 0
+        """Of a coordinated vertex: the attempt of its coordinator that its subtasks belong to."""
+        self.coordinator_is_there = False
+        """Of a coordinated vertex: its coordinator has begun and has not ended, so that processes
+        may be in the slots of its subtasks."""
         self._unended = self.parallelism
         self._finished = 0
         self.subtasks = tuple(ExecutionVertex(self, i, attempt, now) for i in range(parallelism))
@@ -121,8 +127,11 @@ class ExecutionJobVertex:
         self.inputs: list[ResultEdge] = []
 
     @property
-    def is_spark_stage(self) -> bool:
-        return self.vertex.invokable.kind == SPARK
+    def is_coordinated(self) -> bool:
+        """Whether its subtasks are started and ended by a coordinator of the vertex, as those of
+        Spark stages are: they run when the coordinator says so, fail together, and are finished
+        when the coordinator has finished."""
+        return self.vertex.invokable.kind in COORDINATED_KINDS
 
     @property
     def ordinals(self) -> range:
@@ -195,7 +204,7 @@ class ExecutionGraph:
         self._by_id: dict[JobVertexID, ExecutionJobVertex] = {}
         self._results: dict[IntermediateDataSetID, IntermediateResult] = {}
         self.attach(topological_order(job_graph), now)
-        self._run_spark_stages_one_after_another()
+        self._run_coordinated_vertices_one_after_another()
 
     def attach(self, vertices: Iterable[JobVertex], now: float) -> None:
         """Add vertices, each after those that it reads (EG-01).
@@ -249,13 +258,19 @@ class ExecutionGraph:
         result.edges.append(edge)
         consumer.inputs.append(edge)
 
-    def _run_spark_stages_one_after_another(self) -> None:
-        """Each begins when the one before it is finished: as if it read a blocking result."""
-        stages = [vertex for vertex in self.vertices if vertex.is_spark_stage]
-        for before, after in pairwise(stages):
-            result = IntermediateResult(None, ResultPartitionType.BLOCKING, before)
-            before.results.append(result)
-            self._connect(result, after, DistributionPattern.ALL_TO_ALL)
+    def _run_coordinated_vertices_one_after_another(self) -> None:
+        """Those that share slots use them whole: each begins when the one before it is finished, as
+        if it read a blocking result."""
+        sharing: dict[str, ExecutionJobVertex] = {}
+        for vertex in self.vertices:
+            if not vertex.is_coordinated:
+                continue
+            before = sharing.get(vertex.vertex.slot_sharing_group)
+            sharing[vertex.vertex.slot_sharing_group] = vertex
+            if before is not None:
+                result = IntermediateResult(None, ResultPartitionType.BLOCKING, before)
+                before.results.append(result)
+                self._connect(result, vertex, DistributionPattern.ALL_TO_ALL)
 
     @property
     def is_terminal(self) -> bool:

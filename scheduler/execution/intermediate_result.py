@@ -138,6 +138,12 @@ class IntermediateResult:
     def is_pipelined(self) -> bool:
         return self.result_type.is_pipelined
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether a coordinator has it written to the cluster's storage (a Spark stage's files):
+        the death of a TaskExecutor takes nothing of it, and it stays until the job ends."""
+        return self.producer.is_coordinated
+
     def is_finished(self, partition: int) -> bool:
         """Whether all of it was produced."""
         return bool(self._finished[partition])

@@ -72,7 +72,7 @@ def vertex_progress(
 ) -> VertexProgress:
     """How far a vertex is now."""
     name, tasks = job_vertex.vertex.name, task_counts((job_vertex,))
-    shown = VertexProgress(name, job_vertex.parallelism, tasks, job_vertex.is_spark_stage)
+    shown = VertexProgress(name, job_vertex.parallelism, tasks, job_vertex.is_coordinated)
     if progress is None:
         return shown
     return replace(

@@ -74,6 +74,10 @@ class PendingRestarts:
             restart.delay_is_over = True
         return restart
 
+    def find(self, generation: int) -> PendingRestart | None:
+        """The restart of that generation, if there is still one."""
+        return self._by_generation.get(generation)
+
     def region_ended(self, index: int) -> PendingRestart | None:
         """Nothing of a region runs any more; the restart that it waits for."""
         restart = self._of_region.get(index)

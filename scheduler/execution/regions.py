@@ -130,7 +130,7 @@ def _join_pipelined(graph: ExecutionGraph) -> list[int]:
         return root
 
     for vertex in graph.vertices:
-        if vertex.is_spark_stage:  # its executors live and die together
+        if vertex.is_coordinated:  # its subtasks live and die together
             join(vertex.ordinals, find(vertex.first))
     for edge in graph.edges:
         if edge.result.is_pipelined:

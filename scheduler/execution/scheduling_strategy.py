@@ -80,6 +80,6 @@ class PipelinedRegionSchedulingStrategy(SchedulingStrategy):
 
 def new_scheduling_strategy(job_graph: JobGraph, regions: PipelinedRegions) -> SchedulingStrategy:
     """The strategy for a job of its type."""
-    if job_graph.job_type is JobType.STREAMING and not job_graph.needs_dedicated_workers:
+    if job_graph.job_type is JobType.STREAMING and not job_graph.has_coordinated_vertices:
         return EagerSchedulingStrategy(regions)
     return PipelinedRegionSchedulingStrategy(regions)

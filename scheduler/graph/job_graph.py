@@ -105,6 +105,10 @@ STREAM = "stream"
 TASK_PROCESS_KINDS = frozenset({PYTHON, STREAM})
 """Kinds that task processes run."""
 
+COORDINATED_KINDS = frozenset({SPARK})
+"""Kinds whose subtasks a coordinator of the vertex starts and ends, in slots that are the bundles
+of one worker group."""
+
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
 
@@ -302,6 +306,6 @@ class JobGraph:
         return tuple(dict.fromkeys(code for code in codes if isinstance(code, BlobKey)))
 
     @property
-    def needs_dedicated_workers(self) -> bool:
-        """Whether the slots must come from a worker group of the job's own (Spark stages)."""
-        return any(vertex.invokable.kind == SPARK for vertex in self.vertices)
+    def has_coordinated_vertices(self) -> bool:
+        """Whether any of its vertices is run by a coordinator (Spark stages)."""
+        return any(vertex.invokable.kind in COORDINATED_KINDS for vertex in self.vertices)

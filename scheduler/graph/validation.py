@@ -10,6 +10,7 @@ from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
 from flinkray.core.job_options import JOB_OPTIONS
 from flinkray.scheduler.graph.job_graph import (
+    COORDINATED_KINDS,
     PYTHON,
     SPARK,
     STREAM,
@@ -17,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
+    ResultPartitionType,
     SchedulerMode,
 )
 from flinkray.scheduler.graph.max_parallelism import LOWER_BOUND, UPPER_BOUND
@@ -107,7 +109,7 @@ def _problem_of(job_graph: JobGraph) -> str | None:
             return problem
     return (
         _problem_of_configuration(job_graph)
-        or _problem_of_spark_stages(job_graph)
+        or _problem_of_coordinated_edges(job_graph)
         or _problem_of_groups(job_graph)
         or _problem_of_streaming(job_graph)
         or _problem_of_adaptive(job_graph)
@@ -160,24 +162,25 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
     return None
 
 
-def _problem_of_spark_stages(job_graph: JobGraph) -> str | None:
-    stages = [v for v in job_graph.vertices if v.invokable.kind == SPARK]
-    if not stages:
-        return None
-    first, *others = stages
-    for other in others:
-        if (other.parallelism, other.slot_profile) != (first.parallelism, first.slot_profile):
-            return (
-                f"the Spark stages {first.name!r} ({first.parallelism} x {first.slot_profile}) and "
-                f"{other.name!r} ({other.parallelism} x {other.slot_profile}) share the job's "
-                "slots: give them the same parallelism and slot profile, or make them two jobs"
-            )
+def _problem_of_coordinated_edges(job_graph: JobGraph) -> str | None:
+    """What a Spark stage reads and writes are files, which are there when they are finished."""
+    types = {r.data_set_id: r.result_type for v in job_graph.vertices for r in v.results}
     for vertex in job_graph.vertices:
-        if vertex.invokable.kind != SPARK:
-            return (
-                f"vertex {vertex.name!r} is in one job with the Spark stage {first.name!r}, whose "
-                "executors take the job's slots whole: make them two jobs"
-            )
+        is_coordinated = vertex.invokable.kind in COORDINATED_KINDS
+        for result in vertex.results:
+            if is_coordinated and result.result_type is not ResultPartitionType.BLOCKING:
+                return (
+                    f"the Spark stage {vertex.name!r} has a result of type "
+                    f"{result.result_type.value}, and writes files, which are read when they are "
+                    "finished and stay until the job ends: make the result BLOCKING"
+                )
+        for edge in vertex.inputs:
+            source = types.get(edge.source)
+            if is_coordinated and source is not None and source.is_pipelined:
+                return (
+                    f"the Spark stage {vertex.name!r} reads a {source.value} result, "
+                    "and begins when what it reads is finished: make the result BLOCKING"
+                )
     return None
 
 
@@ -224,7 +227,7 @@ def _problem_of_streaming(job_graph: JobGraph) -> str | None:
 def _problem_of_adaptive(job_graph: JobGraph) -> str | None:
     if job_graph.scheduler_mode is SchedulerMode.DEFAULT:
         return None
-    if job_graph.job_type is JobType.BATCH or job_graph.needs_dedicated_workers:
+    if job_graph.job_type is JobType.BATCH or job_graph.has_coordinated_vertices:
         return (
             f"{job_graph.name!r} is to be scheduled adaptively, which is for streaming jobs "
             "without Spark stages: leave its scheduler mode at DEFAULT"

@@ -1,3 +1,11 @@
 """The life of a job: the decisions of a JobMaster."""
 
-__all__ = ["input_splits", "job_execution", "job_scheduler", "job_scheduler_actions"]
+__all__ = [
+    "coordinator_events",
+    "input_splits",
+    "job_execution",
+    "job_scheduler",
+    "job_scheduler_actions",
+    "transition_loop",
+    "transitions",
+]

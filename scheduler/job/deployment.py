@@ -14,6 +14,15 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     PromotePartitions,
     ReleasePartitions,
 )
+from flinkray.scheduler.job.transition_loop import Steps
+from flinkray.scheduler.job.transitions import (
+    DeploymentsFailed,
+    SendCancellations,
+    SendDeployments,
+    SendPromotions,
+    SendReleases,
+    TaskExecutorLost,
+)
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.tasks import (
     ConsumerInformation,
@@ -59,27 +68,48 @@ class Deployments:
         """TaskExecutor -> keys and versions of the parts that it was sent."""
         self._deploy: dict[ResourceID, list[Execution]] = {}
         self._cancel: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
+        self._cancel_again: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
+        """What is deployed by the same event."""
         self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
         self._promote: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
 
-    def deploy(self, execution: Execution) -> None:
-        """The attempt has its slot."""
-        assert execution.slot is not None
-        self._deploy.setdefault(execution.slot.location.resource_id, []).append(execution)
+    def deploy(self, transition: SendDeployments, now: float) -> Steps:
+        """The attempts have their slots."""
+        for execution in transition.executions:
+            resource_id = _slot_of(execution).location.resource_id
+            self._deploy.setdefault(resource_id, []).append(execution)
+        return ()
 
-    def cancel(self, execution: Execution) -> None:
-        """The attempt was deployed."""
-        slot = _slot_of(execution)
-        entry = self._cancel.setdefault(slot.location.resource_id, (slot.location, []))
-        entry[1].append(execution.attempt_id)
+    def cancel(self, transition: SendCancellations, now: float) -> Steps:
+        """The attempts were deployed, if by the same event, they are cancelled after that."""
+        for execution in transition.executions:
+            location = _slot_of(execution).location
+            is_just_deployed = execution in self._deploy.get(location.resource_id, ())
+            cancel = self._cancel_again if is_just_deployed else self._cancel
+            entry = cancel.setdefault(location.resource_id, (location, []))
+            entry[1].append(execution.attempt_id)
+        return ()
 
-    def release(self, location: WorkerLocation, partition: ResultPartitionID) -> None:
-        """The partition is not needed any more."""
-        self._release.setdefault(location.resource_id, (location, []))[1].append(partition)
+    def release(self, transition: SendReleases, now: float) -> Steps:
+        """The partitions are not needed any more."""
+        for location, partition in transition.partitions:
+            self._release.setdefault(location.resource_id, (location, []))[1].append(partition)
+        return ()
 
-    def promote(self, location: WorkerLocation, partition: ResultPartitionID) -> None:
-        """The partition is the cluster's from now on."""
-        self._promote.setdefault(location.resource_id, (location, []))[1].append(partition)
+    def promote(self, transition: SendPromotions, now: float) -> Steps:
+        """The partitions are the cluster's from now on."""
+        for location, partition in transition.partitions:
+            self._promote.setdefault(location.resource_id, (location, []))[1].append(partition)
+        return ()
+
+    def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
+        self.forget(transition.resource_id)
+        return ()
+
+    def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
+        """What was shared in the message has not come either."""
+        self.forget(transition.resource_id)
+        return ()
 
     def forget(self, resource_id: ResourceID) -> None:
         """The TaskExecutor is gone, or may not have got what it was sent."""
@@ -96,7 +126,10 @@ class Deployments:
             actions.append(PromotePartitions(location, tuple(partitions)))
         for executions in self._deploy.values():
             actions.append(self._deployments(executions))
+        for location, attempts in self._cancel_again.values():
+            actions.append(CancelTasks(location, tuple(attempts)))
         self._cancel, self._release, self._promote, self._deploy = {}, {}, {}, {}
+        self._cancel_again = {}
         return actions
 
     def _deployments(self, executions: list[Execution]) -> DeployTasks:
@@ -113,6 +146,7 @@ class Deployments:
             inputs = tuple(
                 self._group(edge.group_of_consumer(subtask), known[1], parts)
                 for edge in vertex.inputs
+                if edge.result.data_set_id is not None
             )
             self._send((self._vertices[vertex.index],), known[1], parts)
             tasks.append(
@@ -123,6 +157,7 @@ class Deployments:
                     _slot_of(execution).allocation_id,
                     inputs,
                     execution.restored_state,
+                    vertex.coordinator_attempt,
                 )
             )
             execution.restored_state = None
@@ -144,33 +179,37 @@ class Deployments:
         if known.get(key) != group.version:
             part = self._groups.get(key)
             if part is None or part.version != group.version:
-                part = SharedPart(key, group.version, self._locations(group))
+                locations = partition_locations(self._graph, group)
+                part = SharedPart(key, group.version, locations)
                 self._groups[key] = part
             self._send((part,), known, parts)
         return key
 
-    def _locations(self, group: PartitionGroup) -> PartitionLocations:
-        ordinals = group.producer_ordinals
-        places: dict[ResourceID, int] = {}
-        locations: list[WorkerLocation] = []
-        place_of, attempts = [], []
-        for subtask in self._graph.subtasks[ordinals.start : ordinals.stop]:
-            location = _slot_of(subtask.current).location
-            place = places.setdefault(location.resource_id, len(locations))
-            if place == len(locations):
-                locations.append(location)
-            place_of.append(place)
-            attempts.append(subtask.current.attempt_number)
-        data_set_id = group.edge.result.data_set_id
-        assert data_set_id is not None
-        return PartitionLocations(
-            self._graph.graph_id,
-            data_set_id,
-            group.partitions.start,
-            tuple(locations),
-            pack_numbers(place_of),
-            pack_numbers(attempts),
-        )
+
+def partition_locations(graph: ExecutionGraph, group: PartitionGroup) -> PartitionLocations:
+    """Where the partitions of a group are, and which attempts have produced them."""
+    ordinals = group.producer_ordinals
+    places: dict[ResourceID, int] = {}
+    locations: list[WorkerLocation] = []
+    place_of, attempts = [], []
+    for subtask in graph.subtasks[ordinals.start : ordinals.stop]:
+        location = _slot_of(subtask.current).location
+        place = places.setdefault(location.resource_id, len(locations))
+        if place == len(locations):
+            locations.append(location)
+        place_of.append(place)
+        attempts.append(subtask.current.attempt_number)
+    result = group.edge.result
+    assert result.data_set_id is not None
+    return PartitionLocations(
+        graph.graph_id,
+        result.data_set_id,
+        group.partitions.start,
+        tuple(locations),
+        pack_numbers(place_of),
+        pack_numbers(attempts),
+        result.producer.coordinator_attempt,
+    )
 
 
 def _slot_of(execution: Execution) -> AllocatedSlot:

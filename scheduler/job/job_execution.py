@@ -1,31 +1,42 @@
-"""A job's regions in execution: what is scheduled, deployed, cancelled and restarted when."""
+"""A job's regions in execution: what is scheduled, deployed, cancelled, finished and reset."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
-from flinkray.scheduler.execution.failover_strategy import (
-    RestartAllFailoverStrategy,
-    RestartPipelinedRegionFailoverStrategy,
-)
-from flinkray.scheduler.execution.partition_tracker import PartitionTracker
-from flinkray.scheduler.execution.pending_restarts import PendingRestart, PendingRestarts
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
 from flinkray.scheduler.execution.scheduling_strategy import new_scheduling_strategy
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import (
-    CancelTask,
-    JobStatusChanged,
-    ScheduleRestart,
+from flinkray.scheduler.job.transition_loop import Steps, Transition
+from flinkray.scheduler.job.transitions import (
+    AttemptsFailed,
+    AttemptsOver,
+    BeginExecution,
+    CancelRegions,
+    CoordinatorEnded,
+    CoordinatorsBegan,
+    DeployRegion,
+    GlobalFailure,
+    NothingRuns,
+    RegionsFinished,
+    RegionsOver,
+    RegionsUnfinished,
+    RequestSlots,
+    ResetRegions,
+    RestoreState,
+    ResultsFinished,
+    ResultsTakenBack,
+    ScheduleRegions,
+    SendCancellations,
+    SendDeployments,
+    SubtasksFailed,
 )
-from flinkray.scheduler.job.outbox import Outbox
-from flinkray.scheduler.job.placement import Placement
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
@@ -57,344 +68,222 @@ class _RegionRun:
 
     def __init__(self) -> None:
         self.active = 0
-        """Attempts from SCHEDULED to their end, and coordinators that are there."""
+        """Attempts from SCHEDULED until they are over, and coordinators that are there."""
         self.finished = 0
+        """Subtasks whose results are finished."""
         self.is_begun = False
         """Whether it was scheduled, and so must be restarted when it fails."""
 
 
 class JobExecution:
-    """Works on regions, by their indices.  Decisions go to the outbox; what concerns the whole job
-    goes through the record."""
+    """Applies what concerns the regions of an execution graph, and counts what runs of them."""
 
     def __init__(
         self,
         graph: ExecutionGraph,
+        regions: PipelinedRegions,
         record: JobRecord,
-        outbox: Outbox,
-        restart_strategy: RestartBackoffTimeStrategy,
+        restarts: PendingRestarts,
         state: StateRestorer,
-        *,
-        first_generation: int = 0,
-        on_finished: Callable[[float], None],
-        on_ended: Callable[[JobStatus, float], None],
-        on_reset: Callable[[Sequence[ExecutionVertex], bool], None],
     ) -> None:
-        """*on_finished*: every task is FINISHED.  *on_ended*: nothing runs any more and the job's
-        end was decided before.  *on_reset*: these are going to be executed again, after a global
-        failure or not."""
-        self.graph = graph
-        self.record = record
-        self.regions = PipelinedRegions(graph)
-        self.outbox = outbox
-        outbox.open(graph)
-        self.placement: Placement
-        """To be set before anything is scheduled."""
-        self.stop_coordinators: Callable[[int, float], None] = lambda region, now: None
-        """Called when a region is cancelled."""
-        self.instead_of_restart: Callable[[float], None] | None = None
-        """For elastic jobs, which are not restarted as they were: called when nothing runs any more
-        and the delay is over."""
-        self.tracker = PartitionTracker(
-            graph, self.regions, self.outbox.bulk.release, self.outbox.bulk.promote
-        )
-        self._restart_strategy = restart_strategy
+        """*restarts*: the regions that wait for their restart are not scheduled."""
+        self._graph = graph
+        self._regions = regions
+        self._record = record
+        self._restarts = restarts
         self._state = state
-        self._on_finished = on_finished
-        self._on_ended = on_ended
-        self._on_reset = on_reset
-        self._strategy = new_scheduling_strategy(graph.job_graph, self.regions)
-        failover = (
-            RestartAllFailoverStrategy
-            if graph.job_graph.restart_all
-            else RestartPipelinedRegionFailoverStrategy
-        )
-        self._failover = failover(graph, self.regions)
-        self._runs = [_RegionRun() for _ in self.regions.regions]
+        self._strategy = new_scheduling_strategy(graph.job_graph, regions)
+        self._runs = [_RegionRun() for _ in regions.regions]
         self._active = 0
-        self._restarts = PendingRestarts()
-        self._generation = first_generation
-        self._lost_producers: list[int] = []
 
-    # --- scheduling -------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
-    def next_generation(self) -> int:
-        """For a timer: old ones are known as such by it."""
-        self._generation += 1
-        return self._generation
+    @property
+    def anything_runs(self) -> bool:
+        """Whether anything of any region has begun and is not over."""
+        return self._active > 0
 
-    def begin(self, now: float) -> None:
+    def active_regions(self, indices: Iterable[int]) -> set[int]:
+        """Those of these regions of which something runs."""
+        return {index for index in indices if self._runs[index].active}
+
+    def begun_regions(self, indices: Iterable[int]) -> tuple[int, ...]:
+        """Those of these regions that were scheduled since their last restart."""
+        return tuple(index for index in indices if self._runs[index].is_begun)
+
+    @property
+    def all_regions(self) -> range:
+        return range(len(self._runs))
+
+    def executions_of(self, index: int) -> list[Execution]:
+        """The current attempts of a region, in the order of its vertices."""
+        subtasks = self._graph.subtasks
+        return [subtasks[ordinal].current for ordinal in self._regions.regions[index].vertices]
+
+    # --- what begins ------------------------------------------------------------------------------
+
+    def begin(self, transition: BeginExecution, now: float) -> Steps:
         """Schedule what can run from the start."""
-        self._schedule(self._strategy.start(), now)
+        return (ScheduleRegions(tuple(self._strategy.start())),)
 
-    def _schedule(self, indices: Iterable[int], now: float) -> None:
+    def schedule(self, transition: ScheduleRegions, now: float) -> Steps:
+        """Regions that run, have run, or wait for their restart are left as they are."""
         scheduled = []
-        for index in indices:
+        for index in transition.regions:
             run = self._runs[index]
             if run.active or run.finished or index in self._restarts:
                 continue
             run.is_begun = True
             for execution in self.executions_of(index):
                 if execution.schedule(now):
-                    self.began(index)
+                    self._began(index)
             scheduled.append(index)
-        if scheduled:
-            self.placement.request(scheduled, now)
+        return (RequestSlots(tuple(scheduled)),) if scheduled else ()
 
-    def executions_of(self, index: int) -> list[Execution]:
-        """The current attempts of a region, in the order of its vertices."""
-        subtasks = self.graph.subtasks
-        return [subtasks[ordinal].current for ordinal in self.regions.regions[index].vertices]
-
-    def deploy(self, index: int, slots: Sequence[AllocatedSlot], now: float) -> None:
+    def deploy(self, transition: DeployRegion, now: float) -> Steps:
         """A region has its slots."""
-        for execution, slot in zip(self.executions_of(index), slots, strict=True):
+        executions = self.executions_of(transition.region)
+        for execution, slot in zip(executions, transition.slots, strict=True):
             execution.deploy(slot, now)
-            self.outbox.bulk.deploy(execution)
+        return (SendDeployments(executions),)
 
-    def began(self, index: int) -> None:
-        """Something of a region runs that must end before the region is over."""
-        self._runs[index].active += 1
-        self._active += 1
+    def coordinators_began(self, transition: CoordinatorsBegan, now: float) -> Steps:
+        self._began(transition.region, transition.number)
+        return ()
 
-    def ended(self, index: int, now: float) -> None:
-        """One of those has ended."""
-        run = self._runs[index]
-        run.active -= 1
-        self._active -= 1
-        if not run.active:
-            restart = self._restarts.region_ended(index)
-            if restart is not None:
-                self._restart_when_due(restart, now)
-        self._end_when_nothing_runs(now)
+    def _began(self, index: int, number: int = 1) -> None:
+        self._runs[index].active += number
+        self._active += number
 
-    # --- ends of executions -----------------------------------------------------------------------
+    # --- what ends --------------------------------------------------------------------------------
 
-    def is_restarting(self, index: int) -> bool:
-        """Whether a region is to be executed again, whatever becomes of what runs of it now."""
-        return index in self._restarts
-
-    def execution_ended(self, execution: Execution, now: float) -> None:
-        """It has reached a terminal state."""
-        self.placement.execution_ended(execution)
-        self.ended(self.regions.of[execution.vertex.ordinal], now)
-
-    def finished(self, executions: Iterable[Execution], now: float) -> None:
-        """They are FINISHED, and ``execution_ended`` was told."""
-        groups = []
-        for execution in executions:
-            vertex = execution.vertex
-            self.tracker.finished(vertex)
-            for result in vertex.job_vertex.results:
-                groups += result.finish(vertex.subtask_index)
-            index = self.regions.of[vertex.ordinal]
-            run = self._runs[index]
-            run.finished += 1
-            if run.finished == len(self.regions.regions[index].vertices):
-                self.tracker.region_finished(index)
-        if self.record.is_ending:
-            return
-        self._schedule(self._strategy.groups_finished(groups), now)
-        if self.graph.is_finished and not self._restarts:
-            self._on_finished(now)
-
-    def failed(self, ends: Sequence[tuple[Execution, Failure]], now: float) -> None:
-        """Attempts ended otherwise than by finishing: one failure, whatever their number."""
-        failures: list[tuple[int, Failure]] = []
+    def attempts_failed(self, transition: AttemptsFailed, now: float) -> Steps:
+        """Attempts ended otherwise than by finishing; those that had ended before are ignored."""
+        failures: list[tuple[Sequence[int], Failure]] = []
         concurrent = []
-        ended = []
-        for execution, failure in ends:
+        over = []
+        for execution, failure in transition.ends:
             if execution.state.is_terminal:
                 continue
             if execution.end(failure, now):
-                failures.append((execution.vertex.ordinal, failure))
+                failures.append(((execution.vertex.ordinal,), failure))
             elif failure.text:
                 concurrent.append(failure)
-            ended.append(execution)
-        if failures:
-            root = next((f for _, f in failures if f.is_unrecoverable), failures[0][1])
-            failed = [ordinal for ordinal, _ in failures] + self._lost_producers
-            self._lost_producers = []
-            self.fail(root, failed, now)
-            concurrent = [f for _, f in failures if f is not root] + concurrent
-        for failure in concurrent:
-            self.record.add_concurrent_failure(failure, now)
-        for execution in ended:
-            self.execution_ended(execution, now)
+            over.append(execution)
+        if not over:
+            return ()
+        steps: list[Transition] = []
+        if failures or concurrent:
+            steps.append(SubtasksFailed(tuple(failures), tuple(concurrent)))
+        steps.append(AttemptsOver(tuple(over)))
+        return steps
 
-    def task_executor_lost(
-        self, producers: Sequence[ExecutionVertex], cause: str, now: float, fail: Callable[[], None]
-    ) -> None:
-        """Finished partitions of *producers* are lost that have yet to be read, and *fail* ends
-        what ran there: one failure, whatever was lost."""
-        self._lost_producers = [
-            vertex.ordinal
-            for vertex in producers
-            if self.regions.of[vertex.ordinal] not in self._restarts
-        ]
-        fail()
-        lost, self._lost_producers = self._lost_producers, []
-        if lost and not self.record.is_ending:
-            task_name = self.graph.subtasks[lost[0]].task_name
-            more = f" and {len(lost) - 1} more tasks" if len(lost) > 1 else ""
-            text = f"the results of {task_name}{more} were lost: {cause}"
-            self.fail(Failure(text, task=task_name), lost, now)
+    def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
+        """They do not run any more."""
+        of = self._regions.of
+        return self._ended(of[execution.vertex.ordinal] for execution in transition.executions)
 
-    # --- failures ---------------------------------------------------------------------------------
+    def coordinator_ended(self, transition: CoordinatorEnded, now: float) -> Steps:
+        """One coordinator of a region does not run any more."""
+        return self._ended((transition.region,))
 
-    def fail(
-        self, failure: Failure, failed: Sequence[int], now: float, *, is_global: bool = False
-    ) -> None:
-        """Vertices failed (or something that concerns the whole job): regions are restarted, or the
-        job fails."""
-        if self.record.is_ending:
-            self.record.add_failure(failure, now)
-            return
-        if failure.is_unrecoverable:
-            self.fail_job(failure, now)
-            return
-        is_new_attempt = self._restart_strategy.notify_failure(now)
-        is_started = self.record.status is not JobStatus.CREATED
-        if not is_started or not self._restart_strategy.can_restart():
-            self.fail_job(failure, now)
-            return
-        if is_new_attempt:
-            self.record.restarts += 1
-            self.record.add_failure(failure, now)
-        else:
-            self.record.add_concurrent_failure(failure, now)
-        if self.record.status is JobStatus.RUNNING:
-            self.enter(JobStatus.RESTARTING, now, failure.text)
-        self._restart_later(self._regions_to_restart(failed, is_global), now, is_global)
-
-    def _regions_to_restart(self, failed: Sequence[int], is_global: bool) -> list[int]:
-        indices: Iterable[int] = range(len(self._runs))
-        if not is_global:
-            indices = self._failover.regions_to_restart(failed)
-        return [index for index in indices if self._runs[index].is_begun]
-
-    def _restart_later(self, indices: list[int], now: float, is_global: bool) -> None:
-        generation = self.next_generation()
-        delay = self._restart_strategy.backoff_time(now)
-        unended = {index for index in indices if self._runs[index].active}
-        _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
-        self._take_back_results(indices)
-        self._state.abort_pending("tasks are restarted")
-        self._cancel(indices, now, but=ExecutionState.CREATED)
-        self.outbox.add(ScheduleRestart(delay, generation))
-        for earlier in due:
-            if earlier.regions:  # else a failure while another one was carried out has taken them
-                self._restart_when_due(earlier, now)
-
-    def restart_everything(self, now: float, cause: str) -> None:
-        """Stop all and restart as soon as nothing runs any more, though nothing has failed."""
-        if self.record.status is JobStatus.RUNNING:
-            self.enter(JobStatus.RESTARTING, now, cause)
-        indices = self._regions_to_restart((), is_global=True)
-        unended = {index for index in indices if self._runs[index].active}
-        restart, _ = self._restarts.add(self.next_generation(), indices, unended, is_global=True)
-        self._take_back_results(indices)
-        self._state.abort_pending(cause)
-        self._cancel(indices, now, but=ExecutionState.CREATED)
-        self.delay_is_over(restart.generation, now)
-
-    def _take_back_results(self, indices: list[int]) -> None:
-        """From now on nobody may begin to read them; at the restart would be too late."""
-        unfinished = []
+    def _ended(self, indices: Iterable[int]) -> Steps:
+        over = []
         for index in indices:
             run = self._runs[index]
-            if run.finished == len(self.regions.regions[index].vertices):
-                self.tracker.region_unfinished(index)
+            if not run.active:
+                raise IllegalTransitionError(f"something of region {index} has ended twice")
+            run.active -= 1
+            self._active -= 1
+            if not run.active:
+                over.append(index)
+        steps: list[Transition] = []
+        if over:
+            steps.append(RegionsOver(tuple(over)))
+        if not self._active:
+            steps.append(NothingRuns())
+        return steps
+
+    def cancel(self, transition: CancelRegions, now: float) -> Steps:
+        """Attempts that were sent out are told to end; the others have ended at once."""
+        told: list[Execution] = []
+        over: list[Execution] = []
+        keep = ExecutionState.CREATED if transition.keep_created else None
+        for index in transition.regions:
+            for execution in self.executions_of(index):
+                before = execution.state
+                if before is keep:
+                    continue
+                if execution.begin_cancel(now):
+                    told.append(execution)
+                elif before is ExecutionState.SCHEDULED:
+                    over.append(execution)
+        steps: list[Transition] = []
+        if told:
+            steps.append(SendCancellations(told))
+        if over:
+            steps.append(AttemptsOver(tuple(over)))
+        return steps
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def results_finished(self, transition: ResultsFinished, now: float) -> Steps:
+        """Regions whose inputs are complete by that are scheduled."""
+        groups = []
+        finished = []
+        for execution in transition.executions:
+            vertex = execution.vertex
+            for result in vertex.job_vertex.results:
+                groups += result.finish(vertex.subtask_index)
+            index = self._regions.of[vertex.ordinal]
+            run = self._runs[index]
+            run.finished += 1
+            if run.finished == len(self._regions.regions[index].vertices):
+                finished.append(index)
+        steps: list[Transition] = []
+        if finished:
+            steps.append(RegionsFinished(tuple(finished)))
+        if not self._record.is_ending:
+            ready = self._strategy.groups_finished(groups)
+            if ready:
+                steps.append(ScheduleRegions(tuple(ready)))
+        return steps
+
+    def take_back_results(self, transition: ResultsTakenBack, now: float) -> Steps:
+        """None of them is finished any more."""
+        unfinished = []
+        undone = []
+        for index in transition.regions:
+            run = self._runs[index]
+            if run.finished == len(self._regions.regions[index].vertices):
+                undone.append(index)
             run.finished = 0
             for execution in self.executions_of(index):
-                self.tracker.reset(execution.vertex)
                 for result in execution.vertex.job_vertex.results:
                     unfinished += result.reset(execution.vertex.subtask_index)
         self._strategy.groups_unfinished(unfinished)
+        return (RegionsUnfinished(tuple(undone)),) if undone else ()
 
-    def _cancel(
-        self, indices: Iterable[int], now: float, but: ExecutionState | None = None
-    ) -> None:
-        indices = tuple(indices)
-        self.placement.cancel(indices)
-        for index in indices:
-            self.stop_coordinators(index, now)
-            for execution in self.executions_of(index):
-                before = execution.state
-                if before is but:
-                    continue
-                if execution.begin_cancel(now):
-                    self.cancel_task(execution)
-                elif before is ExecutionState.SCHEDULED:
-                    self.execution_ended(execution, now)
+    # --- restarts ---------------------------------------------------------------------------------
 
-    def cancel_task(self, execution: Execution) -> None:
-        """Have its TaskExecutor told."""
-        if execution.vertex.job_vertex.is_spark_stage:
-            assert execution.slot is not None
-            self.outbox.add(CancelTask(execution.attempt_id, execution.slot))
-        else:
-            self.outbox.bulk.cancel(execution)
+    def reset(self, transition: ResetRegions, now: float) -> Steps:
+        """New attempts, which get their state before they are scheduled (EX-16)."""
+        for vertex in transition.vertices:
+            if vertex.current.state is not ExecutionState.CREATED:
+                vertex.reset_for_new_execution(now)
+        return (RestoreState(transition.regions, transition.is_global),)
 
-    def delay_is_over(self, generation: int, now: float) -> None:
-        """The delay of a ScheduleRestart is over."""
-        restart = self._restarts.delay_is_over(generation)
-        if restart is not None:
-            self._restart_when_due(restart, now)
-
-    def _restart_when_due(self, restart: PendingRestart, now: float) -> None:
-        """Reset the vertices, restore, and only then schedule (EX-16)."""
-        if not restart.is_due or self.record.is_ending:
-            return
-        indices = self._restarts.take(restart)
-        if self.instead_of_restart is not None:
-            self.instead_of_restart(now)
-            return
-        vertices = []
-        for index in indices:
-            for execution in self.executions_of(index):
-                if execution.state is not ExecutionState.CREATED:
-                    execution.vertex.reset_for_new_execution(now)
-                vertices.append(execution.vertex)
-        self._on_reset(vertices, restart.is_global)
-        failure = self._state.restore([v.current for v in vertices], is_global=restart.is_global)
+    def restore(self, transition: RestoreState, now: float) -> Steps:
+        """What cannot be restored is a global failure."""
+        indices = transition.regions
+        attempts = [execution for index in indices for execution in self.executions_of(index)]
+        failure = self._state.restore(attempts, is_global=transition.is_global)
         if failure is not None:
-            self.fail(failure, (), now, is_global=True)
-            return
+            return (GlobalFailure(failure),)
         for index in indices:
             self._runs[index].is_begun = False
-        if not self._restarts:
-            self.enter(JobStatus.RUNNING, now, f"restart {self.record.restarts}")
-        self._schedule(self._strategy.restart(indices), now)
-
-    # --- ends of the job --------------------------------------------------------------------------
-
-    def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """The job's status changes."""
-        self.record.enter(status, now, cause)
-        self.outbox.add(JobStatusChanged(status))
-
-    def fail_job(self, failure: Failure, now: float) -> None:
-        """No restart is allowed."""
-        self.record.fail(failure, now)
-        self.outbox.add(JobStatusChanged(JobStatus.FAILING))
-        self.cancel_everything(now)
-
-    def cancel_everything(self, now: float) -> None:
-        """The job's end is decided: nothing is restarted any more."""
-        self._restarts.clear()
-        self._active += 1  # it ends when all are cancelled, not with the first
-        self._cancel(range(len(self._runs)), now)
-        self._active -= 1
-        self._end_when_nothing_runs(now)
-
-    def _end_when_nothing_runs(self, now: float) -> None:
-        record = self.record
-        if self._active or not record.is_ending or record.status.is_terminal:
-            return
-        if record.suspension is not None:
-            self._on_ended(JobStatus.SUSPENDED, now)
-        elif record.status is JobStatus.FAILING:
-            self._on_ended(JobStatus.FAILED, now)
-        elif record.status is JobStatus.CANCELLING:
-            self._on_ended(JobStatus.CANCELED, now)
+        steps: list[Transition] = [ScheduleRegions(tuple(self._strategy.restart(indices)))]
+        if self._restarts:
+            return steps
+        cause = f"restart {self._record.restarts}"
+        return [*self._record.change(JobStatus.RUNNING, now, cause), *steps]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job.job_scheduler_actions import JobStatusChanged
 from flinkray.scheduler.job.job_status_machine import JobStatusMachine
 from flinkray.scheduler.reports.exception_history import ExceptionHistory
 from flinkray.scheduler.reports.job_info import (
@@ -47,6 +48,14 @@ class JobRecord:
         return self.status.is_terminal or self.status in ending or self.suspension is not None
 
     @property
+    def decided_end(self) -> JobStatus | None:
+        """With which status it ends as soon as nothing runs any more; None: it goes on."""
+        if self.suspension is not None:
+            return JobStatus.SUSPENDED
+        ends = {JobStatus.FAILING: JobStatus.FAILED, JobStatus.CANCELLING: JobStatus.CANCELED}
+        return ends.get(self.status)
+
+    @property
     def story(self) -> str:
         return str(self._machine.story)
 
@@ -54,11 +63,16 @@ class JobRecord:
         """Take a transition; raises IllegalTransitionError."""
         self._machine.enter(status, now, cause)
 
-    def fail(self, failure: Failure, now: float) -> None:
+    def change(self, status: JobStatus, now: float, cause: str = "") -> list[JobStatusChanged]:
+        """The same, with the action that tells who listens."""
+        self.enter(status, now, cause)
+        return [JobStatusChanged(status)]
+
+    def fail(self, failure: Failure, now: float) -> list[JobStatusChanged]:
         """Enter FAILING."""
         self.add_failure(failure, now)
         self.failure = failure
-        self.enter(JobStatus.FAILING, now, failure.text)
+        return self.change(JobStatus.FAILING, now, failure.text)
 
     def suspend(self, reason: str, now: float) -> None:
         self.suspension = reason

@@ -2,48 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from flinkray.core.errors import AttemptDisposedError, PartitionProducerDisposedError
+from flinkray.core.errors import (
+    AttemptDisposedError,
+    JobStateError,
+    JobSubmissionError,
+    PartitionProducerDisposedError,
+)
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
-    JobVertexID,
     ResourceID,
     ResultPartitionID,
 )
 from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
+from flinkray.scheduler.execution.job_archive import (
+    NO_METRICS,
+    places_of_streams,
+    task_counts,
+    vertex_info,
+    vertex_progress,
+)
+from flinkray.scheduler.execution.partition_tracker import PartitionTracker
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
+from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
-from flinkray.scheduler.graph.job_graph import JobGraph, RestartStrategy
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, RestartStrategy
 from flinkray.scheduler.graph.validation import validate
+from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
+from flinkray.scheduler.job.failover import Failover
 from flinkray.scheduler.job.input_splits import InputSplit
-from flinkray.scheduler.job.job_answers import JobAnswers
 from flinkray.scheduler.job.job_execution import JobExecution, NoState, StateRestorer
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobSchedulerAction
+from flinkray.scheduler.job.job_scheduler_actions import (
+    JobEnded,
+    JobSchedulerAction,
+    TimerKey,
+    TimerPurpose,
+)
 from flinkray.scheduler.job.master_formats import MasterFormats
+from flinkray.scheduler.job.operator_coordinators import JobCoordinator, OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
-from flinkray.scheduler.job.placement import SharedPlacement
-from flinkray.scheduler.job.spark_driver_events import SparkDriverEvents
-from flinkray.scheduler.job.spark_stages import SparkStages
+from flinkray.scheduler.job.placement import Placement
+from flinkray.scheduler.job.results import Results
+from flinkray.scheduler.job.source_enumerators import SourceEnumerators, has_enumerators
+from flinkray.scheduler.job.spark_driver import SparkDriver
 from flinkray.scheduler.job.task_reports import TaskReports
+from flinkray.scheduler.job.transition_loop import Applied, Step, Steps, Transition, TransitionLoop
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobProgress,
+)
 from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
+_AT_ITS_TIME: Mapping[TimerPurpose, Callable[[int], Transition]] = {
+    TimerPurpose.RESTART: t.RestartDelayOver,
+    TimerPurpose.SCALING: t.ScalingDelayOver,
+}
 
-class JobScheduler(SparkDriverEvents, JobAnswers):
-    """Runs a job: its tasks in slots of the SlotPool, or its Spark stages in workers of their own.
+
+class JobScheduler:
+    """Runs a job in slots of the SlotPool.
 
     Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
     monotonic seconds.  Events of an earlier attempt or generation, and all events after JobEnded,
     change nothing.
+
+    Each event enters a :class:`~flinkray.scheduler.job.transition_loop.TransitionLoop`;
+    :meth:`_wire` says which decision object applies which transition.
     """
+
+    wants_all_slots = False
+    """Whether :meth:`slots_changed` is to be told."""
 
     def __init__(
         self,
@@ -54,7 +97,6 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
         default_restart_strategy: RestartStrategy,
         epoch_offset: float,
         now: float,
-        slot_request_timeout: float = 300.0,
         random: Callable[[], float] = lambda: 0.5,
         state: StateRestorer | None = None,
     ) -> None:
@@ -67,125 +109,200 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
             :mod:`flinkray.scheduler.graph.validation`).
         """
         validate(job_graph)
+        self._job_graph = job_graph
+        self._job_master_address = job_master_address
+        self._new_graph_id = new_graph_id
         self._job = JobRecord(job_graph, epoch_offset, now)
         self._job.enter(JobStatus.CREATED, now)
-        self._job_graph = job_graph
-        self._new_graph_id = new_graph_id
         self._restart_strategy = new_restart_strategy(
             job_graph.restart_strategy or default_restart_strategy, random
         )
         self._state = state or NoState()
         self._outbox = Outbox()
-        self._now = now
-        self._shortages: tuple[ResourceShortage, ...] = ()
-        self._spark: SparkStages | None = None
-        self._shared: SharedPlacement | None = None
+        self._loop = TransitionLoop(f"job {job_graph.job_id} ({job_graph.name})", self._outbox.add)
+        self._formats = MasterFormats(job_graph, self._job)
+        self._of_job: list[JobCoordinator] = [self._formats]
+        if has_enumerators(job_graph):
+            self._of_job.append(SourceEnumerators(self._job))
         self._build(ExecutionGraph(job_graph, new_graph_id(), now))
-        self._formats = MasterFormats(self._graph, self._outbox)
-        if job_graph.needs_dedicated_workers:
-            self._spark = SparkStages(self._execution, job_master_address, slot_request_timeout)
-        else:
-            self._place()
 
-    def _build(self, graph: ExecutionGraph, first_generation: int = 0) -> None:
-        """What works on an execution graph."""
+    def _build(
+        self, graph: ExecutionGraph, *, first_generation: int = 0, requests_made: int = 0
+    ) -> None:
+        """The decision objects that work on an execution graph.  *first_generation* and
+        *requests_made* are of those of the job's execution graph before."""
         self._graph = graph
-        self._execution = JobExecution(
+        self._outbox.open(graph)
+        regions = PipelinedRegions(graph)
+        restarts = self._restarts = PendingRestarts()
+        self._tracker = PartitionTracker(graph, regions)
+        self._reports = TaskReports(graph, self._tracker)
+        self._placement = Placement(graph, regions, requests_made=requests_made)
+        self._execution = JobExecution(graph, regions, self._job, restarts, self._state)
+        self._failover = Failover(
             graph,
+            regions,
             self._job,
-            self._outbox,
+            restarts,
+            self._execution,
             self._restart_strategy,
             self._state,
             first_generation=first_generation,
-            on_finished=self._all_finished,
-            on_ended=self._end,
-            on_reset=lambda vertices, is_global: self._formats.reset(vertices, is_global),
         )
-        self._reports = TaskReports(self._execution)
+        self._results = Results(graph, regions, self._tracker)
+        self._drivers = {
+            vertex.vertex.vertex_id: SparkDriver(graph, regions, vertex, self._job, restarts)
+            for vertex in graph.vertices
+            if vertex.is_coordinated
+        }
+        self._refuse_drivers_within(regions)
+        self._coordinators = OperatorCoordinators(self._drivers.values(), self._of_job)
+        self._wire()
 
-    def _place(self, requests_made: int = 0) -> None:
-        execution = self._execution
-        self._shared = execution.placement = SharedPlacement(
-            self._graph,
-            execution.regions,
-            self._outbox,
-            requests_made=requests_made,
-            on_ready=lambda index, slots: execution.deploy(index, slots, self._now),
-            on_failed=lambda ends: execution.failed(ends, self._now),
-            why_short=lambda: " ".join(shortage.reason for shortage in self._shortages),
+    def _refuse_drivers_within(self, regions: PipelinedRegions) -> None:
+        """A Spark stage begins when all that it reads is finished, and so cannot be in a region
+        with anything else."""
+        for driver in self._drivers.values():
+            if len(regions.regions[driver.region].vertices) > driver.parallelism:
+                raise JobSubmissionError(
+                    self.job_id,
+                    f"the Spark stage {driver.vertex_name!r} reads and feeds vertices that run at "
+                    "the same time: make a result blocking that leads from those that it reads to "
+                    "those that it feeds",
+                )
+
+    def _wire(self) -> None:
+        """Who applies which transition."""
+        execution, failover, placement = self._execution, self._failover, self._placement
+        coordinators, results, reports = self._coordinators, self._results, self._reports
+        bulk = self._outbox.bulk
+        wire = self._loop.wire
+        # what others report
+        wire(t.SlotsTold, placement.slots_told)
+        wire(t.SlotFailed, placement.slot_failed)
+        wire(
+            t.TaskExecutorLost,
+            bulk.task_executor_lost,
+            results.task_executor_lost,
+            placement.task_executor_lost,
         )
+        wire(t.SlotPoolLost, results.pool_lost, placement.pool_lost)
+        wire(t.ResourcesShort, placement.resources_short)
+        wire(t.TasksReported, reports.reported)
+        wire(t.DeploymentsFailed, bulk.deployments_failed, reports.deployments_failed)
+        wire(t.CancellationsFailed, reports.cancellations_failed)
+        wire(t.CoordinatorStarted, coordinators.started)
+        wire(t.CoordinatorGone, coordinators.gone)
+        wire(t.CoordinatorTold, coordinators.told)
+        wire(t.RestartDelayOver, failover.delay_is_over)
+        # regions
+        wire(t.BeginExecution, self._begin)
+        wire(t.ScheduleRegions, execution.schedule)
+        wire(t.RequestSlots, placement.request)
+        wire(t.RequestSlotsAgain, placement.request_again)
+        wire(t.DeployRegion, coordinators.region_deployed, execution.deploy)
+        wire(t.CancelRegions, placement.cancel, coordinators.regions_cancelled, execution.cancel)
+        wire(t.CoordinatorsBegan, execution.coordinators_began)
+        wire(t.CoordinatorEnded, placement.coordinator_ended, execution.coordinator_ended)
+        wire(t.RegionsOver, failover.regions_over)
+        wire(t.RegionsFinished, results.regions_finished)
+        wire(t.RegionsUnfinished, results.regions_unfinished)
+        # attempts
+        wire(t.AttemptsFailed, execution.attempts_failed)
+        wire(t.AttemptsOver, placement.attempts_over, execution.attempts_over)
+        wire(t.AttemptReplaced, placement.attempt_replaced)
+        wire(t.SendDeployments, bulk.deploy)
+        wire(t.SendCancellations, bulk.cancel)
+        # results
+        wire(t.ResultsFinished, results.finished, execution.results_finished)
+        wire(t.ResultsTakenBack, results.taken_back, execution.take_back_results)
+        wire(t.ResultsLost, failover.results_lost)
+        wire(t.SendReleases, bulk.release)
+        wire(t.SendPromotions, bulk.promote)
+        # failures and restarts
+        wire(t.SubtasksFailed, failover.subtasks_failed)
+        wire(t.GlobalFailure, failover.global_failure)
+        wire(t.DecideFailover, failover.decide)
+        wire(t.StopEverything, failover.stop_everything)
+        wire(t.RestartDue, failover.restart)
+        wire(t.ResetRegions, coordinators.regions_reset, execution.reset)
+        wire(t.RestoreState, execution.restore)
+        wire(t.StartJobCoordinators, coordinators.job_begins)
+        # the job
+        wire(t.StartJob, self._start)
+        wire(t.CancelJob, self._cancel)
+        wire(t.SuspendJob, self._suspend)
+        wire(t.FailJob, self._fail)
+        wire(t.CancelEverything, failover.cancel_everything)
+        wire(t.NothingRuns, self._nothing_runs)
+        wire(t.EndJob, self._end)
 
-    # orders
+    def _work_on(self, event: str, now: float, *steps: Step) -> list[JobSchedulerAction]:
+        """The actions that an event leads to."""
+        if not self.status.is_terminal:
+            self._loop.run(event, now, steps)
+        return self._outbox.take()
+
+    # --- orders -----------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[JobSchedulerAction]:
         """Begin; once."""
-        self._now = now
         if self._job.is_ending:
             return []
-        if self._formats.initialize():
-            return self._outbox.take()
-        return self._begin(now)
-
-    def _begin(self, now: float) -> list[JobSchedulerAction]:
-        self._execution.enter(JobStatus.RUNNING, now)
-        if self._spark is not None:
-            self._spark.at(now).placement.declare()
-        self._execution.begin(now)
-        return self._outbox.take()
+        return self._work_on("start", now, t.StartJob())
 
     def cancel(self, now: float) -> list[JobSchedulerAction]:
         """Cancel the job; a second time is fine, also after its end."""
         is_failing = self.status is JobStatus.FAILING and self._job.suspension is None
         if self._job.is_ending and not is_failing:
             return []
-        self._execution.enter(JobStatus.CANCELLING, now, "cancelled by its user")
-        self._at(now).cancel_everything(now)
-        return self._outbox.take()
+        return self._work_on("cancel", now, t.CancelJob())
 
     def suspend(self, reason: str, now: float) -> list[JobSchedulerAction]:
         """End this JobMaster's work on the job, whose result is SUSPENDED (EX-08)."""
         if self.status.is_terminal or self._job.suspension is not None:
             return []
-        self._job.suspend(reason, now)
-        self._at(now).cancel_everything(now)
-        return self._outbox.take()
+        return self._work_on("suspend", now, t.SuspendJob(reason))
 
     def global_failure(self, cause: Failure, now: float) -> list[JobSchedulerAction]:
         """Something failed that concerns the whole job."""
-        if self.status.is_terminal or self._job.suspension is not None:
+        if self._job.suspension is not None:
             return []
-        if self.status is JobStatus.CANCELLING:
-            self._at(now).fail_job(cause, now)
-        else:
-            self._at(now).fail(cause, (), now, is_global=True)
-        return self._outbox.take()
+        return self._work_on("global_failure", now, t.GlobalFailure(cause))
 
-    # work outside the tasks
+    def resize(self, bounds: Sequence[ParallelismBounds], now: float) -> list[JobSchedulerAction]:
+        """Other bounds for some vertices.
 
-    def master_initialized(
-        self, vertex_id: JobVertexID, splits: Sequence[InputSplit], now: float
+        Raises:
+            JobStateError: the job is not elastic, or cannot have them.
+        """
+        raise JobStateError(self.job_id, "its parallelism is fixed")
+
+    # --- coordinators -----------------------------------------------------------------------------
+
+    def coordinator_started(
+        self, coordinator: CoordinatorID, now: float
     ) -> list[JobSchedulerAction]:
-        """An InitializeOnMaster is carried out."""
-        is_last = self._formats.initialized(vertex_id, splits)
-        self._now = now
-        return self._begin(now) if is_last and not self._job.is_ending else []
+        """Its process is there."""
+        return self._work_on("coordinator_started", now, t.CoordinatorStarted(coordinator))
 
-    def master_finalized(
-        self, vertex_id: JobVertexID, generation: int, now: float
+    def coordinator_stopped(
+        self, coordinator: CoordinatorID, now: float
     ) -> list[JobSchedulerAction]:
-        """A FinalizeOnMaster is carried out."""
-        is_last = self._formats.finalized(vertex_id, generation)
-        if is_last and self.status is JobStatus.RUNNING and not self._job.is_ending:
-            self._end(JobStatus.FINISHED, now)
-        return self._outbox.take()
+        """A StopCoordinator is carried out."""
+        return self._work_on("coordinator_stopped", now, t.CoordinatorGone(coordinator, "it ended"))
 
-    def master_failed(
-        self, vertex_id: JobVertexID, cause: Failure, now: float, generation: int = 0
+    def coordinator_lost(
+        self, coordinator: CoordinatorID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """An InitializeOnMaster, or the FinalizeOnMaster of that generation, failed."""
-        if not self._formats.failed(vertex_id, generation):
-            return []
-        return self.global_failure(cause, now)
+        """It died, or could not be started; its process is there no more."""
+        return self._work_on("coordinator_lost", now, t.CoordinatorGone(coordinator, cause))
+
+    def coordinator_told(
+        self, coordinator: CoordinatorID, event: CoordinatorEvent, now: float
+    ) -> list[JobSchedulerAction]:
+        """It has something to say: see :mod:`flinkray.scheduler.job.coordinator_events`."""
+        return self._work_on("coordinator_told", now, t.CoordinatorTold(coordinator, event))
 
     def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int, host: str = ""
@@ -212,53 +329,30 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
             raise AttemptDisposedError(str(attempt_id))
         return execution
 
-    # slots
+    # --- slots ------------------------------------------------------------------------------------
 
     def slot_events(self, events: Iterable[SlotEvent], now: float) -> list[JobSchedulerAction]:
         """What the SlotPool says, in its order."""
-        if self._shared is not None:
-            self._at(now)
-            self._shared.slot_events(events)
-        return self._outbox.take()
+        return self._work_on("slot_events", now, t.SlotsTold(tuple(events)))
 
     def slots_changed(
         self, slots: tuple[AllocatedSlot, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """All slots the pool holds for Spark stages; a used one that is missing is lost."""
-        if self._spark is not None and not self.status.is_terminal:
-            self._at(now)
-            self._spark.slots_changed(slots)
-        return self._outbox.take()
+        """All slots the pool holds now, requested or not (see :attr:`wants_all_slots`)."""
+        return []
 
     def slot_failed(
         self, allocation_id: AllocationID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """A slot is lost, with its cause (send it before the pool's word that says so)."""
-        self._at(now)
-        if self._spark is not None:
-            self._spark.slot_failed(allocation_id, cause)
-        elif self._shared is not None:
-            self._shared.slot_lost(allocation_id, cause)
-        return self._outbox.take()
+        return self._work_on("slot_failed", now, t.SlotFailed(allocation_id, cause))
 
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
         """All slots and partitions on that TaskExecutor are lost (send it before the pool's word
         that says so)."""
-        self._at(now)
-        self._outbox.bulk.forget(resource_id)
-        if self._spark is not None:
-            self._spark.task_executor_lost(resource_id, cause)
-        elif self._shared is not None:
-            shared = self._shared
-            self._execution.task_executor_lost(
-                self._execution.tracker.task_executor_lost(resource_id),
-                cause,
-                now,
-                lambda: shared.task_executor_lost(resource_id, cause),
-            )
-        return self._outbox.take()
+        return self._work_on("task_executor_lost", now, t.TaskExecutorLost(resource_id, cause))
 
     def task_executor_registered(self, resource_id: ResourceID) -> None:
         """It has connected (again), and may not know what it was sent before."""
@@ -267,59 +361,25 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
         """The SlotPool is gone with all slots, and so are the results that were kept with them;
         requests are made again, to the next one."""
-        if self.status.is_terminal:
-            return []
-        self._at(now)
-        failure = Failure(f"the slot pool of the job was lost: {cause}")
-        if self._spark is not None:
-            self._spark.pool_lost(failure)
-        elif self._shared is not None:
-            shared = self._shared
-            self._execution.task_executor_lost(
-                self._execution.tracker.all_lost(),
-                cause,
-                now,
-                lambda: shared.pool_lost(failure.text),
-            )
-        return self._outbox.take()
+        return self._work_on("slot_pool_lost", now, t.SlotPoolLost(cause))
 
     def resources_short(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """Why slots are missing now (the whole list); an unfulfillable one fails the job."""
-        self._at(now)
-        self._shortages = shortages
-        if self._spark is not None:
-            self._spark.placement.resources_short(shortages)
-        return self._outbox.take()
+        """Why slots are missing now (the whole list).  The SlotPool hears it, too, and fails the
+        requests that cannot be fulfilled."""
+        return self._work_on("resources_short", now, t.ResourcesShort(shortages))
 
-    def slot_request_timed_out(self, generation: int, now: float) -> list[JobSchedulerAction]:
-        """The delay of a ScheduleSlotRequestTimeout is over (EX-18)."""
-        self._at(now)
-        if self._spark is not None:
-            self._spark.placement.timed_out(generation)
-        return self._outbox.take()
-
-    # tasks
-
-    def task_state_changed(self, state: TaskExecutionState, now: float) -> list[JobSchedulerAction]:
-        """A TaskExecutor's report."""
-        return self.task_states_changed((state,), now)
+    # --- tasks ------------------------------------------------------------------------------------
 
     def task_states_changed(
         self, states: Iterable[TaskExecutionState], now: float
     ) -> list[JobSchedulerAction]:
-        """Reports of TaskExecutors, in their order; failures among them are one failure."""
-        self._at(now)
-        self._reports.states_changed(states, now)
-        return self._outbox.take()
+        """Reports of TaskExecutors, in their order; failures among them are one failure.
 
-    def deploy_failed(
-        self, attempt_id: ExecutionAttemptID, cause: str, now: float
-    ) -> list[JobSchedulerAction]:
-        """A DeployTask could not be carried out (EX-02)."""
-        self._at(now)
-        self._reports.deployments_failed((attempt_id,), cause, now)
+        After the job's end, too, what tasks have left is released.
+        """
+        self._loop.run("task_states_changed", now, (t.TasksReported(tuple(states)),))
         return self._outbox.take()
 
     def deployments_failed(
@@ -331,32 +391,33 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
     ) -> list[JobSchedulerAction]:
         """A DeployTasks to that TaskExecutor could not be carried out, for these attempts, whether
         they are current or not: what was shared in it has not come either (EX-02)."""
-        self._at(now)
-        self._outbox.bulk.forget(resource_id)
-        self._reports.deployments_failed(attempts, cause, now)
-        return self._outbox.take()
+        failed = t.DeploymentsFailed(resource_id, tuple(attempts), cause)
+        return self._work_on("deployments_failed", now, failed)
 
-    def cancel_failed(
-        self, attempt_id: ExecutionAttemptID, cause: str, now: float
+    def cancellations_failed(
+        self, attempts: Iterable[ExecutionAttemptID], cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """A CancelTask or CancelTasks could not be carried out: the attempt counts as canceled
-        (EX-04)."""
-        self._at(now)
-        self._reports.cancel_failed(attempt_id, cause, now)
-        return self._outbox.take()
+        """A CancelTasks could not be carried out: its attempts count as canceled (EX-04)."""
+        failed = t.CancellationsFailed(tuple(attempts), cause)
+        return self._work_on("cancellations_failed", now, failed)
 
-    # time
+    # --- time -------------------------------------------------------------------------------------
 
-    def restart_delay_over(self, generation: int, now: float) -> list[JobSchedulerAction]:
-        """The delay of a ScheduleRestart is over."""
-        self._at(now).delay_is_over(generation, now)
-        return self._outbox.take()
+    def timer(self, key: TimerKey, now: float) -> list[JobSchedulerAction]:
+        """The delay of a StartTimer is over."""
+        transition = _AT_ITS_TIME[key.purpose](key.generation)
+        return self._work_on(f"timer: {key.purpose.value}", now, transition)
 
-    # questions
+    # --- questions: of what is decided, and of other processes ------------------------------------
 
     @property
     def job_id(self) -> JobID:
         return self._job_graph.job_id
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's status."""
+        return self._job.status
 
     def partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         """The state of a partition's producer (JM-13).
@@ -378,19 +439,102 @@ class JobScheduler(SparkDriverEvents, JobAnswers):
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
         """Whether a TaskExecutor keeps finished partitions of the job (JM-15)."""
-        return self._execution.tracker.holds_partitions_on(resource_id)
+        return self._tracker.holds_partitions_on(resource_id)
 
     def story(self) -> str:
-        """What has happened to the job, a line per event."""
-        return self._job.story
+        """What has happened to the job: its statuses, and the transitions that came last."""
+        return f"{self._job.story}\n{self._loop.story()}"
 
-    # --- ends -------------------------------------------------------------------------------------
+    @property
+    def transcript(self) -> tuple[Applied, ...]:
+        """The transitions that came last, oldest first."""
+        return self._loop.transcript
 
-    def _all_finished(self, now: float) -> None:
-        if not self._formats.finalize():
-            self._end(JobStatus.FINISHED, now)
+    # --- questions of clients ---------------------------------------------------------------------
 
-    def _end(self, status: JobStatus, now: float) -> None:
-        self._execution.tracker.release_all(is_finished=status is JobStatus.FINISHED)
-        self._execution.enter(status, now, self._job.suspension or "")
-        self._outbox.add(JobEnded(self._job.job_result(now), self.details()))
+    def details(self, running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS) -> JobDetails:
+        """All that a client may want to know; *running*: what TaskExecutors say of stream tasks."""
+        vertices = tuple(
+            vertex_info(vertex, self._job.epoch_offset, progress, running)
+            for vertex, progress in self._with_spark_progress()
+        )
+        groups = (driver.worker_group for driver in reversed(tuple(self._drivers.values())))
+        group = next((group for group in groups if group is not None), None)
+        return self._job.details(vertices, self._why_pending(), group)
+
+    def places_of_streams(self) -> tuple[ResourceID, ...]:
+        """The TaskExecutors of stream tasks that may run: to be asked before :meth:`details`."""
+        return places_of_streams(self._graph.vertices)
+
+    def progress(self) -> JobProgress:
+        """How far the job is."""
+        return JobProgress(
+            self._graph.job_graph.job_id,
+            self._graph.job_graph.name,
+            self.status,
+            self._job.restarts,
+            self._why_pending(),
+            tuple(vertex_progress(*each) for each in self._with_spark_progress()),
+        )
+
+    def exceptions(self) -> tuple[ExceptionEntry, ...]:
+        """The job's failures so far, oldest first."""
+        return self._job.exceptions
+
+    def overview(self) -> JobOverview:
+        """The same in a few numbers."""
+        return self._job.overview(task_counts(self._graph.vertices))
+
+    def _with_spark_progress(self) -> Iterator[tuple[ExecutionJobVertex, SparkProgress | None]]:
+        for vertex in self._graph.vertices:
+            driver = self._drivers.get(vertex.vertex.vertex_id)
+            yield vertex, None if driver is None else driver.progress
+
+    def _why_pending(self) -> str | None:
+        if self.status is not JobStatus.RUNNING or self._job.suspension is not None:
+            return None
+        return self._placement.why_pending()
+
+    # --- the job's own transitions ----------------------------------------------------------------
+
+    def _start(self, transition: t.StartJob, now: float) -> Steps:
+        steps = self._formats.initialize(now)
+        return steps if self._formats.is_working else (t.BeginExecution(),)
+
+    def _cancel(self, transition: t.CancelJob, now: float) -> Steps:
+        steps = self._job.change(JobStatus.CANCELLING, now, "cancelled by its user")
+        return [*steps, t.CancelEverything()]
+
+    def _suspend(self, transition: t.SuspendJob, now: float) -> Steps:
+        self._job.suspend(transition.reason, now)
+        return (t.CancelEverything(),)
+
+    def _begin(self, transition: t.BeginExecution, now: float) -> Steps:
+        steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
+        return [*steps, *self._execution.begin(transition, now)]
+
+    def _fail(self, transition: t.FailJob, now: float) -> Steps:
+        steps = self._job.fail(transition.failure, now)
+        for failure in transition.concurrent:
+            self._job.add_concurrent_failure(failure, now)
+        return [*steps, t.CancelEverything()]
+
+    def _nothing_runs(self, transition: t.NothingRuns, now: float) -> Steps:
+        if self._execution.anything_runs or self.status.is_terminal:
+            return ()
+        end = self._job.decided_end
+        if end is not None:
+            return (t.EndJob(end),)
+        if self._restarts or not self._graph.is_finished or self._formats.is_working:
+            return ()
+        steps = self._formats.finalize(now)
+        return steps if self._formats.is_working else (t.EndJob(JobStatus.FINISHED),)
+
+    def _end(self, transition: t.EndJob, now: float) -> Steps:
+        status = transition.status
+        steps: list[Step] = [
+            *self._results.job_ends(is_finished=status is JobStatus.FINISHED),
+            *self._coordinators.job_ends(now),
+            *self._job.change(status, now, self._job.suspension or ""),
+        ]
+        return [*steps, JobEnded(self._job.job_result(now), self.details())]

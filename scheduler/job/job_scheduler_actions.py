@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResultPartitionID
-from flinkray.scheduler.graph.job_graph import MasterFormat
+from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorID,
+    CoordinatorInput,
+    FormatRequest,
+)
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirements, WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor, TaskDeployments
+from flinkray.scheduler.shared.tasks import TaskDeployments
 from flinkray.scheduler.slots.slot_requests import CancelSlotRequests, ReturnSlots, SlotRequests
+
+
+class TimerPurpose(Enum):
+    """What is to be done when a timer's time has come."""
+
+    RESTART = "restart"
+    SCALING = "scaling"
+
+
+@dataclass(frozen=True, slots=True)
+class TimerKey:
+    """Which of its timers the scheduler has started."""
+
+    purpose: TimerPurpose
+    generation: int
+    """Tells a timer from an earlier one that is not waited for any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    """Call ``timer(key)`` after *delay* seconds."""
+
+    key: TimerKey
+    delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareRequirements:
-    """Set the requirements of the SlotPool."""
+    """Set the requirements of the SlotPool (elastic jobs)."""
 
     requirements: ResourceRequirements
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleSlotRequestTimeout:
-    """Call ``slot_request_timed_out(generation)`` after *delay* seconds."""
-
-    delay: float
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeployTask:
-    """Submit a task to the slot's TaskExecutor; when that fails: ``deploy_failed``.
-
-    An attempt is deployed once.  The task of a Spark subtask is the presence of its executor: it
-    runs until it is cancelled, and cancelling it alone ends no process of Spark's.
-    """
-
-    descriptor: TaskDeploymentDescriptor
-    slot: AllocatedSlot
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTask:
-    """Cancel a task at the slot's TaskExecutor, which answers with ``task_state_changed``; when the
-    call fails: ``cancel_failed``."""
-
-    attempt_id: ExecutionAttemptID
-    slot: AllocatedSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +85,6 @@ class PromotePartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class InitializeOnMaster:
-    """Have a vertex's format prepare and make its splits, in a process that may run user code; then
-    ``master_initialized`` or ``master_failed``."""
-
-    vertex_id: JobVertexID
-    master_format: MasterFormat
-
-
-@dataclass(frozen=True, slots=True)
-class FinalizeOnMaster:
-    """All tasks are finished: have a vertex's format commit; then ``master_finalized`` or
-    ``master_failed`` with the generation."""
-
-    vertex_id: JobVertexID
-    master_format: MasterFormat
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
 class JobStatusChanged:
     """The job's status is another one now; for those who listen."""
 
@@ -112,45 +93,31 @@ class JobStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class StartCoordinator:
-    """Spawn the Spark driver of an attempt of a vertex; slots in the order of the subtasks (and
-    bundles)."""
+    """Start the process of a coordinator; then ``coordinator_started``, or ``coordinator_lost``
+    when it cannot be started or has died."""
 
-    vertex_id: JobVertexID
-    attempt_number: int
-    slots: tuple[AllocatedSlot, ...]
+    coordinator: CoordinatorID
+    slots: tuple[AllocatedSlot, ...] = ()
+    """Of the subtasks of its vertex, in their order (which is that of the bundles); none for a
+    coordinator of the job."""
+    inputs: tuple[CoordinatorInput, ...] = ()
+    """What its vertex reads, in the order of the vertex's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopCoordinator:
-    """Stop a Spark driver, also one that is still starting, and call ``coordinator_stopped`` when
+    """Stop a coordinator, also one that is still starting, and call ``coordinator_stopped`` when
     its process is gone."""
 
-    vertex_id: JobVertexID
-    attempt_number: int
+    coordinator: CoordinatorID
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleRestart:
-    """Call ``restart_delay_over(generation)`` after *delay* seconds."""
+class AskCoordinator:
+    """Ask a coordinator that is running for something, which it answers by ``coordinator_told``."""
 
-    delay: float
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleScalingTimer:
-    """Call ``scaling_timer(generation)`` after *delay* seconds."""
-
-    delay: float
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseSlots:
-    """Give slots back through the SlotPool."""
-
-    allocations: tuple[AllocationID, ...]
-    reason: str
+    coordinator: CoordinatorID
+    request: FormatRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +130,17 @@ class JobEnded:
 
 JobSchedulerAction = (
     DeclareRequirements
-    | ScheduleSlotRequestTimeout
     | SlotRequests
     | CancelSlotRequests
     | ReturnSlots
-    | DeployTask
-    | CancelTask
     | DeployTasks
     | CancelTasks
     | ReleasePartitions
     | PromotePartitions
-    | InitializeOnMaster
-    | FinalizeOnMaster
-    | JobStatusChanged
     | StartCoordinator
     | StopCoordinator
-    | ScheduleRestart
-    | ScheduleScalingTimer
-    | ReleaseSlots
+    | AskCoordinator
+    | StartTimer
+    | JobStatusChanged
     | JobEnded
 )

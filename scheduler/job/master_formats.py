@@ -1,88 +1,171 @@
 """Input and output formats: what is done for a vertex once per job, outside its tasks.
 
 User code never runs where decisions are made: that it is to run, and that it has run, are actions
-and events.
+and events of a coordinator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from flinkray.core.ids import JobVertexID
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
+from flinkray.scheduler.execution.execution_graph import ExecutionVertex
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    CoordinatorKind,
+    FinalizeFormat,
+    FormatFailed,
+    FormatFinalized,
+    FormatInitialized,
+    FormatRequest,
+    InitializeFormat,
+)
 from flinkray.scheduler.job.input_splits import InputSplit, InputSplitAssigner
-from flinkray.scheduler.job.job_scheduler_actions import FinalizeOnMaster, InitializeOnMaster
-from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.job_record import JobRecord
+from flinkray.scheduler.job.job_scheduler_actions import AskCoordinator
+from flinkray.scheduler.job.operator_coordinators import CoordinatorState, JobCoordinator
+from flinkray.scheduler.job.transition_loop import Steps
+from flinkray.scheduler.job.transitions import (
+    BeginExecution,
+    EndJob,
+    GlobalFailure,
+    ResetRegions,
+)
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import JobStatus
 
 
-class MasterFormats:
+class MasterFormats(JobCoordinator):
     """Initialisation before the job is scheduled, input splits while it runs, and finalisation when
-    all of it is finished: once per vertex, and never for a job that fails (EG-11)."""
+    all of it is finished: once per vertex, and never for a job that fails (EG-11).
 
-    def __init__(self, graph: ExecutionGraph, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._formats = {
-            vertex.vertex.vertex_id: vertex.vertex.master_format
-            for vertex in graph.vertices
-            if vertex.vertex.master_format is not None
+    Its process is there while something is asked of it, and until the job ends.
+    """
+
+    def __init__(self, job_graph: JobGraph, record: JobRecord) -> None:
+        super().__init__(CoordinatorKind.MASTER_FORMATS, "the process of the job's formats")
+        self._record = record
+        self._vertices = {
+            vertex.vertex_id: vertex
+            for vertex in job_graph.vertices
+            if vertex.master_format is not None
         }
-        self._pending: dict[JobVertexID, int] = {}
-        """Vertices whose format is at work, with the generation of its order; 0: initialising."""
+        self._pending: dict[JobVertexID, FormatRequest] = {}
+        """What was asked, or is to be asked, of each vertex's format."""
         self._generation = 0
         self._splits: dict[JobVertexID, InputSplitAssigner] = {}
 
-    def initialize(self) -> bool:
-        """Ask for all initialisations; whether there are any to wait for."""
-        for vertex_id, master_format in self._formats.items():
-            self._pending[vertex_id] = 0
-            self._outbox.add(InitializeOnMaster(vertex_id, master_format))
+    # --- what the job wants -----------------------------------------------------------------------
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a format is waited for."""
         return bool(self._pending)
 
-    def initialized(self, vertex_id: JobVertexID, splits: Sequence[InputSplit]) -> bool:
-        """Whether that was the last."""
-        if self._pending.get(vertex_id) != 0:
-            return False
-        del self._pending[vertex_id]
-        if self._formats[vertex_id].makes_splits:
-            self._splits[vertex_id] = InputSplitAssigner(splits)
-        return not self._pending
+    def initialize(self, now: float) -> Steps:
+        """Ask for all initialisations, if there are any."""
+        for vertex_id, vertex in self._vertices.items():
+            assert vertex.master_format is not None
+            self._pending[vertex_id] = InitializeFormat(
+                vertex_id, vertex.master_format, vertex.parallelism
+            )
+        return self._ask(now)
 
-    def finalize(self) -> bool:
-        """Ask for all finalisations; whether there are any to wait for."""
+    def finalize(self, now: float) -> Steps:
+        """Ask for all finalisations, if there are any."""
         self._generation += 1
-        for vertex_id, master_format in self._formats.items():
-            if master_format.finalizes:
-                self._pending[vertex_id] = self._generation
-                self._outbox.add(FinalizeOnMaster(vertex_id, master_format, self._generation))
-        return bool(self._pending)
+        for vertex_id, vertex in self._vertices.items():
+            assert vertex.master_format is not None
+            if vertex.master_format.finalizes:
+                self._pending[vertex_id] = FinalizeFormat(
+                    vertex_id, vertex.master_format, vertex.parallelism, self._generation
+                )
+        return self._ask(now)
 
-    def finalized(self, vertex_id: JobVertexID, generation: int) -> bool:
-        """Whether that was the last."""
-        if generation == 0 or self._pending.get(vertex_id) != generation:
-            return False
-        del self._pending[vertex_id]
-        return not self._pending
+    def _ask(self, now: float) -> Steps:
+        if not self._pending:
+            return ()
+        return self._on_running(now) if self.state is CoordinatorState.RUNNING else self.ensure(now)
 
-    def failed(self, vertex_id: JobVertexID, generation: int) -> bool:
-        """Whether that was waited for; nothing is waited for any more."""
-        if self._pending.get(vertex_id) != generation:
-            return False
+    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
+        """Their splits are handed out again (JM-12), and nobody waits for a finalisation."""
         self._pending.clear()
-        return True
+        if transition.is_global:
+            self.reset_splits()
+        else:
+            for vertex in transition.vertices:
+                returned = self._splits.get(vertex.job_vertex.vertex.vertex_id)
+                if returned is not None:
+                    returned.return_splits(vertex.subtask_index)
+        return ()
+
+    def reset_splits(self) -> None:
+        """All of the job is going to be executed again."""
+        for assigner in self._splits.values():
+            assigner.reset()
 
     def next_split(self, vertex: ExecutionVertex, number: int, host: str) -> InputSplit | None:
         """The *number*-th input of a subtask."""
         assigner = self._splits.get(vertex.job_vertex.vertex.vertex_id)
         return None if assigner is None else assigner.next_split(vertex.subtask_index, number, host)
 
-    def reset(self, vertices: Sequence[ExecutionVertex], is_global: bool) -> None:
-        """These are going to be executed again: splits are handed out again (JM-12)."""
+    # --- its process ------------------------------------------------------------------------------
+
+    def _on_running(self, now: float) -> Steps:
+        return [AskCoordinator(self.coordinator_id, r) for r in self._pending.values()]
+
+    def _on_lost(self, cause: str, now: float) -> Steps:
+        """Without anything to do it is not missed: it is started again when something is."""
+        if not self._pending:
+            return ()
         self._pending.clear()
-        if is_global:
-            for assigner in self._splits.values():
-                assigner.reset()
-            return
-        for vertex in vertices:
-            returned = self._splits.get(vertex.job_vertex.vertex.vertex_id)
-            if returned is not None:
-                returned.return_splits(vertex.subtask_index)
+        failure = Failure(f"the process of the job's formats died: {cause}")
+        return () if self._record.is_ending else (GlobalFailure(failure),)
+
+    def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
+        match event:
+            case FormatInitialized():
+                return self._initialized(event)
+            case FormatFinalized():
+                return self._finalized(event)
+            case FormatFailed():
+                return self._failed(event, now)
+            case CoordinatorFailure(text=text):
+                return [*self.stop(now), *self._on_lost(text, now)]
+        return ()
+
+    def _initialized(self, event: FormatInitialized) -> Steps:
+        if not isinstance(self._pending.get(event.vertex_id), InitializeFormat):
+            return ()
+        del self._pending[event.vertex_id]
+        master_format = self._vertices[event.vertex_id].master_format
+        if master_format is not None and master_format.makes_splits:
+            self._splits[event.vertex_id] = InputSplitAssigner(event.splits)
+        return () if self._pending or self._record.is_ending else (BeginExecution(),)
+
+    def _finalized(self, event: FormatFinalized) -> Steps:
+        is_waited_for = isinstance(self._pending.get(event.vertex_id), FinalizeFormat)
+        if not is_waited_for or self._generation_of(event.vertex_id) != event.generation:
+            return ()
+        del self._pending[event.vertex_id]
+        is_running = self._record.status is JobStatus.RUNNING and not self._record.is_ending
+        return (EndJob(JobStatus.FINISHED),) if is_running and not self._pending else ()
+
+    def _failed(self, event: FormatFailed, now: float) -> Steps:
+        """Its process is not used again: the user's code may have left anything in it."""
+        if self._generation_of(event.vertex_id) != event.generation:
+            return ()
+        self._pending.clear()
+        steps = self.stop(now)
+        if self._record.is_ending:
+            return steps
+        return [*steps, GlobalFailure(Failure(event.text, event.traceback))]
+
+    def _generation_of(self, vertex_id: JobVertexID) -> int | None:
+        """Of what is waited for; 0: an initialisation."""
+        match self._pending.get(vertex_id):
+            case FinalizeFormat(generation=generation):
+                return generation
+            case InitializeFormat():
+                return 0
+        return None

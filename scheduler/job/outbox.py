@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.job.deployment import Deployments
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobSchedulerAction
@@ -32,9 +30,6 @@ class Outbox:
 
     def add(self, action: JobSchedulerAction) -> None:
         self._actions.append(action)
-
-    def extend(self, actions: Iterable[JobSchedulerAction]) -> None:
-        self._actions += actions
 
     def take(self) -> list[JobSchedulerAction]:
         """All since the last time."""

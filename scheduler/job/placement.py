@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from flinkray.core.ids import (
     AllocationID,
@@ -15,9 +14,24 @@ from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import JobType
-from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.transition_loop import Step, Steps
+from flinkray.scheduler.job.transitions import (
+    AttemptReplaced,
+    AttemptsFailed,
+    AttemptsOver,
+    CancelRegions,
+    CoordinatorEnded,
+    DeployRegion,
+    RequestSlots,
+    RequestSlotsAgain,
+    ResourcesShort,
+    SlotFailed,
+    SlotPoolLost,
+    SlotsTold,
+    TaskExecutorLost,
+)
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.slots.logical_slot import FailPayload
 from flinkray.scheduler.slots.slot_allocator import (
     ExecutionSlotAllocator,
@@ -35,49 +49,18 @@ from flinkray.scheduler.slots.slot_requests import (
 from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_groups
 
 
-class Placement(ABC):
-    """Gives regions their slots, all of a region's together."""
+class Placement:
+    """Gives regions their slots, all of a region's together.
 
-    @abstractmethod
-    def request(self, regions: Sequence[int], now: float) -> None:
-        """These were scheduled and want their slots."""
-
-    @abstractmethod
-    def cancel(self, regions: Iterable[int]) -> None:
-        """These do not wait any more, and slots that they have and do not use yet go back."""
-
-    @abstractmethod
-    def execution_ended(self, execution: Execution) -> None:
-        """What it had of a slot goes back (EX-06)."""
-
-    @abstractmethod
-    def why_pending(self) -> str | None:
-        """Why regions wait for slots; None: none waits."""
-
-
-class SharedPlacement(Placement):
-    """Slots from the SlotPool, shared by the subtasks of a slot-sharing group."""
+    The slots come from the SlotPool and are shared by the subtasks of a slot-sharing group.  Slot i
+    of a group that has a coordinated vertex is bundle i of a worker group, and holds subtask i.
+    """
 
     def __init__(
-        self,
-        graph: ExecutionGraph,
-        regions: PipelinedRegions,
-        outbox: Outbox,
-        *,
-        requests_made: int = 0,
-        on_ready: Callable[[int, list[AllocatedSlot]], None],
-        on_failed: Callable[[list[tuple[Execution, Failure]]], None],
-        why_short: Callable[[], str],
+        self, graph: ExecutionGraph, regions: PipelinedRegions, *, requests_made: int = 0
     ) -> None:
-        """*on_ready*: a region has all its slots, in the order of its vertices.  *on_failed*:
-        attempts that lost their slots, or get none.  *why_short*: what the ResourceManager has said
-        of missing slots; empty: nothing."""
         self._graph = graph
         self._regions = regions
-        self._outbox = outbox
-        self._on_ready = on_ready
-        self._on_failed = on_failed
-        self._why_short = why_short
         vertices = tuple(_sharing_vertex(vertex) for vertex in graph.vertices)
         self.groups = slot_sharing_groups(vertices)
         """The slots that the whole graph needs."""
@@ -86,6 +69,8 @@ class SharedPlacement(Placement):
             is_batch=graph.job_graph.job_type is JobType.BATCH,
             requests_made=requests_made,
         )
+        self.shortages: tuple[ResourceShortage, ...] = ()
+        """What the ResourceManager has said of missing slots."""
         self._missing: dict[int, int] = {}
         """Regions that wait -> how many of their subtasks have no slot yet."""
         self._waiting_in: dict[AllocationID, dict[int, None]] = {}
@@ -93,36 +78,61 @@ class SharedPlacement(Placement):
         self._held: dict[AllocationID, ResourceID] = {}
         self._held_on: dict[ResourceID, dict[AllocationID, None]] = {}
 
-    def request(self, regions: Sequence[int], now: float) -> None:
+    def request(self, transition: RequestSlots, now: float) -> Steps:
+        """These were scheduled and want their slots."""
         vertices = []
-        for index in regions:
+        for index in transition.regions:
             ordinals = self._regions.regions[index].vertices
             self._missing[index] = len(ordinals)
             vertices += [self._graph.subtasks[ordinal].vertex_id for ordinal in ordinals]
-        if vertices:
-            self._carry_out(self._allocator.allocate(vertices))
+        return self._follow(self._allocator.allocate(vertices)) if vertices else ()
 
-    def cancel(self, regions: Iterable[int]) -> None:
+    def cancel(self, transition: CancelRegions, now: float) -> Steps:
+        """These do not wait any more, and slots that they have and do not use yet go back."""
         waiting = []
-        for index in regions:
+        for index in transition.regions:
             if self._missing.pop(index, None) is not None:
                 for ordinal in self._regions.regions[index].vertices:
                     vertex_id = self._graph.subtasks[ordinal].vertex_id
                     self._waits_no_more(ordinal, self._slot_of(vertex_id))
                     waiting.append(vertex_id)
-        if waiting:
-            reason = "its tasks are not scheduled any more"
-            self._carry_out(self._allocator.cancel(waiting, reason))
-            self._carry_out(self._allocator.release(waiting, reason))
+        if not waiting:
+            return ()
+        reason = "its tasks are not scheduled any more"
+        actions = self._allocator.cancel(waiting, reason)
+        return self._follow([*actions, *self._allocator.release(waiting, reason)])
 
-    def execution_ended(self, execution: Execution) -> None:
-        if execution.slot is not None:
-            self._carry_out(self._allocator.payload_ended((execution.attempt_id,)))
+    def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
+        """What they had of slots goes back (EX-06): that of coordinated ones when their coordinator
+        has ended, too."""
+        return self._take_back(
+            e for e in transition.executions if not e.vertex.job_vertex.coordinator_is_there
+        )
+
+    def coordinator_ended(self, transition: CoordinatorEnded, now: float) -> Steps:
+        """Nothing of it is in the slots any more."""
+        return self._take_back(e for e in transition.executions if e.state.is_terminal)
+
+    def _take_back(self, executions: Iterable[Execution]) -> Steps:
+        ended = [e.attempt_id for e in executions if e.slot is not None]
+        return self._follow(self._allocator.payload_ended(ended)) if ended else ()
+
+    def attempt_replaced(self, transition: AttemptReplaced, now: float) -> Steps:
+        """The subtask keeps its share."""
+        logical = self._allocator.logical_slot(transition.before.vertex.vertex_id)
+        if logical is not None:
+            logical.replace_payload(transition.before.attempt_id, transition.after.attempt_id)
+        return ()
 
     def why_pending(self) -> str | None:
+        """Why regions wait for slots; None: none waits."""
         if not self._missing:
             return None
-        return f"{self._allocator.number_waiting} slots have not come yet."
+        return self._why_short or f"{self._allocator.number_waiting} slots have not come yet."
+
+    @property
+    def _why_short(self) -> str:
+        return " ".join(shortage.reason for shortage in self.shortages)
 
     @property
     def requests_made(self) -> int:
@@ -131,9 +141,11 @@ class SharedPlacement(Placement):
 
     # what the SlotPool and TaskExecutors say
 
-    def slot_events(self, events: Iterable[SlotEvent]) -> None:
-        """In the order in which the SlotPool told them."""
-        events = tuple(events)
+    def slots_told(self, transition: SlotsTold, now: float) -> Steps:
+        """What the SlotPool says, in its order."""
+        return self._told(transition.events)
+
+    def _told(self, events: tuple[SlotEvent, ...]) -> Steps:
         lost: list[AllocationID] = []
         for event in events:
             if isinstance(event, SlotAllocated):
@@ -143,26 +155,31 @@ class SharedPlacement(Placement):
             elif isinstance(event, SlotsLost):
                 lost += event.allocations
         shares = [ordinal for a in lost for ordinal in self._forget(a)]
-        self._carry_out(self._allocator.slot_events(events))
+        steps = self._follow(self._allocator.slot_events(events))
         # Slots that came and were lost by the same word have shares only now.
         shares += [ordinal for a in lost for ordinal in self._waiting_in.pop(a, ())]
-        self._request_again(shares)
+        return [*steps, RequestSlotsAgain(tuple(shares))] if shares else steps
 
-    def slot_lost(self, allocation_id: AllocationID, cause: str) -> None:
+    def slot_failed(self, transition: SlotFailed, now: float) -> Steps:
         """A reserved slot is gone; the pool may say so again."""
-        self.slot_events((SlotsLost((allocation_id,), cause),))
+        return self._told((SlotsLost((transition.allocation_id,), transition.cause),))
 
-    def task_executor_lost(self, resource_id: ResourceID, cause: str) -> None:
+    def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
         """All slots on it are gone."""
-        lost = tuple(self._held_on.get(resource_id, ()))
-        if lost:
-            self.slot_events((SlotsLost(lost, cause),))
+        lost = tuple(self._held_on.get(transition.resource_id, ()))
+        return self._told((SlotsLost(lost, transition.cause),)) if lost else ()
 
-    def pool_lost(self, cause: str) -> None:
+    def pool_lost(self, transition: SlotPoolLost, now: float) -> Steps:
         """All slots and requests are gone."""
         shares = [ordinal for a in tuple(self._held) for ordinal in self._forget(a)]
-        self._carry_out(self._allocator.pool_lost(cause))
-        self._request_again(shares)
+        text = f"the slot pool of the job was lost: {transition.cause}"
+        steps = self._follow(self._allocator.pool_lost(text))
+        return [*steps, RequestSlotsAgain(tuple(shares))] if shares else steps
+
+    def resources_short(self, transition: ResourcesShort, now: float) -> Steps:
+        """Why slots are missing now; the SlotPool hears it too, and fails what cannot come."""
+        self.shortages = transition.shortages
+        return ()
 
     def _forget(self, allocation_id: AllocationID) -> Iterable[int]:
         where = self._held.pop(allocation_id, None)
@@ -172,17 +189,16 @@ class SharedPlacement(Placement):
                 del self._held_on[where]
         return self._waiting_in.pop(allocation_id, ())
 
-    def _request_again(self, ordinals: Iterable[int]) -> None:
-        """They had a share of a slot that is lost, and nothing ran in it yet."""
+    def request_again(self, transition: RequestSlotsAgain, now: float) -> Steps:
+        """Regions that were cancelled or scheduled anew since then need nothing."""
         vertices = []
-        for ordinal in ordinals:
+        for ordinal in transition.ordinals:
             index = self._regions.of[ordinal]
             vertex_id = self._graph.subtasks[ordinal].vertex_id
-            if index in self._missing and self._slot_of(vertex_id) is None:
+            if index in self._missing and self._allocator.has_nothing(vertex_id):
                 self._missing[index] += 1
                 vertices.append(vertex_id)
-        if vertices:
-            self._carry_out(self._allocator.allocate(vertices))
+        return self._follow(self._allocator.allocate(vertices)) if vertices else ()
 
     def _waits_no_more(self, ordinal: int, slot: AllocatedSlot | None) -> None:
         if slot is not None:
@@ -195,7 +211,10 @@ class SharedPlacement(Placement):
         logical = self._allocator.logical_slot(vertex_id)
         return None if logical is None else logical.slot
 
-    def _carry_out(self, actions: Iterable[SlotAllocatorAction]) -> None:
+    def _follow(self, actions: Iterable[SlotAllocatorAction]) -> Steps:
+        """What the allocator decides: messages to the pool, regions that are complete, attempts
+        that have lost their slots or get none."""
+        steps: list[Step] = []
         ready = []
         failed: list[tuple[Execution, Failure]] = []
         for action in actions:
@@ -210,18 +229,21 @@ class SharedPlacement(Placement):
                         ready.append(index)
             elif isinstance(action, LogicalSlotFailed):
                 execution = self._graph.subtasks[self._ordinal_of(action.vertex)].current
-                failed.append((execution, _no_slot(execution, action, self._why_short())))
+                failed.append((execution, _no_slot(execution, action, self._why_short)))
             elif isinstance(action, FailPayload):
                 self._add_lost(action.attempt_id, action.cause, failed)
             else:
                 if isinstance(action, ReturnSlots):
                     for allocation_id in action.allocations:
                         self._forget(allocation_id)
-                self._outbox.add(action)
+                steps.append(action)
         for index in ready:
-            self._give(index)
+            slots = self._give(index)
+            if slots is not None:
+                steps.append(DeployRegion(index, slots))
         if failed:
-            self._on_failed(failed)
+            steps.append(AttemptsFailed(tuple(failed)))
+        return steps
 
     def _add_lost(
         self, attempt_id: ExecutionAttemptID, cause: str, to: list[tuple[Execution, Failure]]
@@ -231,22 +253,20 @@ class SharedPlacement(Placement):
             text = f"{execution.task_name} lost its slot: {cause}"
             to.append((execution, failure_of(execution, text)))
 
-    def _give(self, index: int) -> None:
-        slots = []
+    def _give(self, index: int) -> tuple[AllocatedSlot, ...] | None:
+        """The slots of a region; None: one was lost by the same word of the pool, and is requested
+        again."""
+        shares = []
         for ordinal in self._regions.regions[index].vertices:
-            subtask = self._graph.subtasks[ordinal]
-            logical = self._allocator.logical_slot(subtask.vertex_id)
-            if logical is None:  # lost by the same word of the pool: it is requested again
-                return
-            slots.append(logical.slot)
-        for ordinal in self._regions.regions[index].vertices:
-            subtask = self._graph.subtasks[ordinal]
-            logical = self._allocator.logical_slot(subtask.vertex_id)
-            assert logical is not None
+            logical = self._allocator.logical_slot(self._graph.subtasks[ordinal].vertex_id)
+            if logical is None:
+                return None
+            shares.append((ordinal, logical))
+        for ordinal, logical in shares:
             self._waits_no_more(ordinal, logical.slot)
-            logical.try_assign_payload(subtask.current.attempt_id)
+            logical.try_assign_payload(self._graph.subtasks[ordinal].current.attempt_id)
         del self._missing[index]
-        self._on_ready(index, slots)
+        return tuple(logical.slot for _, logical in shares)
 
     def _ordinal_of(self, vertex_id: ExecutionVertexID) -> int:
         vertex = self._graph.vertex(vertex_id.job_vertex_id)
@@ -285,6 +305,7 @@ def _sharing_vertex(vertex: ExecutionJobVertex) -> SharingVertex:
         vertex.vertex.slot_profile,
         vertex.vertex.co_location_group,
         None if not vertex.inputs else lambda subtask: _near(vertex, subtask),
+        vertex.is_coordinated,
     )
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
+from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.job.job_execution import JobExecution
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
 from flinkray.scheduler.job.placement import failure_of
+from flinkray.scheduler.job.transition_loop import Steps, Transition
+from flinkray.scheduler.job.transitions import (
+    AttemptsFailed,
+    AttemptsOver,
+    CancellationsFailed,
+    DeploymentsFailed,
+    ResultsFinished,
+    SendReleases,
+    TasksReported,
+)
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
@@ -17,18 +26,21 @@ class TaskReports:
     """Reports of attempts that are not current, or have ended, change nothing (EX-11); what such
     an attempt has left is released."""
 
-    def __init__(self, execution: JobExecution) -> None:
-        self._job = execution
+    def __init__(self, graph: ExecutionGraph, tracker: PartitionTracker) -> None:
+        self._graph = graph
+        self._tracker = tracker
 
-    def states_changed(self, states: Iterable[TaskExecutionState], now: float) -> None:
+    def reported(self, transition: TasksReported, now: float) -> Steps:
         """Reports in their order; failures among them are one failure."""
+        finished: list[Execution] = []
         ends: list[tuple[Execution, Failure]] = []
-        for state in states:
-            execution = self._job.graph.find(state.attempt_id)
+        disowned: list[PlacedPartition] = []
+        for state in transition.states:
+            execution = self._graph.find(state.attempt_id)
             if execution is None:
                 continue
             if state.state is ExecutionState.FINISHED and _is_disowned(execution):
-                self._job.tracker.disown(execution)
+                disowned += self._tracker.disown(execution)
             if execution.state.is_terminal:
                 continue
             if not state.state.is_terminal:
@@ -37,20 +49,25 @@ class TaskReports:
             execution.io_metrics = state.io_metrics
             if _is_finish(execution, state):
                 execution.finish(now)
-                self._job.execution_ended(execution, now)
-                self._job.finished((execution,), now)
+                finished.append(execution)
             else:
                 for missing in state.missing_partitions:
                     self._partition_missing(missing)
                 ends.append((execution, _failure_of(execution, state)))
+        steps: list[Transition] = []
+        if disowned:
+            steps.append(SendReleases(tuple(disowned)))
+        if finished:
+            steps += (AttemptsOver(tuple(finished)), ResultsFinished(tuple(finished)))
         if ends:
-            self._job.failed(ends, now)
+            steps.append(AttemptsFailed(tuple(ends)))
+        return steps
 
     def _partition_missing(self, missing: ResultPartitionID) -> None:
         """A task could not read it: if that is how its producer left it, it is gone (FO-04)."""
-        if missing.graph_id != self._job.graph.graph_id:
+        if missing.graph_id != self._graph.graph_id:
             return
-        result = self._job.graph.result(missing.data_set_id)
+        result = self._graph.result(missing.data_set_id)
         if result is None or result.is_pipelined:
             return
         if 0 <= missing.partition < result.producer.parallelism:
@@ -58,31 +75,44 @@ class TaskReports:
             if producer.current.attempt_number == missing.attempt_number:
                 result.lose(missing.partition)
 
-    def deployments_failed(
-        self, attempts: Iterable[ExecutionAttemptID], cause: str, now: float
-    ) -> None:
+    def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
         """They could not be sent (EX-02)."""
         ends = []
-        for attempt_id in attempts:
-            execution = self._job.graph.find(attempt_id)
+        disowned: list[PlacedPartition] = []
+        for attempt_id in transition.attempts:
+            execution = self._graph.find(attempt_id)
             if execution is not None:
-                self._disown_unless_ended(execution)
-                text = f"{execution.task_name} could not be deployed: {cause}"
+                disowned += self._disowned_unless_ended(execution)
+                text = f"{execution.task_name} could not be deployed: {transition.cause}"
                 ends.append((execution, failure_of(execution, text)))
-        self._job.failed(ends, now)
+        return _failed(ends, disowned)
 
-    def cancel_failed(self, attempt_id: ExecutionAttemptID, cause: str, now: float) -> None:
-        """The attempt counts as canceled (EX-04)."""
-        execution = self._job.graph.find(attempt_id)
-        if execution is not None and execution.state is ExecutionState.CANCELING:
-            self._disown_unless_ended(execution)
-            text = f"its TaskExecutor could not be told to cancel it: {cause}"
-            self._job.failed(((execution, failure_of(execution, text)),), now)
+    def cancellations_failed(self, transition: CancellationsFailed, now: float) -> Steps:
+        """The attempts count as canceled (EX-04)."""
+        text = f"its TaskExecutor could not be told to cancel it: {transition.cause}"
+        ends = []
+        disowned: list[PlacedPartition] = []
+        for attempt_id in transition.attempts:
+            execution = self._graph.find(attempt_id)
+            if execution is not None and execution.state is ExecutionState.CANCELING:
+                disowned += self._disowned_unless_ended(execution)
+                ends.append((execution, failure_of(execution, text)))
+        return _failed(ends, disowned)
 
-    def _disown_unless_ended(self, execution: Execution) -> None:
+    def _disowned_unless_ended(self, execution: Execution) -> list[PlacedPartition]:
         """It may run there all the same."""
-        if not execution.state.is_terminal:
-            self._job.tracker.disown(execution)
+        return [] if execution.state.is_terminal else self._tracker.disown(execution)
+
+
+def _failed(
+    ends: list[tuple[Execution, Failure]], disowned: list[PlacedPartition]
+) -> list[Transition]:
+    steps: list[Transition] = []
+    if disowned:
+        steps.append(SendReleases(tuple(disowned)))
+    if ends:
+        steps.append(AttemptsFailed(tuple(ends)))
+    return steps
 
 
 def _is_disowned(execution: Execution) -> bool:
@@ -92,8 +122,8 @@ def _is_disowned(execution: Execution) -> bool:
 
 
 def _proceed(execution: Execution, state: ExecutionState, now: float) -> None:
-    """Forward only: a report may be late.  A Spark executor runs when Spark says so."""
-    if execution.vertex.job_vertex.is_spark_stage:
+    """Forward only: a report may be late.  Coordinated tasks run when their coordinator says so."""
+    if execution.vertex.job_vertex.is_coordinated:
         return
     if state is ExecutionState.INITIALIZING and execution.state is ExecutionState.DEPLOYING:
         execution.initialize(now)
@@ -109,7 +139,7 @@ def _is_finish(execution: Execution, state: TaskExecutionState) -> bool:
         state.state is ExecutionState.FINISHED
         and execution.state is not ExecutionState.CANCELING
         and execution.slot is not None
-        and not execution.vertex.job_vertex.is_spark_stage
+        and not execution.vertex.job_vertex.is_coordinated
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from flinkray.core.message import message
 
 
@@ -45,26 +43,9 @@ class SparkProgress:
 
 @message
 class SparkResult:
-    """What the user's function returned: nothing, or a DataFrame that now lies as Parquet."""
+    """The user's function is done: it returned nothing, or a DataFrame that now lies as Parquet."""
 
     location: str | None
     num_rows: int | None
     schema_json: str | None
     """Spark's own JSON form of the schema."""
-
-
-@message
-class SparkFailure:
-    """Why a stage attempt failed."""
-
-    error_type: str
-    text: str
-    """One line for people."""
-    traceback: str
-    is_user_error: bool
-    """True: the user's function raised or returned the wrong thing; a restart would not help if the
-    same function fails again, but it counts as any failure for the restart strategy."""
-    suppress_restarts: bool = False
-    """True: the same would happen again whatever the restart strategy (the function returned the
-    wrong type, cannot be rebuilt on the cluster); the job fails at once."""
-    metadata: dict[str, str] = field(default_factory=dict)

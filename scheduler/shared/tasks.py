@@ -34,22 +34,6 @@ _SHORT = 1024
 
 
 @message
-class TaskDeploymentDescriptor:
-    """One execution attempt of a Spark stage, to be run in an allocated slot."""
-
-    job_id: JobID
-    job_name: str
-    attempt_id: ExecutionAttemptID
-    task_name: str
-    parallelism: int
-    allocation_id: AllocationID
-    invokable_kind: str
-    coordinator_attempt: int = 0
-    """The attempt of the vertex's operator coordinator (of its Spark driver) that the execution
-    belongs to; what earlier ones left on the node is ended before the task runs."""
-
-
-@message
 class TaskExecutionState:
     """A TaskExecutor's report of an attempt's state."""
 
@@ -143,6 +127,8 @@ class PartitionLocations:
     """Per partition an index into ``task_executors``."""
     attempts: bytes
     """Per partition the attempt number of its producer."""
+    coordinator_attempt: int = 0
+    """Of a data set that the producers' coordinator has written: its attempt that has."""
 
     @property
     def number_of_partitions(self) -> int:
@@ -189,6 +175,8 @@ class TaskDeployment:
     inputs: tuple[int, ...] = ()
     """Per input of the vertex its PartitionLocations."""
     restored_state: bytes | None = None
+    coordinator_attempt: int = 0
+    """The attempt of the vertex's coordinator that it belongs to; 0 without one."""
 
 
 @message

@@ -24,7 +24,7 @@ class _State(Enum):
 
 
 class LogicalSlot:
-    """Holds one attempt, once, and is given back once.
+    """Holds one attempt, once (or one after another of the same subtask), and is given back once.
 
     Who runs the attempt gives the slot back with :meth:`release_slot`; who owns the slot takes it
     away with :meth:`release`.  Both fail the attempt that is still in it.
@@ -67,6 +67,14 @@ class LogicalSlot:
         if self._payload is not None or self._state is not _State.ALIVE:
             return False
         self._payload, self._payload_has_ended = attempt_id, False
+        return True
+
+    def replace_payload(self, before: ExecutionAttemptID, after: ExecutionAttemptID) -> bool:
+        """Another attempt of the subtask goes on in the slot; False: *before* is not in it, or it
+        is not alive."""
+        if self._payload != before or self._state is not _State.ALIVE:
+            return False
+        self._payload, self._payload_has_ended = after, False
         return True
 
     def release(self, cause: str) -> list[FailPayload]:

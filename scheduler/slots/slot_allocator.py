@@ -13,7 +13,7 @@ from flinkray.core.ids import (
     SlotRequestId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
@@ -105,13 +105,13 @@ class ExecutionSlotAllocator:
         """Ask for the slots of subtasks that have none.
 
         A group asks first for the slot that it had before.  *near*: where a subtask's inputs are.
-        One SlotRequests per profile, whatever the number of subtasks.
+        One SlotRequests per profile and constraint, whatever the number of subtasks.
 
         Raises:
             ValueError: a subtask has a slot, or waits for one.
         """
         actions: list[SlotAllocatorAction] = []
-        wanted: dict[ResourceProfile, list[SlotRequest]] = {}
+        wanted: dict[tuple[ResourceProfile, SameWorkerGroup | None], list[SlotRequest]] = {}
         for vertex in vertices:
             shared = self._shared[vertex]
             if vertex in shared.waiting or vertex in shared.logical:
@@ -122,9 +122,11 @@ class ExecutionSlotAllocator:
             shared.waiting[vertex] = None
             if shared.request_id is None:
                 request = self._new_request(shared, near or {})
-                wanted.setdefault(shared.group.profile, []).append(request)
-        for profile, requests in wanted.items():
-            actions.append(SlotRequests(profile, tuple(requests), self._is_batch, timeout))
+                key = (shared.group.profile, shared.group.constraint)
+                wanted.setdefault(key, []).append(request)
+        for (profile, constraint), requests in wanted.items():
+            asked = SlotRequests(profile, tuple(requests), self._is_batch, timeout, constraint)
+            actions.append(asked)
         return actions
 
     def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
@@ -197,6 +199,11 @@ class ExecutionSlotAllocator:
         """The share that a subtask has now."""
         return self._shared[vertex].logical.get(vertex)
 
+    def has_nothing(self, vertex: ExecutionVertexID) -> bool:
+        """Whether a subtask neither has a share of a slot nor waits for one."""
+        shared = self._shared[vertex]
+        return vertex not in shared.logical and vertex not in shared.waiting
+
     @property
     def requests_made(self) -> int:
         """So far, answered or not."""
@@ -216,7 +223,8 @@ class ExecutionSlotAllocator:
         self._by_request[request_id] = shared
         inputs = [place for v in shared.group.vertices for place in near.get(v, ())]
         before = () if shared.last_allocation is None else (shared.last_allocation,)
-        return SlotRequest(request_id, shared.group.vertices, before, tuple(dict.fromkeys(inputs)))
+        near_to = tuple(dict.fromkeys(inputs))
+        return SlotRequest(request_id, shared.group.vertices, before, near_to, shared.group.bundle)
 
     def _allocated(self, event: SlotAllocated, actions: list[SlotAllocatorAction]) -> None:
         shared = self._by_request.pop(event.request_id, None)

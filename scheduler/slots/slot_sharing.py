@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from flinkray.core.ids import ExecutionVertexID, JobVertexID
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import SameWorkerGroup
 
 Producers = Callable[[ExecutionVertexID], Iterable[ExecutionVertexID]]
 
@@ -29,6 +30,8 @@ class SharingVertex:
     co_location_group: str | None = None
     producers: Producers | None = None
     """A few producers of a subtask, those that it is best near to; None: it does not matter."""
+    needs_worker_group: bool = False
+    """Subtask i must be in bundle i of a worker group, and so all of its slot-sharing group are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,10 @@ class ExecutionSlotSharingGroup:
     vertices: tuple[ExecutionVertexID, ...]
     """At most one subtask of each vertex, in the order of the vertices."""
     profile: ResourceProfile
+    constraint: SameWorkerGroup | None = None
+    """The slots of the whole slot-sharing group are the bundles of one worker group."""
+    bundle: int = 0
+    """Then: in which of them this slot is."""
 
 
 @dataclass(slots=True)
@@ -54,9 +61,11 @@ class _Open:
 def slot_sharing_groups(vertices: Sequence[SharingVertex]) -> tuple[ExecutionSlotSharingGroup, ...]:
     """All slots that the vertices need, each with the subtasks that share it.
 
-    *vertices* in topological order.  A subtask goes, in this order of preference, where its
-    co-location group is; where a producer of it is; into the slot of its own index, so that equal
-    parallelisms end up side by side; into the first slot without a subtask of its vertex.
+    *vertices* in topological order.  In a group that needs a worker group, subtask i of each vertex
+    goes into slot i, and there are as many slots as the widest vertex has subtasks.  Elsewhere a
+    subtask goes, in this order of preference, where its co-location group is; where a producer of
+    it is; into the slot of its own index, so that equal parallelisms end up side by side; into the
+    first slot without a subtask of its vertex.
     Takes time in proportion to the number of subtasks.
 
     Raises:
@@ -65,17 +74,33 @@ def slot_sharing_groups(vertices: Sequence[SharingVertex]) -> tuple[ExecutionSlo
     """
     _refuse_contradictions(vertices)
     groups: dict[str, _Open] = {}
+    bundled = {v.slot_sharing_group for v in vertices if v.needs_worker_group}
     for vertex in vertices:
         group = groups.get(vertex.slot_sharing_group)
         if group is None:
             group = _Open(vertex.slot_profile, [], {}, {})
             groups[vertex.slot_sharing_group] = group
-        _place(vertex, group)
+        if vertex.slot_sharing_group in bundled:
+            _place_by_index(vertex, group)
+        else:
+            _place(vertex, group)
     return tuple(
-        ExecutionSlotSharingGroup(tuple(slot.values()), group.profile)
-        for group in groups.values()
-        for slot in group.slots
+        ExecutionSlotSharingGroup(
+            tuple(slot.values()),
+            group.profile,
+            SameWorkerGroup(name, len(group.slots)) if name in bundled else None,
+            bundle if name in bundled else 0,
+        )
+        for name, group in groups.items()
+        for bundle, slot in enumerate(group.slots)
     )
+
+
+def _place_by_index(vertex: SharingVertex, group: _Open) -> None:
+    for index in range(vertex.parallelism):
+        if index == len(group.slots):
+            group.slots.append({})
+        group.slots[index][vertex.vertex_id] = ExecutionVertexID(vertex.vertex_id, index)
 
 
 def _place(vertex: SharingVertex, group: _Open) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flinkray.actors.gateways import (
@@ -14,6 +14,7 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
+    RefusedTask,
     TaskExecutorRegistrationSuccess,
     TaskExecutorToJobMasterRegistrationSuccess,
     WantedSlot,
@@ -22,13 +23,12 @@ from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskEx
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost
-from flinkray.actors.task_executor.task_runners import TaskRunner
+from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     ExecutionGraphID,
-    ExecutionVertexID,
     InstanceID,
     JobID,
     JobMasterId,
@@ -41,8 +41,16 @@ from flinkray.ha import (
     HighAvailabilityServices,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.scheduler.graph.job_graph import Invokable
 from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer, SlotReport
-from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
+from flinkray.scheduler.shared.tasks import (
+    JobInformation,
+    SharedPart,
+    TaskDeployment,
+    TaskDeployments,
+    VertexInformation,
+    attempt_of,
+)
 from flinkray.testing import TestingGateway
 from tests.actors.resource_cluster import GRAPH, ONE_CPU, RM_TOKEN, number
 
@@ -66,9 +74,9 @@ class TestingRunner(TaskRunner):
         self.is_stubborn = False
         """Whether being cancelled does not end a task."""
 
-    async def run(self, descriptor: TaskDeploymentDescriptor, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
         end = asyncio.get_running_loop().create_future()
-        self.failures[descriptor.attempt_id] = end
+        self.failures[task.attempt_id] = end
         if not self.is_stubborn:
             await end
         while not end.done():
@@ -192,14 +200,33 @@ def accept_only(allocation: AllocationID) -> Callable[..., SlotOfferAnswer]:
     return answer
 
 
+@dataclass(frozen=True)
+class DeployedTask:
+    """A task alone in its message."""
+
+    attempt_id: ExecutionAttemptID
+    deployments: TaskDeployments
+
+    async def submit(
+        self, executor: TaskExecutorGateway, job_master_id: JobMasterId = MASTER
+    ) -> tuple[RefusedTask, ...]:
+        return await executor.submit_tasks(self.deployments, job_master_id, None)
+
+
 def task(
     allocation: AllocationID,
     attempt: int = 0,
     kind: str = "testing",
     graph_id: ExecutionGraphID = GRAPH,
-) -> TaskDeploymentDescriptor:
-    attempt_id = ExecutionAttemptID(graph_id, ExecutionVertexID(number(JobVertexID, 1), 0), attempt)
-    return TaskDeploymentDescriptor(JOB, "job", attempt_id, "task", 1, allocation, kind)
+) -> DeployedTask:
+    vertex_id = number(JobVertexID, 1)
+    vertex = VertexInformation(vertex_id, "task", 1, 128, Invokable(kind, b""), (), ())
+    parts = (SharedPart(0, 0, JobInformation(JOB, "job")), SharedPart(1, 0, vertex))
+    deployed = TaskDeployment(1, 0, attempt, allocation)
+    return DeployedTask(
+        attempt_of(graph_id, vertex, deployed),
+        TaskDeployments(JOB, graph_id, 0, parts, (deployed,)),
+    )
 
 
 def allocations(report: SlotReport) -> list[AllocationID | None]:

@@ -11,7 +11,7 @@ from typing import Any
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import SuppressRestartsError
-from flinkray.core.ids import JobID, ResourceID
+from flinkray.core.ids import JobID, ResourceID, ResourceManagerId
 from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
     FixedDelayRestart,
@@ -438,9 +438,10 @@ async def test_messages_do_not_grow_with_the_number_of_tasks(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_slots_that_are_told_lost_one_by_one_before_their_executor_are_one_failure(
+async def test_death_of_a_task_executor_is_one_failure_whoever_tells_of_it_and_how_often(
     tmp_path: Path,
 ) -> None:
+    """The ResourceManager tells for each slot, then the watch, and the pool last."""
     async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
         job = python_job(waiting(), parallelism=4, restart_strategy=FixedDelayRestart(1, 0.0))
         job_id = await cluster.submit(job)
@@ -450,8 +451,11 @@ async def test_slots_that_are_told_lost_one_by_one_before_their_executor_are_one
         assert isinstance(master, JobMaster)
         executor = ResourceID(cluster.processes("TaskExecutor")[0])
 
-        for allocation_id in master._slots.held.on(executor):
-            await master.fail_slot(executor, allocation_id, "the ResourceManager was faster")
+        assert master._leaders.resource_manager is not None
+        manager = master._leaders.resource_manager.fencing_token
+        assert isinstance(manager, ResourceManagerId)
+        for _ in master._slots.held.on(executor):
+            await master.notify_task_executor_lost(manager, executor, "it was faster")
         cluster.network.crash(executor)
         await until_running(cluster, job_id, attempts=8)
 

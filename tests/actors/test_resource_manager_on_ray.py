@@ -157,8 +157,8 @@ async def test_a_killed_task_executor_is_replaced_in_its_bundle(resources: RayRe
     job = await resources.running_job(2)
     victim = locations(job)[1]
     os.kill(victim.pid, signal.SIGKILL)
-    _, resource_id, _, cause = await asyncio.wait_for(
-        job.master.wait_for(JobMasterGateway.notify_allocation_failure), 10
+    _, resource_id, cause = await asyncio.wait_for(
+        job.master.wait_for(JobMasterGateway.notify_task_executor_lost), 10
     )
     assert resource_id == victim.resource_id
     assert victim.resource_id in cause

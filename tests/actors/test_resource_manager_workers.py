@@ -149,13 +149,9 @@ async def test_a_killed_task_executor_is_replaced_in_the_same_bundle(tmp_path: P
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
     victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[1]
-    lost = job.accepted[1].allocation_id
     bundle = int(victim.split("-")[2])
     cluster.network.crash(victim)
-    assert (await job.master.wait_for(JobMasterGateway.notify_allocation_failure))[1:3] == (
-        victim,
-        lost,
-    )
+    assert (await job.master.wait_for(JobMasterGateway.notify_task_executor_lost))[1] == victim
     await job.has_slots(3)
     replacement, _ = job.master.calls_of(JobMasterGateway.offer_slots)[2]
     assert replacement != victim

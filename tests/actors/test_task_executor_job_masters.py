@@ -47,7 +47,7 @@ async def test_a_dead_job_masters_slots_are_freed_and_the_resource_manager_told(
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     bench.network.crash("JobMaster-1")
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     assert bench.client.clock.monotonic() < 1
@@ -62,15 +62,15 @@ async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_pa
     executor, first = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await first.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
     _, offers = await second.wait_for(JobMasterGateway.offer_slots)
     assert [offer.allocation_id for offer in offers] == [B]
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     with pytest.raises(TaskError, match="does not lead the job here"):
-        await executor.submit_task(task(B, attempt=1), MASTER)
-    await executor.submit_task(task(B), NEXT_MASTER)
+        await task(B, attempt=1).submit(executor)
+    await task(B).submit(executor, NEXT_MASTER)
 
 
 @on_virtual_time
@@ -81,11 +81,11 @@ async def test_end_of_a_past_job_masters_task_is_told_under_its_own_name(tmp_pat
     await bench.request(executor, 0, A)
     await first.wait_for(JobMasterGateway.offer_slots)
     bench.runner.is_stubborn = True
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
     await second.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(B, graph_id=NEXT_GRAPH), NEXT_MASTER)
+    await task(B, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER)
 
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("at last"))
 
@@ -101,7 +101,7 @@ async def test_a_silent_job_master_is_told_goodbye_and_registered_at_again(tmp_p
     await bench.request(executor, 0, A)
     bench.runner.may_clean.clear()
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     resource_id, reason = await master.wait_for(JobMasterGateway.disconnect_task_executor)
     assert resource_id == NAME
     assert "no heartbeat" in reason
@@ -132,8 +132,8 @@ async def test_slots_of_both_sides_are_compared_in_heartbeats(tmp_path: Path) ->
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
-    await executor.submit_task(task(B, attempt=1), MASTER)
+    await task(A).submit(executor)
+    await task(B, attempt=1).submit(executor)
     only_there = number(AllocationID, 12)
     report = AllocatedSlotReport(JOB, (A, only_there))
     await executor.heartbeat_from_job_master(ResourceID("JobMaster-1"), MASTER, report)
@@ -159,14 +159,14 @@ async def test_a_cancelled_task_is_reported_and_the_other_one_runs_on(tmp_path: 
     await bench.request(executor, 1, B)
     await master.wait_for(JobMasterGateway.offer_slots)
     first, second = task(A), task(B, attempt=1)
-    await executor.submit_task(first, MASTER)
-    await executor.submit_task(second, MASTER)
+    await first.submit(executor)
+    await second.submit(executor)
     with pytest.raises(TaskError, match="does not lead"):
-        await executor.cancel_task(first.attempt_id, NEXT_MASTER)
-    await executor.cancel_task(first.attempt_id, MASTER)
+        await executor.cancel_tasks((first.attempt_id,), NEXT_MASTER)
+    await executor.cancel_tasks((first.attempt_id,), MASTER)
     ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
     assert (state.attempt_id, state.state) == (first.attempt_id, ExecutionState.CANCELED)
-    await executor.cancel_task(first.attempt_id, MASTER)  # it does not run any more
+    await executor.cancel_tasks((first.attempt_id,), MASTER)  # it does not run any more
     await asyncio.sleep(1)
     assert len(master.calls_of(JobMasterGateway.update_task_execution_states)) == 1
     assert allocations(await bench.latest_report(executor)) == [A, B], "the slot stays the job's"
@@ -178,7 +178,7 @@ async def test_a_failed_task_is_reported_with_its_cause(tmp_path: Path) -> None:
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     await asyncio.sleep(0.1)
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("the disk is full"))
     ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
@@ -190,13 +190,14 @@ async def test_a_task_of_an_unknown_kind_or_a_past_master_is_refused(tmp_path: P
     bench = Bench(tmp_path)
     executor, _ = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
-    with pytest.raises(TaskError, match=r"of kind 'cobol'; this TaskExecutor runs \['testing'\]"):
-        await executor.submit_task(task(A, kind="cobol"), MASTER)
+    (refused,) = await task(A, kind="cobol").submit(executor)
+    assert refused.cause == "it is of kind 'cobol', which this TaskExecutor does not run"
+    assert refused.lost_slot is None
     with pytest.raises(TaskError, match="does not lead the job here"):
-        await executor.submit_task(task(A), NEXT_MASTER)
-    await executor.submit_task(task(A), MASTER)
-    with pytest.raises(SlotAllocationError, match="already"):
-        await executor.submit_task(task(A), MASTER)
+        await task(A).submit(executor, NEXT_MASTER)
+    assert await task(A).submit(executor) == ()
+    (refused,) = await task(A).submit(executor)
+    assert "already" in refused.cause
 
 
 @on_virtual_time
@@ -205,7 +206,7 @@ async def test_it_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     bench.runner.may_clean.clear()
     stopped = bench.endpoint.close()
     await asyncio.sleep(2)

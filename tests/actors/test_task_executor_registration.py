@@ -186,7 +186,7 @@ async def test_a_job_master_that_lost_its_job_is_left_until_it_leads_again(tmp_p
     await bench.request(executor, 0, A)
     leaders.master.tell("JobMaster-1/jobmaster", MASTER)
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     bench.runner.may_clean.clear()
     leaders.master.tell(None, None)
     await asyncio.sleep(100)

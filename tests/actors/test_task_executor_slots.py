@@ -111,9 +111,10 @@ async def test_of_two_offered_slots_the_rejected_one_is_free_again(tmp_path: Pat
     await bench.request(executor, 1, B)
     freed = await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available)
     assert freed == (bench.instance(1), SlotID(NAME, 1), B)
-    await executor.submit_task(task(A), MASTER)
-    with pytest.raises(SlotAllocationError, match="is not there"):
-        await executor.submit_task(task(B, attempt=1), MASTER)
+    await task(A).submit(executor)
+    (refused,) = await task(B, attempt=1).submit(executor)
+    assert "is not there" in refused.cause
+    assert refused.lost_slot == B
     assert allocations(await bench.latest_report(executor)) == [A, None]
     again = number(AllocationID, 12)
     await bench.request(executor, 1, again)
@@ -135,7 +136,7 @@ async def test_a_task_submitted_before_the_offer_is_answered_runs(tmp_path: Path
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     may_answer.set()
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
     await asyncio.sleep(1)
@@ -156,7 +157,7 @@ async def test_an_offer_without_an_answer_is_repeated_and_the_slot_kept(tmp_path
     master.on(JobMasterGateway.offer_slots).calling(never)
     await bench.request(executor, 0, A)
     await asyncio.sleep(5)
-    await executor.submit_task(task(A), MASTER)  # active: it does not time out itself
+    await task(A).submit(executor)  # active: it does not time out itself
     await bench.request(executor, 1, B)
     await asyncio.sleep(5.1)
     master.on(JobMasterGateway.offer_slots).calling(accept_all)
@@ -199,7 +200,7 @@ async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_pat
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await master.wait_for(JobMasterGateway.offer_slots)
-    await executor.submit_task(task(A), MASTER)
+    await task(A).submit(executor)
     bench.runner.may_clean.clear()
     freeing = asyncio.ensure_future(executor.free_slot(A, RM_TOKEN, "enough"))
     ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
@@ -225,7 +226,7 @@ async def test_the_job_master_is_left_when_the_jobs_last_slot_is_freed(tmp_path:
     await executor.free_slot(A, RM_TOKEN, "enough")
     await asyncio.sleep(0.1)
     with pytest.raises(TaskError, match="does not lead the job here"):
-        await executor.submit_task(task(A), MASTER)
+        await task(A).submit(executor)
     await executor.heartbeat_from_job_master(
         ResourceID("JobMaster-1"), MASTER, AllocatedSlotReport(JOB, ())
     )

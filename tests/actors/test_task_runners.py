@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.task_executor.task_runners import SparkExecutorGuard
+from flinkray.actors.task_executor.task_runners import RunnerTask, SparkExecutorGuard
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -23,7 +23,6 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService
-from flinkray.scheduler.shared.tasks import TaskDeploymentDescriptor
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.processes import attempt_name, marker_environment, stage_name
 from flinkray.testing.waiting import eventually
@@ -84,18 +83,9 @@ async def guard(tmp_path: Path) -> AsyncIterator[SparkExecutorGuard]:
     await service.close()
 
 
-def descriptor(job_id: JobID, coordinator_attempt: int) -> TaskDeploymentDescriptor:
+def descriptor(job_id: JobID, coordinator_attempt: int) -> RunnerTask:
     attempt_id = ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, 0), 5)
-    return TaskDeploymentDescriptor(
-        job_id,
-        "job",
-        attempt_id,
-        "task",
-        1,
-        AllocationID.generate(),
-        "spark",
-        coordinator_attempt,
-    )
+    return RunnerTask(job_id, attempt_id, "spark", AllocationID.generate(), coordinator_attempt)
 
 
 async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancelled(

@@ -39,7 +39,7 @@ def test_job_has_one_spark_vertex_with_a_slot_profile_and_the_function() -> None
     assert isinstance(code, bytes)
     assert load_function(code)("a session") == "a session"
     assert job.restart_strategy == FixedDelayRestart(2)
-    assert job.needs_dedicated_workers
+    assert job.has_coordinated_vertices
 
 
 def test_name_and_id_are_taken_where_given_and_ids_are_new_otherwise() -> None:

@@ -80,17 +80,9 @@ EXCEPTIONS: dict[str, str] = {
     "JobMasterGateway.slots_changed": (
         "its own SlotPool calls it, which has its token; the pool's number tells a past pool"
     ),
-    **{
-        f"SparkStageListenerGateway.{name}": (
-            "Spark drivers call it, which lead nothing; the number tells an attempt of the past"
-        )
-        for name in (
-            "spark_executors_changed",
-            "spark_progress",
-            "spark_stage_finished",
-            "spark_stage_failed",
-        )
-    },
+    "CoordinatorListenerGateway.coordinator_told": (
+        "operator coordinators call it, which lead nothing; the number tells an attempt of the past"
+    ),
     **{
         f"ResourceManagerGateway.{name}": FROM_TASK_EXECUTORS
         for name in (
@@ -130,7 +122,10 @@ EXCEPTIONS: dict[str, str] = {
             "close_pool",
         )
     },
-    **{f"UserCodeProcessGateway.{name}": OWN for name in ("initialize", "finalize", "aggregate")},
+    **{
+        f"UserCodeProcessGateway.{name}": OWN
+        for name in ("request_heartbeat", "stop", "initialize", "finalize", "aggregate")
+    },
     "SparkDriverGateway.request_heartbeat": OWN,
     "SparkDriverGateway.stop": OWN,
     "TaskProcessListenerGateway.task_states_changed": (
@@ -157,7 +152,6 @@ EXCEPTIONS: dict[str, str] = {
     "TaskProcessGateway.request_io_metrics": READS,
     "TaskProcessGateway.data_address": READS,
     "TaskProcessGateway.read_partition": "tasks read it, under ids with the execution graph's",
-    "StreamCoordinatorGateway.until_failed": READS,
     "StreamCoordinatorGateway.find_results": READS,
     "BlobServerGateway.put": "blobs are named by the hash of what is in them",
     "BlobServerGateway.get": READS,
@@ -229,6 +223,6 @@ def test_gateways_of_leaders_are_fenced_by_their_token() -> None:
         "ResourceManagerGateway",
         "SlotPoolGateway",
         "SparkDriverGateway",
-        "SparkStageListenerGateway",
+        "CoordinatorListenerGateway",
         "UserCodeProcessGateway",
     }

@@ -1,30 +1,26 @@
-"""A JobScheduler with short names for its events."""
+"""A JobScheduler of Spark stages, with short names for what their drivers do."""
 
 from __future__ import annotations
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
-from flinkray.scheduler.graph.job_graph import (
-    FixedDelayRestart,
-    JobGraph,
-    NoRestart,
-    RestartStrategy,
+from flinkray.scheduler.graph.job_graph import JobGraph, NoRestart, RestartStrategy
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    CoordinatorID,
+    CoordinatorKind,
+    SparkExecutors,
 )
-from flinkray.scheduler.job.job_scheduler import JobScheduler
-from flinkray.scheduler.job.job_scheduler_actions import (
-    CancelTask,
-    JobEnded,
-    JobSchedulerAction,
-    JobStatusChanged,
-)
-from flinkray.scheduler.shared.slots import AllocatedSlot
-from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkFailure, SparkResult
+from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, StartTimer
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
-from tests.scheduler.builders import GRAPH, JOB, VERTEX, allocated_slot, only, spark_job
+from tests.scheduler.builders import GRAPH, JOB, VERTEX, only, spark_job
+from tests.scheduler.tasks_under_test import TasksUnderTest
 
 NO_RESTART = NoRestart()
 RESULT = SparkResult("file:///result", 42, "{}")
-FAILURE = SparkFailure("ValueError", "ValueError: no", "Traceback ...", is_user_error=True)
+FAILURE = CoordinatorFailure("ValueError", "ValueError: no", "Traceback ...", is_user_error=True)
 
 
 def executor(index: int, pid: int = 100) -> SparkExecutorInfo:
@@ -35,68 +31,69 @@ def attempt(subtask: int, number: int = 0, vertex: JobVertexID = VERTEX) -> Exec
     return ExecutionAttemptID(GRAPH, ExecutionVertexID(vertex, subtask), number)
 
 
-def slots(number: int = 2, first: int = 0, in_group: str = "g") -> tuple[AllocatedSlot, ...]:
-    return tuple(allocated_slot(first + i, i, in_group) for i in range(number))
+def driver(number: int = 0, vertex: JobVertexID = VERTEX) -> CoordinatorID:
+    return CoordinatorID(CoordinatorKind.SPARK_DRIVER, vertex, number)
 
 
-class JobUnderTest:
-    """``log`` has all actions so far; each event advances the time by a second."""
+class JobUnderTest(TasksUnderTest):
+    """``log`` has all actions so far; each event advances the time by a second.
+
+    The TaskExecutor of bundle 0 is ``te0-g``; what is given after ``worker_group`` was set to
+    another name is on others.
+    """
 
     def __init__(
         self, graph: JobGraph | None = None, strategy: RestartStrategy | None = None
     ) -> None:
-        self.now = 0.0
-        self.log: list[JobSchedulerAction] = []
-        self.scheduler = JobScheduler(
-            graph or spark_job(restart_strategy=strategy),
-            "JobMaster/jobmaster",
-            new_graph_id=lambda: GRAPH,
-            default_restart_strategy=FixedDelayRestart(3, 1.0),
-            epoch_offset=1_000_000.0,
-            now=0.0,
-        )
-
-    def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
-        """Call the event's method; its actions, but for changes of the status."""
-        self.now += 1.0
-        actions: list[JobSchedulerAction] = getattr(self.scheduler, event)(*args, self.now)
-        self.log += actions
-        return [action for action in actions if not isinstance(action, JobStatusChanged)]
+        super().__init__(graph or spark_job(restart_strategy=strategy))
 
     def start(self) -> JobUnderTest:
         self.tell("start")
         return self
 
-    def deploy(self, number: int = 2) -> JobUnderTest:
-        self.start().tell("slots_changed", slots(number))
+    def deploy(self) -> JobUnderTest:
+        self.start().give()
         return self
 
     def run(self) -> JobUnderTest:
         """All executors are registered."""
-        self.deploy().tell("coordinator_started", VERTEX, 0)
-        self.tell("executors_changed", VERTEX, 0, (executor(0), executor(1)))
+        self.deploy().started()
+        self.executors(executor(0), executor(1))
         return self
+
+    # drivers
+
+    def started(self, number: int = 0, vertex: JobVertexID = VERTEX) -> list[JobSchedulerAction]:
+        return self.tell("coordinator_started", driver(number, vertex))
+
+    def stopped(self, number: int = 0, vertex: JobVertexID = VERTEX) -> list[JobSchedulerAction]:
+        return self.tell("coordinator_stopped", driver(number, vertex))
+
+    def lost(self, cause: str = "killed", number: int = 0) -> list[JobSchedulerAction]:
+        return self.tell("coordinator_lost", driver(number), cause)
+
+    def says(
+        self, event: CoordinatorEvent, number: int = 0, vertex: JobVertexID = VERTEX
+    ) -> list[JobSchedulerAction]:
+        return self.tell("coordinator_told", driver(number, vertex), event)
+
+    def executors(self, *registered: SparkExecutorInfo) -> list[JobSchedulerAction]:
+        return self.says(SparkExecutors(registered))
+
+    # tasks
 
     def task(
         self, subtask: int, number: int, state: ExecutionState, failure: str | None = None
     ) -> list[JobSchedulerAction]:
+        if state.is_terminal:
+            self.tasks.pop(attempt(subtask, number), None)
         told = TaskExecutionState(JOB, attempt(subtask, number), state, failure)
-        return self.tell("task_state_changed", told)
+        return self.tell("task_states_changed", (told,))
 
-    def confirm_cancellations(self) -> list[JobSchedulerAction]:
-        """Every TaskExecutor that was told to cancel a task reports that it did."""
-        actions = []
-        for asked in only(tuple(self.log), CancelTask):
-            told = TaskExecutionState(JOB, asked.attempt_id, ExecutionState.CANCELED)
-            actions += self.tell("task_state_changed", told)
-        return actions
+    def delay_over(self) -> list[JobSchedulerAction]:
+        """The last delay of a restart."""
+        return self.tell("timer", only(self.log, StartTimer)[-1].key)
 
-    def states(self) -> list[str]:
+    def stage_states(self) -> list[str]:
         executions = self.scheduler.details().vertices[0].executions
         return [f"{e.state.name} {e.attempt_number}" for e in executions]
-
-    @property
-    def ended(self) -> JobEnded | None:
-        found = only(self.log, JobEnded)
-        assert len(found) <= 1
-        return found[0] if found else None

@@ -23,10 +23,10 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     JobSchedulerAction,
     JobStatusChanged,
     ReleasePartitions,
-    ScheduleRestart,
+    StartTimer,
 )
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import (
     SharedPart,
@@ -40,9 +40,18 @@ from flinkray.scheduler.slots.slot_requests import (
     ReturnSlots,
     SlotAllocated,
     SlotEvent,
+    SlotRequest,
     SlotRequests,
 )
-from tests.scheduler.builders import JOB, SMALL, allocation, id_of, location, only
+from tests.scheduler.builders import (
+    JOB,
+    SMALL,
+    allocated_slot,
+    allocation,
+    id_of,
+    location,
+    only,
+)
 from tests.scheduler.graphs import job
 
 RESTARTS = FixedDelayRestart(5, 1.0)
@@ -98,7 +107,7 @@ class TasksUnderTest:
         self.log: list[JobSchedulerAction] = []
         self.graph = graph
         self.slots_each = slots_each
-        self.wanted: dict[SlotRequestId, None] = {}
+        self.wanted: dict[SlotRequestId, tuple[SlotRequest, SameWorkerGroup | None]] = {}
         self.reserved: dict[AllocationID, AllocatedSlot] = {}
         self.numbers = count()
         self.task_executors: dict[ResourceID, TaskExecutorSide] = {}
@@ -116,6 +125,8 @@ class TasksUnderTest:
             state=state,
             random=random,
         )
+        self.worker_group = "g"
+        """In which constrained requests get their slots."""
         self.names = {vertex.vertex_id: vertex.name for vertex in graph.vertices}
 
     def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
@@ -129,7 +140,7 @@ class TasksUnderTest:
 
     def _carry_out(self, action: JobSchedulerAction) -> None:
         if isinstance(action, SlotRequests):
-            self.wanted.update(dict.fromkeys(r.request_id for r in action.requests))
+            self.wanted.update((r.request_id, (r, action.constraint)) for r in action.requests)
         elif isinstance(action, CancelSlotRequests):
             for request_id in action.request_ids:
                 del self.wanted[request_id]
@@ -152,12 +163,18 @@ class TasksUnderTest:
         where = location(f"te{number // self.slots_each}")
         return AllocatedSlot(allocation(number), number % self.slots_each, SMALL, where)
 
+    def slot_for(self, request: SlotRequest, constraint: SameWorkerGroup | None) -> AllocatedSlot:
+        """Bundles of a worker group have a TaskExecutor each: ``te<bundle>-<group>``."""
+        if constraint is None:
+            return self.new_slot()
+        assert 0 <= request.bundle < constraint.size
+        return allocated_slot(next(self.numbers), request.bundle, self.worker_group)
+
     def give(self, number: int | None = None) -> list[JobSchedulerAction]:
         """Answer the oldest requests, all of them unless a number is given."""
         events: list[SlotEvent] = []
         for request_id in list(self.wanted)[:number]:
-            del self.wanted[request_id]
-            slot = self.new_slot()
+            slot = self.slot_for(*self.wanted.pop(request_id))
             self.reserved[slot.allocation_id] = slot
             events.append(SlotAllocated(request_id, slot))
         return self.tell("slot_events", events)
@@ -220,7 +237,7 @@ class TasksUnderTest:
     def restart(self) -> list[JobSchedulerAction]:
         """Confirm cancellations, let the last delay end, and give the slots."""
         self.confirm_cancellations()
-        actions = self.tell("restart_delay_over", only(self.log, ScheduleRestart)[-1].generation)
+        actions = self.tell("timer", only(self.log, StartTimer)[-1].key)
         return actions + self.give()
 
     # what is to be seen

@@ -13,8 +13,8 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     JobEnded,
     JobSchedulerAction,
-    ScheduleRestart,
-    ScheduleScalingTimer,
+    StartTimer,
+    TimerPurpose,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
@@ -63,17 +63,19 @@ class ElasticUnderTest(TasksUnderTest):
         return self.tell("slot_events", events) if events else []
 
     def timer(self, actions: list[JobSchedulerAction]) -> list[JobSchedulerAction]:
-        timer = only(actions, ScheduleScalingTimer)[-1]
+        timers = [a for a in only(actions, StartTimer) if a.key.purpose is TimerPurpose.SCALING]
+        timer = timers[-1]
         self.now += timer.delay
-        return self.tell("scaling_timer", timer.generation) + self.answer()
+        return self.tell("timer", timer.key) + self.answer()
 
     def stopped(self) -> list[JobSchedulerAction]:
         return self.confirm_cancellations() + self.answer()
 
     def restarted(self) -> list[JobSchedulerAction]:
         actions = self.stopped()
-        timer = only(self.log, ScheduleRestart)[-1]
-        return actions + self.tell("restart_delay_over", timer.generation) + self.answer()
+        timers = [a for a in only(self.log, StartTimer) if a.key.purpose is TimerPurpose.RESTART]
+        timer = timers[-1]
+        return actions + self.tell("timer", timer.key) + self.answer()
 
     def tasks_of(self, actions: list[JobSchedulerAction]) -> str:
         return " ".join(sorted(self.deployed(actions).split()))

@@ -11,8 +11,9 @@ from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     JobSchedulerAction,
-    ScheduleRestart,
-    ScheduleScalingTimer,
+    StartTimer,
+    TimerKey,
+    TimerPurpose,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import only
@@ -28,8 +29,8 @@ class ElasticMachine(RuleBasedStateMachine):
         self.seen = 0
         self.upper: dict[JobVertexID, int] = {}
         """Since the first resize."""
-        self.restarts: list[int] = []
-        self.scalings: dict[int, float] = {}
+        self.restarts: list[TimerKey] = []
+        self.scalings: dict[TimerKey, float] = {}
         self.elastic.tell("start")
         self.note()
 
@@ -37,9 +38,11 @@ class ElasticMachine(RuleBasedStateMachine):
         """Timers that were asked for since the last time."""
         log: list[JobSchedulerAction] = self.elastic.log[self.seen :]
         self.seen = len(self.elastic.log)
-        self.restarts += [a.generation for a in only(log, ScheduleRestart)]
-        for action in only(log, ScheduleScalingTimer):
-            self.scalings[action.generation] = self.elastic.now + action.delay
+        for timer in only(log, StartTimer):
+            if timer.key.purpose is TimerPurpose.RESTART:
+                self.restarts.append(timer.key)
+            else:
+                self.scalings[timer.key] = self.elastic.now + timer.delay
 
     @rule(number=st.integers(0, 6))
     def slots_change(self, number: int) -> None:
@@ -49,11 +52,11 @@ class ElasticMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 10.0, 40.0]))
     def time_passes(self, seconds: float) -> None:
         until = self.elastic.now + seconds
-        for generation, due in sorted(self.scalings.items()):
+        for key, due in sorted(self.scalings.items(), key=lambda item: item[0].generation):
             if due <= until:
-                del self.scalings[generation]
+                del self.scalings[key]
                 self.elastic.now = max(self.elastic.now, due)
-                self.elastic.tell("scaling_timer", generation)
+                self.elastic.tell("timer", key)
                 self.elastic.answer()
                 self.note()
         self.elastic.now = max(self.elastic.now, until)
@@ -61,7 +64,7 @@ class ElasticMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.restarts)
     @rule(data=st.data())
     def restart_delay_is_over(self, data: st.DataObject) -> None:
-        self.elastic.tell("restart_delay_over", data.draw(st.sampled_from(self.restarts)))
+        self.elastic.tell("timer", data.draw(st.sampled_from(self.restarts)))
         self.elastic.answer()
         self.note()
 
@@ -151,8 +154,8 @@ class ElasticMachine(RuleBasedStateMachine):
                 break
             self.slots_change(4)
             self.cancellations_are_confirmed()
-            for generation in self.restarts:
-                self.elastic.tell("restart_delay_over", generation)
+            for key in self.restarts:
+                self.elastic.tell("timer", key)
             self.note()
             self.elastic.answer()
             self.time_passes(400.0)

@@ -17,7 +17,7 @@ from flinkray.scheduler.elastic.scaling import (
     GiveUp,
     ScalingAction,
     ScalingSettings,
-    StartTimer,
+    WaitFor,
 )
 from flinkray.scheduler.graph.job_graph import JobGraph, JobVertex
 from flinkray.scheduler.shared.slots import ResourceRequirement
@@ -127,23 +127,23 @@ class Scaled:
 
 def test_job_starts_at_once_when_all_that_it_wants_is_there() -> None:
     scaled = Scaled()
-    assert scaled.scaling.start(0.0) == [StartTimer(300.0, 1)]
+    assert scaled.scaling.start(0.0) == [WaitFor(300.0, 1)]
     assert scaled.executed(scaled.slots(4, 1.0)) == 4
 
 
 def test_job_starts_with_less_when_nothing_has_changed_for_a_while() -> None:
     scaled = Scaled()
     scaled.scaling.start(0.0)
-    first = one(scaled.slots(2, 1.0), StartTimer)
+    first = one(scaled.slots(2, 1.0), WaitFor)
     assert first.delay == 10.0
-    second = one(scaled.slots(3, 5.0), StartTimer)
+    second = one(scaled.slots(3, 5.0), WaitFor)
     assert scaled.scaling.timer(first.generation, 11.0) == []
     assert scaled.executed(scaled.scaling.timer(second.generation, 15.0)) == 3
 
 
 def test_job_that_does_not_get_what_it_must_have_gives_up() -> None:
     scaled = Scaled()
-    timer = one(scaled.scaling.start(0.0), StartTimer)
+    timer = one(scaled.scaling.start(0.0), WaitFor)
     assert scaled.slots(1, 1.0) == []
     assert "1 slots" in one(scaled.scaling.timer(timer.generation, 300.0), GiveUp).reason
     assert scaled.slots(4, 301.0) == []
@@ -161,14 +161,14 @@ def test_slots_that_change_all_the_time_do_not_keep_a_job_from_starting() -> Non
 def executing(number: int) -> Scaled:
     scaled = Scaled()
     scaled.scaling.start(0.0)
-    timer = one(scaled.slots(number, 0.0), StartTimer)
+    timer = one(scaled.slots(number, 0.0), WaitFor)
     assert scaled.executed(scaled.scaling.timer(timer.generation, 10.0)) == number
     return scaled
 
 
 def test_job_takes_more_when_all_that_it_wants_has_come_but_not_too_soon() -> None:
     scaled = executing(2)
-    timer = one(scaled.slots(4, 15.0), StartTimer)
+    timer = one(scaled.slots(4, 15.0), WaitFor)
     assert timer.delay == 25.0
     assert scaled.executed(scaled.scaling.timer(timer.generation, 40.0)) == 4
     late = executing(2)
@@ -177,7 +177,7 @@ def test_job_takes_more_when_all_that_it_wants_has_come_but_not_too_soon() -> No
 
 def test_some_more_is_taken_only_when_it_is_stable() -> None:
     scaled = executing(2)
-    timer = one(scaled.slots(3, 100.0), StartTimer)
+    timer = one(scaled.slots(3, 100.0), WaitFor)
     assert timer.delay == 10.0
     assert scaled.slots(2, 105.0) == []
     assert scaled.scaling.timer(timer.generation, 110.0) == []
@@ -193,7 +193,7 @@ def test_lost_slots_that_are_not_used_change_nothing() -> None:
 def test_job_goes_on_with_what_is_left_after_a_loss() -> None:
     scaled = executing(3)
     assert scaled.slots(2, 50.0) == []
-    timer = one(scaled.scaling.nothing_runs(51.0), StartTimer)
+    timer = one(scaled.scaling.nothing_runs(51.0), WaitFor)
     assert timer.delay == 9.0
     assert scaled.scaling.parallelism is None
     assert scaled.executed(scaled.scaling.timer(timer.generation, 60.0)) == 2
@@ -212,7 +212,7 @@ def test_lower_bounds_make_it_smaller_at_once_and_higher_ones_larger_in_time() -
     """DI-20."""
     scaled = executing(3)
     assert scaled.executed(scaled.scaling.resize(graph(elastic("a", 1, 2)), 11.0)) == 2
-    timer = one(scaled.scaling.resize(graph(elastic("a", 1, 3)), 12.0), StartTimer)
+    timer = one(scaled.scaling.resize(graph(elastic("a", 1, 3)), 12.0), WaitFor)
     assert timer.delay == 29.0, "so long it runs at least"
     assert scaled.executed(scaled.scaling.timer(timer.generation, 41.0)) == 3
 
@@ -221,7 +221,7 @@ def test_bounds_that_come_before_the_start_cost_no_timer() -> None:
     """DI-20: a JobMaster that registers early hears of them; its job never began to run."""
     scaled = Scaled()
     assert scaled.scaling.resize(graph(elastic("a", 2, 4)), 0.0) == []
-    assert one(scaled.scaling.start(0.0), StartTimer).delay == 300.0
+    assert one(scaled.scaling.start(0.0), WaitFor).delay == 300.0
 
 
 def test_what_runs_with_less_than_it_must_from_now_on_runs_on() -> None:
@@ -256,7 +256,7 @@ class ScalingMachine(RuleBasedStateMachine):
     def carry_out(self, actions: list[ScalingAction]) -> None:
         assert not (self.gave_up and actions)
         for action in actions:
-            if isinstance(action, StartTimer):
+            if isinstance(action, WaitFor):
                 assert action.delay > 0
                 self.timer = (self.now + action.delay, action.generation)
             elif isinstance(action, GiveUp):

@@ -11,12 +11,14 @@ from flinkray.core.errors import JobSubmissionError
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import (
+    SPARK,
     IntermediateDataSet,
     Invokable,
     JobEdge,
     JobGraph,
     JobType,
     JobVertex,
+    ResultPartitionType,
     SchedulerMode,
 )
 from flinkray.scheduler.graph.validation import validate
@@ -59,9 +61,35 @@ def test_two_vertices_of_one_id_are_refused() -> None:
     assert "'one' and 'two' have the same id" in text
 
 
-@pytest.mark.parametrize("other", [spark_vertex(2, parallelism=3), spark_vertex(2, profile=LARGE)])
-def test_spark_stages_that_cannot_share_their_slots_are_refused(other: JobVertex) -> None:
-    assert "give them the same parallelism" in refusal(spark_job(spark_vertex(1), other))
+def test_spark_stages_of_different_profiles_that_share_slots_are_refused() -> None:
+    text = refusal(spark_job(spark_vertex(1), spark_vertex(2, profile=LARGE)))
+    assert "give them the same slot profile or different slot-sharing groups" in text
+
+
+def test_spark_stages_of_different_size_and_other_vertices_are_one_job() -> None:
+    other = replace(python_vertex("a", 2), slot_profile=LARGE, slot_sharing_group="a")
+    validate(spark_job(spark_vertex(1), spark_vertex(2, parallelism=3), other))
+
+
+@pytest.mark.parametrize(
+    "result_type",
+    [ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING_PERSISTENT],
+)
+def test_spark_stage_whose_result_cannot_be_files_of_the_job_is_refused(
+    result_type: ResultPartitionType,
+) -> None:
+    stage = replace(spark_vertex(), results=(IntermediateDataSet(data_set_id(1), result_type),))
+    text = refusal(replace(spark_job(stage), job_type=JobType.BATCH))
+    assert f"the Spark stage 'stage' has a result of type {result_type.value}" in text
+
+
+def test_spark_stage_that_reads_a_pipelined_result_is_refused() -> None:
+    graph = job(a=1, b=1, edges=["a -> b"], job_type=JobType.BATCH)
+    a, b = graph.vertices
+    stage = replace(b, invokable=Invokable(SPARK, b""))
+    assert "the Spark stage 'b' reads a PIPELINED_BOUNDED result" in refusal(
+        replace(graph, vertices=(a, stage))
+    )
 
 
 def test_unknown_kind_of_vertex_is_refused() -> None:
@@ -101,7 +129,6 @@ def test_unknown_kind_of_vertex_is_refused() -> None:
             ),
             "give them the same slot-sharing group and the same parallelism",
         ),
-        (spark_job(spark_vertex(1), python_vertex("a", 2)), "make them two jobs"),
         (
             replace(spark_job(), scheduler_mode=SchedulerMode.ADAPTIVE),
             "leave its scheduler mode at DEFAULT",

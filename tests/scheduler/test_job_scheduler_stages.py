@@ -1,4 +1,4 @@
-"""JobScheduler: how a job of Spark stages gets its slots, is deployed and runs to its end."""
+"""JobScheduler: jobs of Spark stages, and what they do with their slots."""
 
 from __future__ import annotations
 
@@ -6,42 +6,56 @@ from dataclasses import replace
 
 import pytest
 
-from flinkray.core.errors import IllegalTransitionError
+from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
+from flinkray.core.ids import ResultPartitionID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.graph.job_graph import (
+    PYTHON,
+    DistributionPattern,
+    FixedDelayRestart,
+    IntermediateDataSet,
+    JobEdge,
+    JobType,
+    ResultPartitionType,
+)
 from flinkray.scheduler.job.job_scheduler_actions import (
-    CancelTask,
-    DeclareRequirements,
-    DeployTask,
     JobEnded,
-    ReleaseSlots,
-    ScheduleRestart,
-    ScheduleSlotRequestTimeout,
+    JobSchedulerAction,
+    ReleasePartitions,
     StartCoordinator,
+    StartTimer,
     StopCoordinator,
 )
-from flinkray.scheduler.shared.slots import ResourceShortage
+from flinkray.scheduler.shared.slots import ResourceShortage, SameWorkerGroup
 from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkStageProgress
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import PartitionLocations
+from flinkray.scheduler.slots.slot_requests import (
+    ReturnSlots,
+    SlotRequestFailed,
+    SlotRequestFailure,
+    SlotRequests,
+)
 from tests.scheduler.builders import (
+    GRAPH,
     LARGE,
     SMALL,
-    VERTEX,
     allocated_slot,
     allocation,
     one,
     only,
-    requirements,
     spark_job,
     spark_vertex,
 )
+from tests.scheduler.graphs import data_set_id, python_vertex
+from tests.scheduler.graphs import job as graph_of
 from tests.scheduler.job_under_test import (
     NO_RESTART,
     RESULT,
     JobUnderTest,
     attempt,
+    driver,
     executor,
-    slots,
 )
 
 
@@ -55,17 +69,17 @@ def shortage(unfulfillable: bool) -> ResourceShortage:
 # --- the way to the end ---------------------------------------------------------------------------
 
 
-def test_started_job_declares_all_its_slots_and_waits_for_them() -> None:
+def test_started_job_requests_the_bundles_of_one_worker_group_and_waits_for_them() -> None:
     job = JobUnderTest()
-    assert job.tell("start") == [
-        DeclareRequirements(requirements((SMALL, 2), dedicated=True)),
-        ScheduleSlotRequestTimeout(300.0, 1),
+    wanted = one(job.tell("start"), SlotRequests)
+    assert (wanted.profile, wanted.constraint) == (SMALL, SameWorkerGroup("default", 2))
+    assert [(r.bundle, [v.subtask_index for v in r.vertices]) for r in wanted.requests] == [
+        (0, [0]),
+        (1, [1]),
     ]
-    assert job.states() == ["SCHEDULED 0", "SCHEDULED 0"]
-    assert job.tell("slots_changed", slots(1)) == []
-    assert job.scheduler.details().pending_reason == (
-        "1 of 2 slots (1 CPU, 1g memory each) are there."
-    )
+    assert job.stage_states() == ["SCHEDULED 0", "SCHEDULED 0"]
+    assert job.give(1) == []
+    assert job.scheduler.details().pending_reason == "1 slots have not come yet."
 
 
 def test_starting_twice_is_an_error() -> None:
@@ -76,25 +90,22 @@ def test_starting_twice_is_an_error() -> None:
 
 def test_subtasks_are_deployed_to_the_slot_of_their_bundle_when_all_are_there() -> None:
     job = JobUnderTest().start()
-    first, second = slots()
-    actions = job.tell("slots_changed", (second, first))
-    deployed = only(actions, DeployTask)
-    assert [(d.descriptor.attempt_id, d.slot) for d in deployed] == [
-        (attempt(0), first),
-        (attempt(1), second),
-    ]
-    assert deployed[0].descriptor.task_name == "stage (1/2)"
-    assert one(actions, StartCoordinator) == StartCoordinator(VERTEX, 0, (first, second))
+    actions = job.give()
+    assert job.deployed(actions) == "stage1#0 stage2#0"
+    assert [str(job.where[attempt(i)]) for i in range(2)] == ["te0-g", "te1-g"]
+    assert {task.coordinator_attempt for task in job.tasks.values()} == {0}
+    slots = (allocated_slot(0, 0), allocated_slot(1, 1))
+    assert one(actions, StartCoordinator) == StartCoordinator(driver(), slots)
     assert job.scheduler.details().pending_reason is None
 
 
 def test_execution_runs_when_its_executor_is_registered() -> None:
     job = JobUnderTest().deploy()
-    job.tell("coordinator_started", VERTEX, 0)
+    job.started()
     job.task(0, 0, ExecutionState.RUNNING)
-    assert job.states() == ["DEPLOYING 0", "DEPLOYING 0"]
-    job.tell("executors_changed", VERTEX, 0, (executor(1),))
-    assert job.states() == ["DEPLOYING 0", "RUNNING 0"]
+    assert job.stage_states() == ["DEPLOYING 0", "DEPLOYING 0"]
+    job.executors(executor(1))
+    assert job.stage_states() == ["DEPLOYING 0", "RUNNING 0"]
     info = job.scheduler.details().vertices[0].executions[1]
     assert (info.executor_actor_id, info.executor_pid) == ("actor1", 101)
     assert info.location == "te1-g bundle 1 on 10.0.0.1"
@@ -103,12 +114,15 @@ def test_execution_runs_when_its_executor_is_registered() -> None:
 def test_job_is_finished_when_its_stage_is_and_the_coordinator_is_gone() -> None:
     """EG-11."""
     job = JobUnderTest().run()
-    actions = job.tell("stage_finished", VERTEX, 0, RESULT)
-    assert only(actions, StopCoordinator) == [StopCoordinator(VERTEX, 0)]
-    assert len(only(actions, CancelTask)) == 2
-    assert job.states() == ["FINISHED 0", "FINISHED 0"]
+    actions = job.says(RESULT)
+    assert only(actions, StopCoordinator) == [StopCoordinator(driver())]
+    assert job.cancelled(actions) == "stage1#0 stage2#0"
+    assert only(actions, ReturnSlots) == [], "Spark's processes are there yet"
+    assert job.stage_states() == ["FINISHED 0", "FINISHED 0"]
     assert job.scheduler.status is JobStatus.RUNNING
-    result = one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded).result
+    actions = job.stopped()
+    assert one(actions, ReturnSlots).allocations == (allocation(0), allocation(1))
+    result = one(actions, JobEnded).result
     assert result.status is JobStatus.FINISHED
     assert (result.result_location, result.num_rows) == ("file:///result", 42)
     assert result.net_runtime == job.now
@@ -116,8 +130,8 @@ def test_job_is_finished_when_its_stage_is_and_the_coordinator_is_gone() -> None
 
 def test_details_have_times_of_people_and_of_every_status() -> None:
     job = JobUnderTest().run()
-    job.tell("stage_finished", VERTEX, 0, RESULT)
-    details = one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded).details
+    job.says(RESULT)
+    details = one(job.stopped(), JobEnded).details
     assert details.start_time == 1_000_000.0
     assert details.end_time == 1_000_000.0 + job.now
     assert list(details.status_timestamps) == ["INITIALIZING", "CREATED", "RUNNING", "FINISHED"]
@@ -127,48 +141,180 @@ def test_details_have_times_of_people_and_of_every_status() -> None:
 def test_progress_is_shown_and_ends_with_its_attempt() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     running = SparkStageProgress(3, "count", 8, 2, 4, 0)
-    job.tell("stage_progress", VERTEX, 0, SparkProgress((running,), 2, 20, 1))
+    job.says(SparkProgress((running,), 2, 20, 1), 0)
     vertex = job.scheduler.details().vertices[0]
     assert vertex.active_stages[0].completed_tasks == 4
     assert (vertex.completed_stages, vertex.completed_tasks, vertex.failed_tasks) == (2, 20, 1)
-    job.tell("stage_progress", VERTEX, 1, SparkProgress())
+    job.says(SparkProgress(), 1)
     assert job.scheduler.details().vertices[0].completed_stages == 2
 
 
 def test_stages_run_one_after_another_in_the_same_slots() -> None:
     second = spark_vertex(2)
     job = JobUnderTest(spark_job(spark_vertex(1), second)).run()
-    job.tell("stage_finished", VERTEX, 0, RESULT)
-    actions = job.tell("coordinator_stopped", VERTEX, 0)
-    assert only(actions, DeclareRequirements) == []
-    assert one(actions, StartCoordinator) == StartCoordinator(second.vertex_id, 0, slots())
+    job.says(RESULT)
+    actions = job.stopped()
+    assert only(actions, SlotRequests) == []
+    assert only(actions, ReturnSlots) == []
+    slots = (allocated_slot(0, 0), allocated_slot(1, 1))
+    started = StartCoordinator(driver(0, second.vertex_id), slots)
+    assert one(actions, StartCoordinator) == started
     last = replace(RESULT, num_rows=7)
-    job.tell("stage_finished", second.vertex_id, 0, last)
-    result = one(job.tell("coordinator_stopped", second.vertex_id, 0), JobEnded).result
+    job.says(last, 0, second.vertex_id)
+    result = one(job.stopped(0, second.vertex_id), JobEnded).result
     assert (result.status, result.num_rows) == (JobStatus.FINISHED, 7)
 
 
+def test_stages_of_different_size_share_a_worker_group_as_large_as_the_widest() -> None:
+    wide = replace(spark_vertex(2, 3), name="wide")
+    job = JobUnderTest(spark_job(spark_vertex(1), wide))
+    wanted = one(job.tell("start"), SlotRequests)
+    assert wanted.constraint == SameWorkerGroup("default", 3)
+    assert [r.bundle for r in wanted.requests] == [0, 1]
+    job.give()
+    job.started()
+    job.says(RESULT)
+    wanted = one(job.stopped(), SlotRequests)
+    assert [r.bundle for r in wanted.requests] == [2], "the others are there"
+    assert [s.location.bundle_index for s in one(job.give(), StartCoordinator).slots] == [0, 1, 2]
+
+
+def test_stages_of_different_groups_run_at_the_same_time_in_worker_groups_of_their_own() -> None:
+    other = replace(spark_vertex(2, 1), slot_sharing_group="other")
+    job = JobUnderTest(spark_job(spark_vertex(1), other))
+    wanted = only(job.tell("start"), SlotRequests)
+    assert [w.constraint for w in wanted] == [
+        SameWorkerGroup("default", 2),
+        SameWorkerGroup("other", 1),
+    ]
+    assert len(only(job.give(), StartCoordinator)) == 2
+
+
+# --- Spark stages and other vertices --------------------------------------------------------------
+
+BLOCKING = ResultPartitionType.BLOCKING
+
+
+def mixed(restarts: int = 5) -> JobUnderTest:
+    """``stage => b => last``: a Spark stage, Python tasks, and another Spark stage."""
+    first = replace(spark_vertex(1), results=(IntermediateDataSet(data_set_id(1), BLOCKING),))
+    edge = JobEdge(data_set_id(2), DistributionPattern.ALL_TO_ALL)
+    last = replace(spark_vertex(2, 1, name="last"), inputs=(edge,))
+    edge = JobEdge(data_set_id(1), DistributionPattern.ALL_TO_ALL)
+    python = python_vertex(
+        "b",
+        2,
+        inputs=(edge,),
+        results=(IntermediateDataSet(data_set_id(2), BLOCKING),),
+        slot_sharing_group="python",
+    )
+    graph = graph_of(
+        vertices=(first, python, last),
+        restart_strategy=FixedDelayRestart(restarts),
+        job_type=JobType.BATCH,
+    )
+    return JobUnderTest(graph)
+
+
+def test_tasks_read_what_a_finished_spark_stage_has_written() -> None:
+    job = mixed().deploy()
+    job.started()
+    job.says(RESULT)
+    assert job.deployed(job.stopped()) == "", "slots of another group are asked for"
+    assert job.deployed(job.give()) == "b1#0 b2#0"
+    side = job.task_executors[job.where[job.attempt("b1")]]
+    (key,) = job.tasks[job.attempt("b1")].inputs
+    locations = side.parts[key].content
+    assert isinstance(locations, PartitionLocations)
+    assert (locations.data_set_id, locations.coordinator_attempt) == (data_set_id(1), 0)
+
+
+def test_spark_stage_is_told_where_the_results_are_that_it_reads() -> None:
+    job = mixed().deploy()
+    job.started()
+    job.says(RESULT)
+    job.stopped()
+    job.give()
+    job.finish("b1 b2")
+    started = one(job.give(), StartCoordinator)
+    assert started.coordinator.vertex_id == spark_vertex(2).vertex_id
+    (read,) = started.inputs
+    assert (read.data_set_id, read.producer_kind) == (data_set_id(2), PYTHON)
+    assert read.pattern is DistributionPattern.ALL_TO_ALL
+    assert [str(read.locations.location_of(i).resource_id) for i in range(2)] == ["te2", "te3"]
+    job.says(RESULT, 0, spark_vertex(2).vertex_id)
+    result = one(job.stopped(0, spark_vertex(2).vertex_id), JobEnded).result
+    assert (result.status, result.result_location) == (JobStatus.FINISHED, RESULT.location)
+
+
+def test_stored_result_outlives_the_task_executors_of_its_stage() -> None:
+    job = mixed().deploy()
+    job.started()
+    job.says(RESULT)
+    job.stopped()
+    job.give()
+    assert only(job.lose_task_executor("te0-g"), StartTimer) == []
+    actions = job.finish("b1 b2")
+    assert only(actions, ReleasePartitions) == [], "its files stay until the job ends"
+
+
+def test_stored_result_that_a_task_does_not_find_is_produced_again() -> None:
+    """FO-04."""
+    job = mixed().deploy()
+    job.started()
+    job.says(RESULT)
+    job.stopped()
+    job.give()
+    missing = ResultPartitionID(GRAPH, data_set_id(1), 1, 0)
+    job.fail("b1", "no such file", missing_partitions=(missing,))
+    job.confirm_cancellations()
+    job.delay_over()
+    started = one(job.give(), StartCoordinator)
+    assert started.coordinator == driver(1)
+    assert {task.coordinator_attempt for task in job.tasks.values()} == {1}
+    job.started(1)
+    job.says(RESULT, 1)
+    job.stopped(1)
+    assert job.deployed(job.give()) == "b1#1 b2#1"
+
+
+def test_lost_result_that_a_spark_stage_reads_is_produced_again_and_the_stage_begins_anew() -> None:
+    """FO-04."""
+    job = mixed().deploy()
+    job.started()
+    job.says(RESULT)
+    job.stopped()
+    job.give()
+    job.finish("b1 b2")
+    job.give()
+    actions = job.lose_task_executor("te2")
+    assert one(actions, StopCoordinator).coordinator == driver(0, spark_vertex(2).vertex_id)
+    assert "the results of b (1/2) were lost" in job.scheduler.exceptions()[-1].text
+    job.stopped(0, spark_vertex(2).vertex_id)
+    job.confirm_cancellations()
+    job.delay_over()
+    assert job.deployed(job.give()) == "b1#1"
+    started = one([*job.finish("b1"), *job.give()], StartCoordinator)
+    assert started.coordinator == driver(1, spark_vertex(2).vertex_id)
+
+
+def test_spark_stage_within_a_pipelined_region_is_refused() -> None:
+    """It would have to begin before what it reads is finished."""
+    stage = replace(
+        spark_vertex(1, name="s"),
+        inputs=(JobEdge(data_set_id(7), DistributionPattern.ALL_TO_ALL),),
+        results=(IntermediateDataSet(data_set_id(8), BLOCKING),),
+    )
+    graph = graph_of(a=1, b=1, edges=["a -> b"], job_type=JobType.BATCH)
+    a, b = graph.vertices
+    a = replace(a, results=(*a.results, IntermediateDataSet(data_set_id(7), BLOCKING)))
+    edge = JobEdge(data_set_id(8), DistributionPattern.ALL_TO_ALL)
+    b = replace(b, inputs=(*b.inputs, edge))
+    with pytest.raises(JobSubmissionError, match="'s' reads and feeds vertices that run at the"):
+        JobUnderTest(replace(graph, vertices=(a, stage, b)))
+
+
 # --- slots ----------------------------------------------------------------------------------------
-
-
-def test_slots_of_an_older_group_are_released_when_they_stand_in_the_way() -> None:
-    job = JobUnderTest().start()
-    mixed = (allocated_slot(1, 1, "old"), allocated_slot(2, 1, "new"))
-    assert job.tell("slots_changed", mixed) == [
-        ReleaseSlots((allocation(1),), "not of the job's present worker group")
-    ]
-    actions = job.tell("slots_changed", (mixed[1], allocated_slot(3, 0, "new")))
-    assert [d.slot.allocation_id for d in only(actions, DeployTask)] == [
-        allocation(3),
-        allocation(2),
-    ]
-
-
-def test_replacement_in_the_same_bundle_wins_over_the_slot_before_it() -> None:
-    job = JobUnderTest().start()
-    held = (*slots(), allocated_slot(9, 0, name="replacement"))
-    actions = job.tell("slots_changed", held)
-    assert one(actions, StartCoordinator).slots[0].allocation_id == allocation(9)
 
 
 def test_shortage_is_the_reason_for_waiting_until_it_is_over() -> None:
@@ -176,45 +322,39 @@ def test_shortage_is_the_reason_for_waiting_until_it_is_over() -> None:
     assert job.tell("resources_short", (shortage(False),)) == []
     assert job.scheduler.details().pending_reason == "2 slots are missing."
     job.tell("resources_short", ())
-    assert "0 of 2 slots" in (job.scheduler.details().pending_reason or "")
+    assert job.scheduler.details().pending_reason == "2 slots have not come yet."
 
 
-def test_unfulfillable_shortage_fails_the_job_at_once() -> None:
+def refused(job: JobUnderTest, failure: SlotRequestFailure) -> list[JobSchedulerAction]:
+    request_id = next(iter(job.wanted))
+    del job.wanted[request_id]
+    return job.tell("slot_events", (SlotRequestFailed(request_id, failure, "2 are missing."),))
+
+
+def test_request_that_cannot_be_fulfilled_fails_the_job_at_once() -> None:
     """FO-15."""
     job = JobUnderTest(strategy=FixedDelayRestart(5)).start()
-    ended = one(job.tell("resources_short", (shortage(True),)), JobEnded)
+    ended = one(refused(job, SlotRequestFailure.UNFULFILLABLE), JobEnded)
     assert ended.result.status is JobStatus.FAILED
-    assert ended.result.failure == "UnfulfillableSlotRequestError: 2 slots are missing."
+    assert ended.result.failure == "UnfulfillableSlotRequestError: 2 are missing."
     assert ended.details.restarts == 0
-
-
-def test_unfulfillable_shortage_while_the_job_runs_changes_nothing() -> None:
-    job = JobUnderTest().run()
-    assert job.tell("resources_short", (shortage(True),)) == []
 
 
 def test_slot_request_timeout_fails_the_job_with_the_reason() -> None:
     """EX-18."""
     job = JobUnderTest(strategy=NO_RESTART).start()
     job.tell("resources_short", (shortage(False),))
-    result = one(job.tell("slot_request_timed_out", 1), JobEnded).result
-    assert result.failure == (
+    result = one(refused(job, SlotRequestFailure.TIMED_OUT), JobEnded).result
+    assert result.failure is not None
+    assert result.failure.startswith(
         "NoResourceAvailableError: Could not allocate the required slot within slot request "
-        "timeout. 2 slots are missing."
+        "timeout. 2 are missing. 2 slots are missing."
     )
 
 
 def test_slot_request_timeout_counts_as_a_failure_and_is_tried_again() -> None:
     """JM-11."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).start()
-    restart = one(job.tell("slot_request_timed_out", 1), ScheduleRestart)
-    actions = job.tell("restart_delay_over", restart.generation)
-    assert one(actions, ScheduleSlotRequestTimeout).generation > restart.generation
-    actions = job.tell("slots_changed", slots(first=5))
-    assert only(actions, DeployTask)[0].descriptor.allocation_id == allocation(5)
-
-
-def test_old_slot_request_timeout_changes_nothing() -> None:
-    """EX-15."""
-    assert JobUnderTest().deploy().tell("slot_request_timed_out", 1) == []
-    assert JobUnderTest().start().tell("slot_request_timed_out", 0) == []
+    one(refused(job, SlotRequestFailure.TIMED_OUT), StartTimer)
+    assert len(one(job.delay_over(), SlotRequests).requests) == 2
+    assert job.deployed(job.give()) == "stage1#1 stage2#1"

@@ -6,14 +6,15 @@ import pytest
 
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.job_scheduler_actions import (
-    CancelTask,
     JobEnded,
-    ScheduleRestart,
+    StartTimer,
     StopCoordinator,
+    TimerKey,
+    TimerPurpose,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from tests.scheduler.builders import VERTEX, one, only
+from tests.scheduler.builders import one
 from tests.scheduler.job_under_test import NO_RESTART, JobUnderTest
 
 
@@ -21,11 +22,11 @@ def test_cancelled_job_ends_when_tasks_and_coordinator_have_ended() -> None:
     """EX-04, JM-22."""
     job = JobUnderTest().run()
     actions = job.tell("cancel")
-    assert len(only(actions, CancelTask)) == 2
-    assert one(actions, StopCoordinator).attempt_number == 0
+    assert len(job.cancelled(actions).split()) == 2
+    assert one(actions, StopCoordinator).coordinator.attempt_number == 0
     assert job.tell("cancel") == []
     assert job.confirm_cancellations() == []
-    result = one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded).result
+    result = one(job.stopped(), JobEnded).result
     assert (result.status, result.failure) == (JobStatus.CANCELED, None)
     assert job.tell("cancel") == []
 
@@ -34,17 +35,17 @@ def test_cancelled_tasks_whose_slot_pool_is_lost_are_not_waited_for() -> None:
     """Their TaskExecutors are left, and report to nobody."""
     job = JobUnderTest().run()
     job.tell("cancel")
-    job.tell("coordinator_stopped", VERTEX, 0)
+    job.stopped()
     result = one(job.tell("slot_pool_lost", "killed"), JobEnded).result
     assert result.status is JobStatus.CANCELED
 
 
 def test_cancel_stops_a_coordinator_that_is_still_starting() -> None:
     job = JobUnderTest().deploy()
-    assert one(job.tell("cancel"), StopCoordinator).attempt_number == 0
-    assert job.tell("coordinator_started", VERTEX, 0) == []
+    assert one(job.tell("cancel"), StopCoordinator).coordinator.attempt_number == 0
+    assert job.started() == []
     job.confirm_cancellations()
-    one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded)
+    one(job.stopped(), JobEnded)
 
 
 def test_cancel_of_a_job_that_waits_for_slots_ends_it_at_once() -> None:
@@ -63,16 +64,16 @@ def test_cancel_before_the_start_ends_the_job_and_a_start_then_does_nothing() ->
 def test_cancel_while_restarting_ends_the_job_and_the_restart_does_nothing() -> None:
     """EX-10."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
-    actions = job.tell("coordinator_lost", VERTEX, 0, "killed")
+    job.lost()
     job.confirm_cancellations()
     assert one(job.tell("cancel"), JobEnded).result.status is JobStatus.CANCELED
-    assert job.tell("restart_delay_over", one(actions, ScheduleRestart).generation) == []
+    assert job.delay_over() == []
 
 
 def test_cancel_while_restarting_waits_for_tasks_that_still_run() -> None:
     """EX-10."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
-    job.tell("coordinator_lost", VERTEX, 0, "killed")
+    job.lost()
     assert job.tell("cancel") == []
     assert job.scheduler.status is JobStatus.CANCELLING
     job.confirm_cancellations()
@@ -82,7 +83,7 @@ def test_cancel_while_restarting_waits_for_tasks_that_still_run() -> None:
 def test_cancel_while_failing_ends_as_canceled() -> None:
     """EX-09."""
     job = JobUnderTest(strategy=NO_RESTART).run()
-    job.tell("coordinator_lost", VERTEX, 0, "killed")
+    job.lost()
     job.tell("cancel")
     job.confirm_cancellations()
     assert job.scheduler.status is JobStatus.CANCELED
@@ -94,7 +95,7 @@ def test_global_failure_while_cancelling_ends_as_failed() -> None:
     job.tell("cancel")
     job.tell("global_failure", Failure("lost leadership of everything"))
     job.confirm_cancellations()
-    result = one(job.tell("coordinator_stopped", VERTEX, 0), JobEnded).result
+    result = one(job.stopped(), JobEnded).result
     assert (result.status, result.failure) == (JobStatus.FAILED, "lost leadership of everything")
 
 
@@ -104,15 +105,15 @@ def test_task_that_fails_after_cancel_leaves_the_job_canceled() -> None:
     job.tell("cancel")
     job.task(0, 0, ExecutionState.FAILED, "killed")
     job.task(1, 0, ExecutionState.FINISHED)
-    one(job.tell("coordinator_lost", VERTEX, 0, "killed"), JobEnded)
+    one(job.lost(), JobEnded)
     assert job.scheduler.status is JobStatus.CANCELED
 
 
 def test_global_failure_restarts_by_the_strategy() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     actions = job.tell("global_failure", Failure("something"))
-    assert len(only(actions, CancelTask)) == 2
-    one(actions, ScheduleRestart)
+    assert len(job.cancelled(actions).split()) == 2
+    one(actions, StartTimer)
 
 
 @pytest.mark.parametrize("situation", ["waiting", "running", "restarting", "failing", "cancelling"])
@@ -125,20 +126,20 @@ def test_suspended_job_ends_suspended_whatever_it_was_doing(situation: str) -> N
     else:
         job.run()
     if situation in ("restarting", "failing"):
-        job.tell("coordinator_lost", VERTEX, 0, "killed")
+        job.lost()
     elif situation == "cancelling":
         job.tell("cancel")
-    already_cancelled = len(only(job.log, CancelTask))
+    already_cancelled = len(job.cancelled(job.log).split())
     actions = job.tell("suspend", "the Dispatcher goes")
     expected = 2 if situation == "running" else 0
-    assert len(only(actions, CancelTask)) == expected
+    assert len(job.cancelled(actions).split()) == expected
     assert job.tell("cancel") == []
-    assert len(only(job.log, CancelTask)) == already_cancelled + expected
+    assert len(job.cancelled(job.log).split()) == already_cancelled + expected
     job.confirm_cancellations()
-    job.tell("coordinator_stopped", VERTEX, 0)
+    job.stopped()
     assert job.ended is not None
     assert job.ended.result.status is JobStatus.SUSPENDED
-    assert job.tell("restart_delay_over", 2) == []
+    assert job.tell("timer", TimerKey(TimerPurpose.RESTART, 2)) == []
 
 
 def test_suspend_after_the_end_changes_nothing() -> None:
@@ -151,5 +152,5 @@ def test_suspend_after_the_end_changes_nothing() -> None:
 
 def test_story_tells_every_status_with_its_cause() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
-    job.tell("coordinator_lost", VERTEX, 0, "killed")
+    job.lost()
     assert "RUNNING -> FAILING: the Spark driver of stage was lost: killed" in job.scheduler.story()

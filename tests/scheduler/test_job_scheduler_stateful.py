@@ -1,275 +1,240 @@
-"""JobScheduler in a world that fails in any way, at any time."""
+"""JobScheduler with jobs of Spark stages and tasks, in a world that fails in any way."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart
-from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.core.ids import AllocationID, JobVertexID
+from flinkray.scheduler.graph.job_graph import SPARK, FixedDelayRestart, Invokable, JobVertex
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, SparkExecutors
 from flinkray.scheduler.job.job_scheduler_actions import (
-    CancelTask,
-    DeployTask,
-    JobEnded,
     JobSchedulerAction,
-    ReleaseSlots,
-    ScheduleRestart,
-    ScheduleSlotRequestTimeout,
     StartCoordinator,
     StopCoordinator,
 )
-from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
-from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
-from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import TaskExecutionState
-from tests.scheduler.builders import GRAPH, JOB, allocated_slot, spark_job, spark_vertex
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
+from flinkray.scheduler.shared.states import ExecutionState
+from tests.scheduler.graphs import python_vertex
 from tests.scheduler.job_under_test import FAILURE, RESULT
-
-PARALLELISM = 2
-BUNDLES = st.integers(0, PARALLELISM - 1)
-Coordinator = tuple[JobVertexID, int]
+from tests.scheduler.test_job_scheduler_tasks_stateful import TasksMachine
 
 
-class JobMachine(RuleBasedStateMachine):
-    """The world outside the JobScheduler: a pool, TaskExecutors, Spark drivers, timers."""
+@st.composite
+def mixed_jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """Up to four vertices of up to three subtasks; what a Spark stage reads or writes is blocking,
+    and stages share slots or do not."""
+    names = "abcd"[: draw(st.integers(1, 4))]
+    stages = draw(st.sets(st.sampled_from(names), min_size=1))
+    vertices: list[JobVertex] = []
+    for name in names:
+        vertex = python_vertex(name, draw(st.integers(1, 3)))
+        if name in stages:
+            vertex = replace(vertex, invokable=Invokable(SPARK, b"stage"))
+        group = draw(st.sampled_from(["default", "default", "other"]))
+        vertices.append(replace(vertex, slot_sharing_group=group))
+    edges = []
+    for target in range(1, len(names)):
+        for source in sorted(draw(st.sets(st.integers(0, target - 1), max_size=2))):
+            between = {names[source], names[target]}
+            arrows = ["=>", "==>"] if between & stages else ["->", "=>", "==>"]
+            edges.append(f"{names[source]} {draw(st.sampled_from(arrows))} {names[target]}")
+    return {"vertices": vertices, "edges": edges}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.numbers = count(1)
-        self.slots: dict[int, AllocatedSlot] = {}
-        """By bundle, as the pool holds them."""
-        self.tasks: dict[ExecutionAttemptID, AllocatedSlot] = {}
-        """Tasks that run somewhere."""
-        self.deployed: set[ExecutionAttemptID] = set()
-        self.cancelled: set[ExecutionAttemptID] = set()
-        self.coordinators: dict[Coordinator, str] = {}
-        """Coordinators whose process is there: starting, running or stopping."""
-        self.executors: dict[int, int] = {}
-        """Registered Spark executors of the running coordinator: subtask -> pid."""
-        self.restart_timers: list[int] = []
-        self.timeout_timers: list[int] = []
-        self.ended: JobEnded | None = None
 
-    @initialize(restarts=st.integers(0, 3), stages=st.integers(1, 2))
-    def submit(self, restarts: int, stages: int) -> None:
-        vertices = [spark_vertex(i + 1, PARALLELISM) for i in range(stages)]
-        self.scheduler = JobScheduler(
-            spark_job(*vertices, restart_strategy=FixedDelayRestart(restarts)),
-            "JobMaster/jobmaster",
-            new_graph_id=lambda: GRAPH,
-            default_restart_strategy=FixedDelayRestart(0),
-            epoch_offset=0.0,
-            now=0.0,
-        )
-        self.tell("start")
+def is_refused(shape: dict[str, Any]) -> bool:
+    """Whether a stage is within a pipelined region."""
+    vertices, edges = shape["vertices"], [edge.split() for edge in shape["edges"]]
+    stages = {v.name for v in vertices if v.invokable.kind == SPARK}
+    after: dict[str, set[str]] = {v.name: set() for v in vertices}
+    joined = {v.name: {v.name} for v in vertices}
+    for source, arrow, target in edges:
+        after[source].add(target)
+        if arrow == "->":
+            both = joined[source] | joined[target]
+            for name in both:
+                joined[name] = both
+    reached: dict[str, set[str]] = {}
+    for start in after:
+        queue, seen = [*joined[start]], set(joined[start])
+        while queue:
+            for target in after[queue.pop()]:
+                for name in joined[target] - seen:
+                    seen.add(name)
+                    queue.append(name)
+        reached[start] = seen
+    return any(
+        stage in reached[other] and other in reached[stage]
+        for stage in stages
+        for other in after
+        if other != stage
+    )
 
-    # the shell
 
-    def tell(self, event: str, *args: object) -> None:
-        self.now += 1.0
-        has_ended = self.ended is not None
-        actions: list[JobSchedulerAction] = getattr(self.scheduler, event)(*args, self.now)
-        assert not (has_ended and actions), f"after its end the job does something: {actions}"
-        for action in actions:
-            self.carry_out(action)
+class MixedMachine(TasksMachine):
+    """Beside the world of tasks: Spark drivers, and the executors that are registered with them."""
+
+    @initialize(
+        shape=mixed_jobs().filter(lambda shape: not is_refused(shape)),
+        restarts=st.integers(0, 4),
+        restart_all=st.integers(0, 3).map(lambda rare: rare == 0),
+    )
+    def submit(self, shape: dict[str, Any], restarts: int, restart_all: bool) -> None:
+        self.coordinators: dict[CoordinatorID, str] = {}
+        """Those whose process is there: starting, running or stopping."""
+        self.held: dict[CoordinatorID, tuple[AllocatedSlot, ...]] = {}
+        self.executors: dict[CoordinatorID, dict[int, int]] = {}
+        """Registered Spark executors: subtask -> pid."""
+        self.pids = count(100)
+        self.finished: set[JobVertexID] = set()
+        self.begin(shape, FixedDelayRestart(restarts), restart_all)
 
     def carry_out(self, action: JobSchedulerAction) -> None:
-        assert self.ended is None, f"{action} follows the job's end"
-        if isinstance(action, DeployTask):
-            attempt_id = action.descriptor.attempt_id
-            assert attempt_id not in self.deployed, "an attempt is deployed once"
-            assert self.slots[action.slot.location.bundle_index] == action.slot
-            assert action.slot.location.bundle_index == attempt_id.vertex.subtask_index
-            self.deployed.add(attempt_id)
-            self.tasks[attempt_id] = action.slot
-        elif isinstance(action, CancelTask):
-            assert action.attempt_id in self.deployed
-            self.cancelled.add(action.attempt_id)
-        elif isinstance(action, StartCoordinator):
-            assert not self.coordinators, "one coordinator at a time"
-            assert not self.cancelled & self.running_wanted(), "old tasks have ended"
-            self.coordinators[action.vertex_id, action.attempt_number] = "starting"
-            self.executors = {}
-        elif isinstance(action, StopCoordinator):
-            key = (action.vertex_id, action.attempt_number)
-            assert self.coordinators[key] != "stopping", "it is stopped once"
-            self.coordinators[key] = "stopping"
-        elif isinstance(action, ScheduleRestart):
-            self.restart_timers.append(action.generation)
-        elif isinstance(action, ScheduleSlotRequestTimeout):
-            self.timeout_timers.append(action.generation)
-        elif isinstance(action, ReleaseSlots):
-            self.slots = {
-                i: s for i, s in self.slots.items() if s.allocation_id not in action.allocations
-            }
-        elif isinstance(action, JobEnded):
-            self.ended = action
+        match action:
+            case StartCoordinator(coordinator, slots, inputs):
+                there = {c.vertex_id for c in self.coordinators}
+                assert coordinator.vertex_id not in there, "one at a time"
+                self.check_slots(coordinator, slots)
+                self.check_inputs(coordinator, inputs)
+                self.coordinators[coordinator] = "starting"
+                self.held[coordinator] = slots
+                self.executors[coordinator] = {}
+            case StopCoordinator(coordinator):
+                assert self.coordinators[coordinator] != "stopping", "it is stopped once"
+                self.coordinators[coordinator] = "stopping"
 
-    def running_wanted(self) -> set[ExecutionAttemptID]:
-        """Attempts that the scheduler still counts as not ended."""
-        return {
-            attempt_id
-            for attempt_id in self.tasks
-            for vertex in self.scheduler.details().vertices
-            if vertex.vertex_id == attempt_id.vertex.job_vertex_id
-            for execution in vertex.executions
-            if execution.subtask_index == attempt_id.vertex.subtask_index
-            and execution.attempt_number == attempt_id.attempt_number
-            and not execution.state.is_terminal
-        }
+    def check_slots(self, coordinator: CoordinatorID, slots: tuple[AllocatedSlot, ...]) -> None:
+        """Subtask i is in bundle i of one worker group, and nothing of another stage is there."""
+        assert coordinator.vertex_id is not None
+        vertex = self.graph.vertex(coordinator.vertex_id)
+        assert vertex is not None
+        assert [s.location.bundle_index for s in slots] == list(range(vertex.parallelism))
+        assert len({s.location.worker_group for s in slots}) == 1
+        used = {s.allocation_id for held in self.held.values() for s in held}
+        assert used.isdisjoint(s.allocation_id for s in slots), (
+            "another stage's processes are there"
+        )
+        assert all(s.allocation_id in self.tasks.reserved for s in slots)
 
-    def tell_slots(self) -> None:
-        self.tell("slots_changed", tuple(self.slots.values()))
+    def check_inputs(self, coordinator: CoordinatorID, inputs: tuple[Any, ...]) -> None:
+        """What it is told of what it reads is true, and finished."""
+        current = self.current()
+        assert coordinator.vertex_id is not None
+        vertex = self.graph.vertex(coordinator.vertex_id)
+        assert vertex is not None
+        sources = {e.result.data_set_id for e in vertex.inputs} - {None}
+        assert {one.data_set_id for one in inputs} == sources
+        for one in inputs:
+            result = self.graph.result(one.data_set_id)
+            assert result is not None
+            name = result.producer.vertex.name
+            for number in range(one.locations.number_of_partitions):
+                partition = one.locations.first_partition + number
+                state, attempt_number = current[name, partition]
+                assert state is ExecutionState.FINISHED
+                assert one.locations.partition_id(partition).attempt_number == attempt_number
+
+    def slots_in_use(self) -> set[AllocationID]:
+        held = {s.allocation_id for slots in self.held.values() for s in slots}
+        return super().slots_in_use() | held
+
+    def gone(self, coordinator: CoordinatorID) -> None:
+        del self.coordinators[coordinator]
+        del self.held[coordinator]
 
     # the world
 
-    @rule(bundle=BUNDLES)
-    def slot_comes(self, bundle: int) -> None:
-        if bundle not in self.slots:
-            number = next(self.numbers)
-            self.slots[bundle] = allocated_slot(number, bundle, name=f"te{number}")
-            self.tell_slots()
-
-    @rule(bundle=BUNDLES, cause_first=st.booleans())
-    def task_executor_dies(self, bundle: int, cause_first: bool) -> None:
-        slot = self.slots.pop(bundle, None)
-        if slot is None:
-            return
-        self.tasks = {a: s for a, s in self.tasks.items() if s != slot}
-        if cause_first:
-            self.tell("task_executor_lost", ResourceID(slot.location.resource_id), "killed")
-        self.tell_slots()
-
-    @rule(bundle=BUNDLES)
-    def slot_fails(self, bundle: int) -> None:
-        slot = self.slots.pop(bundle, None)
-        allocation_id = slot.allocation_id if slot else AllocationID(bytes(16))
-        self.tasks = {a: s for a, s in self.tasks.items() if s != slot}
-        self.tell("slot_failed", allocation_id, "broken")
-
-    @rule()
-    def slot_pool_dies(self) -> None:
-        self.slots = {}
-        self.tasks = {}  # their TaskExecutors are left
-        self.tell("slot_pool_lost", "killed")
-
-    @precondition(lambda self: self.tasks)
-    @rule(
-        data=st.data(),
-        state=st.sampled_from(
-            [ExecutionState.CANCELED, ExecutionState.FAILED, ExecutionState.FINISHED]
-        ),
-    )
-    def task_ends(self, data: st.DataObject, state: ExecutionState) -> None:
-        attempt_id = data.draw(st.sampled_from(sorted(self.tasks, key=str)))
-        del self.tasks[attempt_id]
-        self.tell("task_state_changed", TaskExecutionState(JOB, attempt_id, state, "ended"))
-
-    @precondition(lambda self: self.deployed)
-    @rule(data=st.data(), event=st.sampled_from(["deploy_failed", "cancel_failed"]))
-    def call_fails(self, data: st.DataObject, event: str) -> None:
-        attempt_id = data.draw(st.sampled_from(sorted(self.deployed, key=str)))
-        if event == "cancel_failed" and attempt_id not in self.cancelled:
-            return
-        self.tasks.pop(attempt_id, None)
-        self.tell(event, attempt_id, "connection refused")
+    @precondition(lambda self: self.coordinators)
+    @rule(data=st.data())
+    def coordinator_goes_on(self, data: st.DataObject) -> None:
+        """It starts, or ends as it was told to."""
+        coordinator = data.draw(st.sampled_from(sorted(self.coordinators, key=str)))
+        match self.coordinators[coordinator]:
+            case "starting":
+                self.coordinators[coordinator] = "running"
+                self.act("coordinator_started", coordinator)
+            case "stopping":
+                self.gone(coordinator)
+                self.act("coordinator_stopped", coordinator)
 
     @precondition(lambda self: self.coordinators)
-    @rule(event=st.sampled_from(["coordinator_started", "coordinator_stopped", "coordinator_lost"]))
-    def coordinator_event(self, event: str) -> None:
-        (key,) = self.coordinators
-        if event == "coordinator_started":
-            if self.coordinators[key] == "starting":
-                self.coordinators[key] = "running"
-            self.tell(event, *key)
-            return
-        if event == "coordinator_stopped" and self.coordinators[key] != "stopping":
-            return
-        del self.coordinators[key]
-        self.tell(event, *key, *(("killed",) if event == "coordinator_lost" else ()))
+    @rule(data=st.data(), rare=st.integers(0, 6))
+    def coordinator_dies(self, data: st.DataObject, rare: int) -> None:
+        if rare == 0:
+            coordinator = data.draw(st.sampled_from(sorted(self.coordinators, key=str)))
+            self.gone(coordinator)
+            self.act("coordinator_lost", coordinator, "killed")
 
-    @precondition(lambda self: "running" in self.coordinators.values())
-    @rule(event=st.sampled_from(["stage_finished", "stage_failed"]))
-    def stage_ends(self, event: str) -> None:
-        (key,) = self.coordinators
-        self.tell(event, *key, RESULT if event == "stage_finished" else FAILURE)
+    def running(self) -> list[CoordinatorID]:
+        return [c for c, s in sorted(self.coordinators.items(), key=str) if s == "running"]
 
-    @precondition(lambda self: "running" in self.coordinators.values())
-    @rule(subtask=BUNDLES, is_there=st.booleans())
-    def executor_event(self, subtask: int, is_there: bool) -> None:
-        (key,) = self.coordinators
-        self.executors.pop(subtask, None)
-        if is_there:
-            self.executors[subtask] = next(self.numbers)
-        registered = tuple(
+    @precondition(lambda self: self.running())
+    @rule(data=st.data(), event=st.sampled_from([RESULT, RESULT, FAILURE, SparkProgress()]))
+    def coordinator_says(self, data: st.DataObject, event: Any) -> None:
+        self.act("coordinator_told", data.draw(st.sampled_from(self.running())), event)
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data(), subtask=st.integers(0, 2), is_there=st.booleans())
+    def executor_comes_or_goes(self, data: st.DataObject, subtask: int, is_there: bool) -> None:
+        coordinator = data.draw(st.sampled_from(self.running()))
+        registered = self.executors[coordinator]
+        registered.pop(subtask, None)
+        if is_there and subtask < len(self.held[coordinator]):
+            registered[subtask] = next(self.pids)
+        executors = tuple(
             SparkExecutorInfo(i, str(i), f"a{i}", "n0", pid, i)
-            for i, pid in sorted(self.executors.items())
+            for i, pid in sorted(registered.items())
         )
-        self.tell("executors_changed", *key, registered)
+        self.act("coordinator_told", coordinator, SparkExecutors(executors))
 
-    @rule(old=st.booleans())
-    def restart_delay_is_over(self, old: bool) -> None:
-        if self.restart_timers:
-            self.tell("restart_delay_over", self.restart_timers[0 if old else -1])
+    @precondition(lambda self: self.coordinators)
+    @rule(data=st.data(), rare=st.integers(0, 3))
+    def late_word_of_an_earlier_coordinator(self, data: st.DataObject, rare: int) -> None:
+        coordinator = data.draw(st.sampled_from(sorted(self.coordinators, key=str)))
+        if rare == 0 and coordinator.attempt_number:
+            before = replace(coordinator, attempt_number=coordinator.attempt_number - 1)
+            states = self.tasks.states()
+            self.act("coordinator_told", before, RESULT)
+            self.act("coordinator_lost", before, "late")
+            assert self.tasks.states() == states
 
-    @precondition(lambda self: self.timeout_timers)
-    @rule()
-    def slots_take_too_long(self) -> None:
-        self.tell("slot_request_timed_out", self.timeout_timers[-1])
-
-    @rule(event=st.sampled_from(["cancel", "suspend", "global_failure"]), often=st.integers(0, 4))
-    def order(self, event: str, often: int) -> None:
-        if often == 0:  # rarely, or every run is over soon
-            argument = {"cancel": (), "suspend": ("why",), "global_failure": (Failure("why"),)}
-            self.tell(event, *argument[event])
+    def go_on(self) -> None:
+        for coordinator, state in sorted(self.coordinators.items(), key=str):
+            if state == "starting":
+                self.coordinators[coordinator] = "running"
+                self.act("coordinator_started", coordinator)
+            elif state == "running":
+                self.act("coordinator_told", coordinator, RESULT)
+            else:
+                self.gone(coordinator)
+                self.act("coordinator_stopped", coordinator)
 
     # what must hold
 
     @invariant()
-    def terminal_status_and_end_come_together(self) -> None:
-        if hasattr(self, "scheduler"):
-            assert self.scheduler.status.is_terminal == (self.ended is not None)
+    def ended_job_has_no_driver(self) -> None:
+        if hasattr(self, "graph") and self.tasks.ended is not None:
+            assert not self.coordinators
 
     @invariant()
-    def nothing_runs_after_the_end(self) -> None:
-        if self.ended is None:
-            return
-        assert not self.coordinators
-        for vertex in self.ended.details.vertices:
-            assert all(execution.state.is_terminal for execution in vertex.executions)
-        assert all(attempt_id in self.cancelled for attempt_id in self.tasks)
-
-    @invariant()
-    def attempts_run_only_in_slots_that_were_theirs(self) -> None:
-        used = [s.allocation_id for s in self.tasks.values()]
-        current = [s for a, s in self.tasks.items() if a not in self.cancelled]
-        assert len({s.allocation_id for s in current}) == len(current), used
-
-    def teardown(self) -> None:
-        """Whatever happened: a cancelled job ends once everything has answered."""
-        if not hasattr(self, "scheduler"):
-            return
-        self.tell("cancel")
-        while self.ended is None and (self.tasks or self.coordinators):
-            if self.tasks:
-                attempt_id = min(self.tasks, key=str)
-                del self.tasks[attempt_id]
-                ended = TaskExecutionState(JOB, attempt_id, ExecutionState.CANCELED)
-                self.tell("task_state_changed", ended)
-            else:
-                (key,) = self.coordinators
-                assert self.coordinators.pop(key) == "stopping"
-                self.tell("coordinator_stopped", *key)
-        assert self.ended is not None, f"the job hangs:\n{self.scheduler.story()}"
-        result = self.ended.result
-        assert (result.failure is not None) == (result.status is JobStatus.FAILED)
+    def slots_with_spark_in_them_are_the_jobs(self) -> None:
+        """Its processes are in a slot until its driver is gone, unless the slot is lost."""
+        if hasattr(self, "graph"):
+            current = self.current()
+            for coordinator in self.coordinators:
+                assert coordinator.vertex_id is not None
+                vertex = self.graph.vertex(coordinator.vertex_id)
+                assert vertex is not None
+                for subtask in range(vertex.parallelism):
+                    state, _ = current[vertex.vertex.name, subtask]
+                    assert state is not ExecutionState.SCHEDULED, "the one before has not ended"
 
 
-TestJobScheduler = JobMachine.TestCase
-TestJobScheduler.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMixedJobs = MixedMachine.TestCase
+TestMixedJobs.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.scheduler.job.job_scheduler_actions import CancelTasks, JobEnded, ScheduleRestart
+from flinkray.scheduler.job.job_scheduler_actions import (
+    CancelTasks,
+    JobEnded,
+    StartTimer,
+    TimerKey,
+    TimerPurpose,
+)
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import one, only
@@ -52,10 +58,10 @@ def test_report_of_a_running_task_after_cancel_changes_nothing() -> None:
 def test_cancel_while_restarting_waits_for_what_still_runs_and_the_restart_does_nothing() -> None:
     """EX-10."""
     tasks = stream(a=2).run()
-    restart = one(tasks.fail("a1"), ScheduleRestart)
+    restart = one(tasks.fail("a1"), StartTimer)
     assert tasks.cancelled(tasks.tell("cancel")) == "a2#0"
     assert tasks.status is JobStatus.CANCELLING
-    assert tasks.tell("restart_delay_over", restart.generation) == []
+    assert tasks.tell("timer", restart.key) == []
     one(tasks.confirm_cancellations(), JobEnded)
 
 
@@ -76,7 +82,7 @@ def test_suspended_job_cancels_what_runs_once_and_ends_suspended(situation: str)
     tasks.confirm_cancellations()
     assert tasks.status is JobStatus.SUSPENDED
     assert tasks.ended is not None
-    assert tasks.tell("restart_delay_over", 1) == []
+    assert tasks.tell("timer", TimerKey(TimerPurpose.RESTART, 1)) == []
 
 
 def test_global_failure_while_cancelling_ends_as_failed() -> None:

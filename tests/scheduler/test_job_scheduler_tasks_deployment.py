@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.job.job_scheduler_actions import (
+    CancelTasks,
     DeployTasks,
     JobEnded,
     JobStatusChanged,
-    ScheduleRestart,
+    StartTimer,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import ResourceShortage
@@ -18,6 +21,7 @@ from flinkray.scheduler.shared.tasks import PartitionLocations, VertexInformatio
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
+    SlotAllocated,
     SlotRequestFailed,
     SlotRequestFailure,
     SlotRequests,
@@ -251,7 +255,7 @@ def test_restarted_tasks_ask_for_the_slot_that_they_had() -> None:
     tasks = stream(a=1).run()
     tasks.fail("a1")
     tasks.confirm_cancellations()
-    actions = tasks.tell("restart_delay_over", one(tasks.log, ScheduleRestart).generation)
+    actions = tasks.tell("timer", one(tasks.log, StartTimer).key)
     (request,) = one(actions, SlotRequests).requests
     assert request.preferred_allocations == (allocation(0),)
 
@@ -271,3 +275,24 @@ def test_job_that_waits_says_why() -> None:
     assert tasks.scheduler.details().pending_reason == "2 slots have not come yet."
     tasks.give()
     assert tasks.scheduler.details().pending_reason is None
+
+
+def test_tasks_that_one_event_deploys_and_cancels_are_deployed_before_they_are_cancelled() -> None:
+    """The order was the other way round: the task ran on, and its end was waited for."""
+    tasks = TasksUnderTest(replace(job(a=2), restart_all=True, restart_strategy=None))
+    tasks.tell("start")
+    first, second = list(tasks.wanted)
+    slot = tasks.slot_for(*tasks.wanted.pop(first))
+    tasks.reserved[slot.allocation_id] = slot
+    del tasks.wanted[second]
+    events = (
+        SlotAllocated(first, slot),
+        SlotRequestFailed(second, SlotRequestFailure.TIMED_OUT, "why"),
+    )
+    actions = tasks.tell("slot_events", events)
+    assert [type(a) for a in actions if isinstance(a, DeployTasks | CancelTasks)] == [
+        DeployTasks,
+        CancelTasks,
+    ]
+    assert tasks.cancelled(actions) == tasks.deployed(actions)
+    assert ExecutionState.CANCELING.name in tasks.states()

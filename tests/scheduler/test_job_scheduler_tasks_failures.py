@@ -7,7 +7,7 @@ from dataclasses import replace
 from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
-from flinkray.scheduler.job.job_scheduler_actions import JobEnded, ScheduleRestart
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded, StartTimer
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import GRAPH, one, only
@@ -39,10 +39,10 @@ def test_job_is_restarting_as_long_as_one_region_waits() -> None:
     tasks = stream(a=2).run()
     tasks.fail("a1")
     tasks.fail("a2")
-    first, second = only(tasks.log, ScheduleRestart)
-    tasks.tell("restart_delay_over", first.generation)
+    first, second = only(tasks.log, StartTimer)
+    tasks.tell("timer", first.key)
     assert tasks.status is JobStatus.RESTARTING
-    tasks.tell("restart_delay_over", second.generation)
+    tasks.tell("timer", second.key)
     details = tasks.scheduler.details()
     assert (details.status, details.restarts) == (JobStatus.RUNNING, 2)
 
@@ -63,8 +63,8 @@ def test_merged_failures_are_one_attempt() -> None:
     """FO-10."""
     strategy = ExponentialDelayRestart(initial_backoff=5.0, jitter_factor=0.0, attempts=1)
     tasks = TasksUnderTest(job(a=2, restart_strategy=strategy)).run()
-    assert one(tasks.fail("a1", "first"), ScheduleRestart).delay == 5.0
-    assert one(tasks.fail("a2", "second"), ScheduleRestart).delay == 4.0
+    assert one(tasks.fail("a1", "first"), StartTimer).delay == 5.0
+    assert one(tasks.fail("a2", "second"), StartTimer).delay == 4.0
     details = tasks.scheduler.details()
     assert (details.status, details.restarts) == (JobStatus.RESTARTING, 1)
     assert [e.text for e in details.exceptions] == ["first"]
@@ -75,7 +75,7 @@ def test_jitter_comes_from_outside() -> None:
     """FO-11."""
     strategy = ExponentialDelayRestart(initial_backoff=10.0, jitter_factor=0.5)
     tasks = TasksUnderTest(job(a=1, restart_strategy=strategy), random=lambda: 0.0).run()
-    assert one(tasks.fail("a1"), ScheduleRestart).delay == 5.0
+    assert one(tasks.fail("a1"), StartTimer).delay == 5.0
 
 
 def test_failure_of_what_is_cancelled_for_a_restart_is_told_beside_it() -> None:
@@ -128,7 +128,7 @@ def test_results_lost_with_their_task_executor_are_produced_again_before_anyone_
     tasks = stream(restarts=1, a=2, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
     actions = tasks.lose_task_executor("te0")
-    assert one(actions, ScheduleRestart).delay == 1.0
+    assert one(actions, StartTimer).delay == 1.0
     text = tasks.scheduler.details().exceptions[0].text
     assert text == "the results of a (1/2) were lost: killed"
     tasks.finish("a2")
@@ -190,18 +190,18 @@ def test_old_attempts_change_nothing() -> None:
     before = tasks.scheduler.details()
     assert tasks.report(old, ExecutionState.FAILED, "late") == []
     assert tasks.tell("deployments_failed", TE0, old, "late") == []
-    assert tasks.tell("cancel_failed", old[0], "late") == []
+    assert tasks.tell("cancellations_failed", (old[0],), "late") == []
     assert tasks.scheduler.details() == before
 
 
 def test_restart_that_was_overtaken_by_a_later_failure_does_nothing() -> None:
     """EX-15."""
     tasks = stream(a=2).run()
-    first = one(tasks.fail("a1"), ScheduleRestart)
-    second = one(tasks.tell("global_failure", Failure("all")), ScheduleRestart)
+    first = one(tasks.fail("a1"), StartTimer)
+    second = one(tasks.tell("global_failure", Failure("all")), StartTimer)
     tasks.confirm_cancellations()
-    assert tasks.tell("restart_delay_over", first.generation) == []
-    actions = tasks.tell("restart_delay_over", second.generation)
+    assert tasks.tell("timer", first.key) == []
+    actions = tasks.tell("timer", second.key)
     assert tasks.deployed(actions + tasks.give()) == "a1#1 a2#1"
 
 

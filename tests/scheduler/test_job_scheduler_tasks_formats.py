@@ -9,12 +9,22 @@ import pytest
 from flinkray.core.errors import AttemptDisposedError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, MasterFormat
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorID,
+    CoordinatorKind,
+    FinalizeFormat,
+    FormatFailed,
+    FormatFinalized,
+    FormatInitialized,
+    InitializeFormat,
+)
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_scheduler_actions import (
-    FinalizeOnMaster,
-    InitializeOnMaster,
+    AskCoordinator,
     JobEnded,
-    ScheduleRestart,
+    StartCoordinator,
+    StartTimer,
+    StopCoordinator,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
@@ -23,6 +33,7 @@ from tests.scheduler.builders import OTHER_GRAPH, one, only
 from tests.scheduler.graphs import job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
+FORMATS = CoordinatorID(CoordinatorKind.MASTER_FORMATS, None, 0)
 FORMAT = MasterFormat(b"format", makes_splits=True, finalizes=True)
 SPLITS = tuple(InputSplit(i, b"%d" % i, ("near",) if i == 3 else ()) for i in range(4))
 
@@ -34,8 +45,10 @@ def with_format(restarts: int = 5) -> JobGraph:
 
 def started() -> TasksUnderTest:
     tasks = TasksUnderTest(with_format())
-    assert tasks.tell("start") == [InitializeOnMaster(vertex_id("a"), FORMAT)]
-    tasks.tell("master_initialized", vertex_id("a"), SPLITS)
+    assert tasks.tell("start") == [StartCoordinator(FORMATS)]
+    actions = tasks.tell("coordinator_started", FORMATS)
+    assert actions == [AskCoordinator(FORMATS, InitializeFormat(vertex_id("a"), FORMAT, 2))]
+    tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id("a"), SPLITS))
     tasks.give()
     return tasks
 
@@ -48,31 +61,41 @@ def split_numbers(tasks: TasksUnderTest, attempt: ExecutionAttemptID, often: int
 def test_job_is_scheduled_when_its_formats_are_initialised() -> None:
     tasks = TasksUnderTest(with_format())
     tasks.tell("start")
+    tasks.tell("coordinator_started", FORMATS)
     assert tasks.status is JobStatus.CREATED
-    assert (
-        len(one(tasks.tell("master_initialized", vertex_id("a"), ()), SlotRequests).requests) == 2
-    )
-    assert tasks.tell("master_initialized", vertex_id("a"), ()) == []
+    initialized = FormatInitialized(vertex_id("a"), ())
+    wanted = one(tasks.tell("coordinator_told", FORMATS, initialized), SlotRequests)
+    assert len(wanted.requests) == 2
+    assert tasks.tell("coordinator_told", FORMATS, initialized) == []
 
 
 def test_failed_initialisation_fails_the_job_without_restart() -> None:
     """DI-07."""
     tasks = TasksUnderTest(with_format())
     tasks.tell("start")
-    ended = one(tasks.tell("master_failed", vertex_id("a"), Failure("no such file")), JobEnded)
+    tasks.tell("coordinator_started", FORMATS)
+    failed = FormatFailed(vertex_id("a"), 0, "no such file")
+    actions = tasks.tell("coordinator_told", FORMATS, failed)
+    assert one(actions, StopCoordinator).coordinator == FORMATS
+    ended = one(actions, JobEnded)
     assert (ended.result.failure, ended.details.restarts) == ("no such file", 0)
-    assert tasks.tell("master_initialized", vertex_id("a"), ()) == []
+    initialized = FormatInitialized(vertex_id("a"), ())
+    assert tasks.tell("coordinator_told", FORMATS, initialized) == []
 
 
 def test_job_is_finished_when_its_formats_are_finalised_each_once() -> None:
     """EG-11."""
     tasks = started()
     actions = tasks.finish("a1 a2 b1 b2")
-    assert only(actions, FinalizeOnMaster) == [FinalizeOnMaster(vertex_id("a"), FORMAT, 1)]
+    finalize = AskCoordinator(FORMATS, FinalizeFormat(vertex_id("a"), FORMAT, 2, 1))
+    assert only(actions, AskCoordinator) == [finalize]
     assert tasks.ended is None
-    one(tasks.tell("master_finalized", vertex_id("a"), 1), JobEnded)
-    assert tasks.tell("master_finalized", vertex_id("a"), 1) == []
-    assert len(only(tasks.log, FinalizeOnMaster)) == 1
+    finalized = FormatFinalized(vertex_id("a"), 1)
+    actions = tasks.tell("coordinator_told", FORMATS, finalized)
+    assert one(actions, StopCoordinator).coordinator == FORMATS
+    one(actions, JobEnded)
+    assert tasks.tell("coordinator_told", FORMATS, finalized) == []
+    assert only(tasks.log, AskCoordinator).count(finalize) == 1
 
 
 def test_failed_job_is_never_finalised() -> None:
@@ -81,18 +104,41 @@ def test_failed_job_is_never_finalised() -> None:
     tasks.finish("a1 a2 b1")
     tasks.fail("b2", suppress_restarts=True)
     assert tasks.status is JobStatus.FAILED
-    assert only(tasks.log, FinalizeOnMaster) == []
+    asked = [action.request for action in only(tasks.log, AskCoordinator)]
+    assert only(asked, FinalizeFormat) == []
 
 
 def test_failed_finalisation_is_a_global_failure() -> None:
     """EG-11."""
     tasks = started()
     tasks.finish("a1 a2 b1 b2")
-    tasks.now += 1.0
-    actions = tasks.scheduler.master_failed(vertex_id("a"), Failure("disk full"), tasks.now, 1)
-    tasks.log += actions
-    one(actions, ScheduleRestart)
+    failed = FormatFailed(vertex_id("a"), 1, "disk full")
+    one(tasks.tell("coordinator_told", FORMATS, failed), StartTimer)
     assert len(tasks.deployed(tasks.restart()).split()) == 4
+
+
+def test_finalisation_after_a_failed_one_is_asked_of_another_process() -> None:
+    """The user's code may have left anything in the one before."""
+    tasks = started()
+    tasks.finish("a1 a2 b1 b2")
+    failed = FormatFailed(vertex_id("a"), 1, "disk full")
+    assert one(tasks.tell("coordinator_told", FORMATS, failed), StopCoordinator)
+    tasks.restart()
+    assert only(tasks.finish("a1 a2 b1 b2"), StartCoordinator) == [], "it has not ended yet"
+    again = one(tasks.tell("coordinator_stopped", FORMATS), StartCoordinator).coordinator
+    assert again == replace(FORMATS, attempt_number=1)
+    asked = one(tasks.tell("coordinator_started", again), AskCoordinator).request
+    assert asked == FinalizeFormat(vertex_id("a"), FORMAT, 2, 2)
+
+
+def test_lost_process_fails_the_job_while_a_format_is_at_work_and_is_not_missed_else() -> None:
+    tasks = started()
+    assert tasks.tell("coordinator_lost", FORMATS, "killed") == []
+    again = one(tasks.finish("a1 a2 b1 b2"), StartCoordinator).coordinator
+    tasks.tell("coordinator_started", again)
+    one(tasks.tell("coordinator_lost", again, "killed"), StartTimer)
+    text = "the process of the job's formats died: killed"
+    assert tasks.scheduler.exceptions()[-1].text == text
 
 
 def test_splits_are_handed_out_near_ones_first_and_each_once() -> None:

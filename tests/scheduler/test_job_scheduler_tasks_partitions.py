@@ -72,7 +72,7 @@ def test_what_a_task_leaves_that_could_not_be_cancelled_is_released() -> None:
     """It counts as cancelled, and may finish all the same."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.tell("global_failure", Failure("all"))
-    failed = tasks.tell("cancel_failed", tasks.attempt("a1"), "no answer")
+    failed = tasks.tell("cancellations_failed", (tasks.attempt("a1"),), "no answer")
     assert tasks.released(failed) == ["1.0#0 on te0"]
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"], "the first may be lost, too"
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]

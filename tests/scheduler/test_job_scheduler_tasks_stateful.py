@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, ResultPartitionID
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
@@ -21,7 +22,8 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
     JobSchedulerAction,
     ReleasePartitions,
-    ScheduleRestart,
+    StartTimer,
+    TimerKey,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -58,11 +60,14 @@ class TasksMachine(RuleBasedStateMachine):
 
     @initialize(shape=jobs(), strategy=STRATEGIES, restart_all=st.booleans())
     def submit(self, shape: dict[str, Any], strategy: RestartStrategy, restart_all: bool) -> None:
-        graph = job(restart_strategy=strategy, **shape)
+        self.begin(shape, strategy, restart_all)
+
+    def begin(self, shape: dict[str, Any], strategy: RestartStrategy, restart_all: bool) -> None:
+        graph = replace(job(restart_strategy=strategy, **shape), restart_all=restart_all)
         self.graph = execution_graph(**shape)
         self.regions = PipelinedRegions(self.graph)
         self.tasks = TasksUnderTest(graph, slots_each=2)
-        self.timers: list[int] = []
+        self.timers: list[TimerKey] = []
         self.cancelled: set[ExecutionAttemptID] = set()
         self.kept: dict[ResultPartitionID, ExecutionAttemptID] = {}
         """What finished tasks have left on their TaskExecutors, until it is released."""
@@ -88,8 +93,8 @@ class TasksMachine(RuleBasedStateMachine):
 
     def look_at(self, actions: list[JobSchedulerAction]) -> None:
         for action in actions:
-            if isinstance(action, ScheduleRestart):
-                self.timers.append(action.generation)
+            if isinstance(action, StartTimer):
+                self.timers.append(action.key)
             elif isinstance(action, CancelTasks):
                 for attempt_id in action.attempts:
                     assert attempt_id not in self.cancelled, "cancelled once"
@@ -103,6 +108,23 @@ class TasksMachine(RuleBasedStateMachine):
                     assert producer is None or self.tasks.where[producer] == where
             elif isinstance(action, JobEnded):
                 assert action is actions[-1]
+            else:
+                self.carry_out(action)
+
+    def carry_out(self, action: JobSchedulerAction) -> None:
+        """For machines of more than tasks."""
+
+    def is_coordinated(self, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether no TaskExecutor can tell whether it runs."""
+        vertex = self.graph.vertex(attempt_id.vertex.job_vertex_id)
+        return vertex is not None and vertex.is_coordinated
+
+    def runs(self) -> list[ExecutionAttemptID]:
+        """Tasks that can run and finish."""
+        return [a for a in sorted(self.tasks.tasks, key=str) if not self.is_coordinated(a)]
+
+    def slots_in_use(self) -> set[AllocationID]:
+        return {task.allocation_id for task in self.tasks.tasks.values()}
 
     def blocking(self, attempt_id: ExecutionAttemptID) -> list[ResultPartitionID]:
         """The partitions that stay when that attempt has finished."""
@@ -116,7 +138,7 @@ class TasksMachine(RuleBasedStateMachine):
                 attempt_id.attempt_number,
             )
             for result in vertex.results
-            if not result.is_pipelined and result.data_set_id is not None
+            if not result.is_pipelined and not result.is_stored and result.data_set_id
         ]
 
     def check_deployment(self, action: DeployTasks) -> None:
@@ -205,10 +227,10 @@ class TasksMachine(RuleBasedStateMachine):
             self.kept.clear()
             self.act("slot_pool_lost", "killed")
 
-    @precondition(lambda self: self.tasks.tasks)
+    @precondition(lambda self: self.runs())
     @rule(data=st.data(), number=st.integers(1, 3))
     def tasks_run_or_finish(self, data: st.DataObject, number: int) -> None:
-        running = sorted(self.tasks.tasks, key=str)
+        running = self.runs()
         chosen = data.draw(st.lists(st.sampled_from(running), max_size=number, unique=True))
         state = data.draw(st.sampled_from([ExecutionState.RUNNING, ExecutionState.FINISHED]))
         self.act("report", chosen, state)
@@ -222,16 +244,14 @@ class TasksMachine(RuleBasedStateMachine):
             chosen = data.draw(st.sampled_from(wanted or running))
             self.act("report", [chosen], state, "ended")
 
-    @precondition(lambda self: self.tasks.tasks and self.graph.edges)
+    @precondition(lambda self: any(e.result.data_set_id for e in self.graph.edges))
     @rule(data=st.data(), rare=st.integers(0, 4), attempt_number=st.integers(0, 2))
     def input_is_missing(self, data: st.DataObject, rare: int, attempt_number: int) -> None:
         if rare:
             return
-        edge = data.draw(st.sampled_from(self.graph.edges))
+        edge = data.draw(st.sampled_from([e for e in self.graph.edges if e.result.data_set_id]))
         readers = [
-            a
-            for a in sorted(self.tasks.tasks, key=str)
-            if a.vertex.job_vertex_id == edge.consumer.vertex.vertex_id
+            a for a in self.runs() if a.vertex.job_vertex_id == edge.consumer.vertex.vertex_id
         ]
         assert edge.result.data_set_id is not None
         if readers:
@@ -244,13 +264,13 @@ class TasksMachine(RuleBasedStateMachine):
             self.look_at(actions)
 
     @precondition(lambda self: self.tasks.where)
-    @rule(data=st.data(), event=st.sampled_from(["deployments_failed", "cancel_failed"]))
+    @rule(data=st.data(), event=st.sampled_from(["deployments_failed", "cancellations_failed"]))
     def call_fails(self, data: st.DataObject, event: str) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.tasks.where, key=str)))
-        if event == "cancel_failed":
+        if event == "cancellations_failed":
             if attempt_id in self.cancelled:
                 self.tasks.tasks.pop(attempt_id, None)
-                self.act(event, attempt_id, "refused")
+                self.act(event, (attempt_id,), "refused")
         elif data.draw(st.integers(0, 4)) == 0:
             where = self.tasks.where[attempt_id]
             self.tasks.task_executors.pop(where, None)
@@ -260,7 +280,7 @@ class TasksMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.timers)
     @rule(data=st.data())
     def restart_delay_is_over(self, data: st.DataObject) -> None:
-        self.act("restart_delay_over", data.draw(st.sampled_from(self.timers)))
+        self.act("timer", data.draw(st.sampled_from(self.timers)))
 
     @rule(
         event=st.sampled_from(["cancel", "suspend", "global_failure"]), rare=st.integers(0, OFTEN)
@@ -299,8 +319,7 @@ class TasksMachine(RuleBasedStateMachine):
     def no_reserved_slot_is_lost_sight_of(self) -> None:
         """A slot is reserved only while something uses it or waits for the rest of its region."""
         if hasattr(self, "graph") and not self.tasks.wanted:
-            used = {task.allocation_id for task in self.tasks.tasks.values()}
-            assert self.tasks.reserved.keys() <= used
+            assert self.tasks.reserved.keys() <= self.slots_in_use()
 
     @invariant()
     def nothing_is_kept_but_the_results_of_finished_tasks(self) -> None:
@@ -326,6 +345,9 @@ class TasksMachine(RuleBasedStateMachine):
             if any(s in early for s in live):
                 assert all(s in early for s in live), states
 
+    def go_on(self) -> None:
+        """What goes on in the world when it is left alone, beside slots, tasks and timers."""
+
     def teardown(self) -> None:
         """Whatever happened: left alone, the job finishes, or ends as it was told to."""
         if not hasattr(self, "graph"):
@@ -337,10 +359,10 @@ class TasksMachine(RuleBasedStateMachine):
                 self.act("give", None)
             running = sorted(self.tasks.tasks, key=str)
             self.act("report", [a for a in running if a in self.cancelled], ExecutionState.CANCELED)
-            running = sorted(self.tasks.tasks, key=str)
-            self.act("report", running, ExecutionState.FINISHED)
-            for generation in self.timers:
-                self.act("restart_delay_over", generation)
+            self.act("report", self.runs(), ExecutionState.FINISHED)
+            self.go_on()
+            for key in self.timers:
+                self.act("timer", key)
         ended = self.tasks.ended
         assert ended is not None, f"the job hangs: {self.tasks.states()}"
         assert ended.result.status in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -10,11 +11,32 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flinkray.scheduler.execution.execution_graph import ExecutionVertex
 from flinkray.scheduler.graph.job_graph import MasterFormat
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    FinalizeFormat,
+    FormatFailed,
+    FormatFinalized,
+    FormatInitialized,
+    FormatRequest,
+    InitializeFormat,
+)
 from flinkray.scheduler.job.input_splits import InputSplit
-from flinkray.scheduler.job.job_scheduler_actions import FinalizeOnMaster, InitializeOnMaster
+from flinkray.scheduler.job.job_record import JobRecord
+from flinkray.scheduler.job.job_scheduler_actions import (
+    AskCoordinator,
+    StartCoordinator,
+    StopCoordinator,
+)
 from flinkray.scheduler.job.master_formats import MasterFormats
-from flinkray.scheduler.job.outbox import Outbox
-from tests.scheduler.builders import only
+from flinkray.scheduler.job.transition_loop import Step
+from flinkray.scheduler.job.transitions import (
+    BeginExecution,
+    EndJob,
+    GlobalFailure,
+    ResetRegions,
+)
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import JobStatus
 from tests.scheduler.graphs import execution_graph, python_vertex, vertex_id
 
 NAMES = ("a", "b", "c")
@@ -61,22 +83,50 @@ class MasterFormatsMachine(RuleBasedStateMachine):
                 python_vertex(name, PARALLELISM, master_format=one) for name, one in self.of.items()
             ]
         )
-        self.outbox = Outbox()
-        self.outbox.open(self.graph)
-        self.formats = MasterFormats(self.graph, self.outbox)
+        record = JobRecord(self.graph.job_graph, 0.0, 0.0)
+        record.enter(JobStatus.CREATED, 0.0)
+        record.enter(JobStatus.RUNNING, 0.0)
+        self.formats = MasterFormats(self.graph.job_graph, record)
         self.orders: list[Order] = []
         self.initialised: set[str] = set()
         self.splits: dict[str, Splits] = {}
         self.generation = 0
         wanted = [name for name, one in self.of.items() if one is not None]
-        assert self.formats.initialize() == bool(wanted)
-        told = only(self.outbox.take(), InitializeOnMaster)
-        assert [(t.vertex_id, t.master_format) for t in told] == [
-            (vertex_id(name), self.of[name]) for name in wanted
+        asked, follows = self.hear(self.formats.initialize(0.0))
+        assert self.formats.is_working == bool(wanted)
+        assert asked == [
+            InitializeFormat(vertex_id(name), self.format_of(name), PARALLELISM) for name in wanted
         ]
+        assert follows == []
         self.orders += [Order(name, 0) for name in wanted]
         for order, number in zip(self.open, made or (), strict=False):
             self.is_initialized(order, number)
+
+    def hear(self, steps: Iterable[Step]) -> tuple[list[FormatRequest], list[Step]]:
+        """What is asked of the process, which starts and ends as it is told to; and what follows
+        for the job."""
+        asked: list[FormatRequest] = []
+        follows: list[Step] = []
+        queue = list(steps)
+        while queue:
+            match queue.pop(0):
+                case StartCoordinator(coordinator):
+                    assert coordinator == self.formats.coordinator_id
+                    queue += self.formats.started(0.0)
+                case StopCoordinator(coordinator):
+                    assert coordinator == self.formats.coordinator_id
+                    queue += self.formats.gone("it ended", 0.0)
+                case AskCoordinator(coordinator, request):
+                    assert coordinator == self.formats.coordinator_id
+                    asked.append(request)
+                case other:
+                    follows.append(other)
+        return asked, follows
+
+    def told(self, event: CoordinatorEvent) -> list[Step]:
+        asked, follows = self.hear(self.formats.told(event, 0.0))
+        assert asked == [], "nothing is ordered but at the start and at the end"
+        return follows
 
     @property
     def open(self) -> list[Order]:
@@ -103,9 +153,9 @@ class MasterFormatsMachine(RuleBasedStateMachine):
 
     def is_initialized(self, order: Order, number: int) -> None:
         name = order.name
-        splits = [InputSplit(i, name.encode()) for i in range(number)]
-        is_last = self.open == [order]
-        assert self.formats.initialized(vertex_id(name), splits) == is_last
+        splits = tuple(InputSplit(i, name.encode()) for i in range(number))
+        follows = [BeginExecution()] if self.open == [order] else []
+        assert self.told(FormatInitialized(vertex_id(name), splits)) == follows
         if order.is_open:
             order.is_open = False
             self.initialised.add(name)
@@ -117,7 +167,8 @@ class MasterFormatsMachine(RuleBasedStateMachine):
     def finalized(self, data: st.DataObject) -> None:
         order = data.draw(st.sampled_from(self.orders))
         is_last = order.generation > 0 and self.open == [order]
-        assert self.formats.finalized(vertex_id(order.name), order.generation) == is_last
+        follows = [EndJob(JobStatus.FINISHED)] if is_last else []
+        assert self.told(FormatFinalized(vertex_id(order.name), order.generation)) == follows
         if order.generation:
             order.is_open = False
 
@@ -127,10 +178,22 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         order = data.draw(st.sampled_from(self.orders))
         if rare and order.is_open:
             return
-        assert self.formats.failed(vertex_id(order.name), order.generation) == order.is_open
+        follows = [GlobalFailure(Failure("why"))] if order.is_open else []
+        assert self.told(FormatFailed(vertex_id(order.name), order.generation, "why")) == follows
         if order.is_open:
             for one in self.orders:
                 one.is_open = False
+
+    @rule(rare=st.integers(0, 3))
+    def process_dies(self, rare: int) -> None:
+        """It is missed by what is waited for, and only by that."""
+        if rare and self.open:
+            return
+        _, follows = self.hear(self.formats.gone("killed", 0.0))
+        failure = Failure("the process of the job's formats died: killed")
+        assert follows == ([GlobalFailure(failure)] if self.open else [])
+        for one in self.orders:
+            one.is_open = False
 
     # the job
 
@@ -141,12 +204,13 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         for order in self.orders:
             order.is_open = False
         wanted = [name for name, one in self.of.items() if one is not None and one.finalizes]
-        assert self.formats.finalize() == bool(wanted)
-        told = only(self.outbox.take(), FinalizeOnMaster)
-        assert [(t.vertex_id, t.master_format) for t in told] == [
-            (vertex_id(name), self.of[name]) for name in wanted
+        asked, follows = self.hear(self.formats.finalize(0.0))
+        assert self.formats.is_working == bool(wanted)
+        assert asked == [
+            FinalizeFormat(vertex_id(name), self.format_of(name), PARALLELISM, self.generation)
+            for name in wanted
         ]
-        assert {t.generation for t in told} <= {self.generation}
+        assert follows == []
         self.orders += [Order(name, self.generation) for name in wanted]
 
     @precondition(lambda self: self.is_running)
@@ -175,9 +239,9 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         late = self.open
         for order in self.orders:
             order.is_open = False
-        self.formats.reset(() if is_global else again, is_global)
+        assert self.formats.regions_reset(ResetRegions((), is_global, tuple(again)), 0.0) == ()
         for order in late:
-            assert not self.formats.finalized(vertex_id(order.name), order.generation)
+            assert self.told(FormatFinalized(vertex_id(order.name), order.generation)) == []
 
     @rule(data=st.data(), number=st.integers(1, 3))
     def subtask_asks_for_splits(self, data: st.DataObject, number: int) -> None:
@@ -214,11 +278,6 @@ class MasterFormatsMachine(RuleBasedStateMachine):
     # what holds
 
     @invariant()
-    def nothing_is_ordered_but_at_the_start_and_at_the_end(self) -> None:
-        if hasattr(self, "formats"):
-            assert self.outbox.take() == []
-
-    @invariant()
     def what_is_ordered_is_ordered_once(self) -> None:
         if hasattr(self, "formats"):
             keys = [(order.name, order.generation) for order in self.orders]
@@ -237,11 +296,11 @@ class MasterFormatsMachine(RuleBasedStateMachine):
             order = self.open[0]
             of = vertex_id(order.name)
             if order.generation:
-                is_last = self.formats.finalized(of, order.generation)
+                follows = self.told(FormatFinalized(of, order.generation))
             else:
-                is_last = self.formats.initialized(of, ())
+                follows = self.told(FormatInitialized(of, ()))
             order.is_open = False
-            assert is_last == (not self.open)
+            assert bool(follows) == (not self.open)
 
 
 TestMasterFormats = MasterFormatsMachine.TestCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
-from flinkray.scheduler.job.job_scheduler_actions import ScheduleRestart
+from flinkray.scheduler.job.job_scheduler_actions import StartTimer
 from flinkray.scheduler.shared.states import JobStatus
 from tests.scheduler.builders import GRAPH, one
 from tests.scheduler.graphs import data_set_id, job
@@ -20,14 +20,14 @@ def test_restart_is_carried_out_when_a_later_one_takes_over_what_it_waited_for()
     tasks.finish("p1 q1")
     tasks.give()
     missing = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
-    first = one(tasks.fail("c1", "not found", missing_partitions=(missing,)), ScheduleRestart)
-    assert tasks.tell("restart_delay_over", first.generation) == []  # c2 is being cancelled
+    first = one(tasks.fail("c1", "not found", missing_partitions=(missing,)), StartTimer)
+    assert tasks.tell("timer", first.key) == []  # c2 is being cancelled
     actions = tasks.lose_task_executor("te0")  # with what q had produced: c waits for that
-    second = one(actions, ScheduleRestart)
+    second = one(actions, StartTimer)
     assert tasks.deployed(tasks.give()) == "p1#1"
     tasks.finish("p1")
     tasks.confirm_cancellations()
-    actions = tasks.tell("restart_delay_over", second.generation) + tasks.give()
+    actions = tasks.tell("timer", second.key) + tasks.give()
     assert tasks.deployed(actions) == "q1#1"
     tasks.finish("q1")
     assert tasks.deployed(tasks.give()) == "c1#1 c2#1"

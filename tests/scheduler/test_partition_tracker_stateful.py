@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
-from flinkray.scheduler.execution.partition_tracker import PartitionTracker
+from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import (
     IntermediateDataSet,
@@ -23,7 +23,6 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
 )
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import WorkerLocation
 from tests.scheduler.builders import GRAPH, JOB, allocated_slot
 from tests.scheduler.graphs import ALL_TO_ALL, POINTWISE, data_set_id, python_vertex
 
@@ -74,7 +73,7 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.graph = ExecutionGraph(job_graph, GRAPH, 0.0)
         self.regions = PipelinedRegions(self.graph)
-        self.tracker = PartitionTracker(self.graph, self.regions, self.release, self.promote)
+        self.tracker = PartitionTracker(self.graph, self.regions)
         self.kept: dict[ResourceID, set[ResultPartitionID]] = {host: set() for host in HOSTS}
         self.promoted: set[ResultPartitionID] = set()
         self.released: list[ResultPartitionID] = []
@@ -102,13 +101,15 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
     def number_of(data_set: object) -> int:
         return next(n for n in range(1, 20) if data_set_id(n) == data_set)
 
-    def release(self, location: WorkerLocation, partition: ResultPartitionID) -> None:
-        self.kept[location.resource_id].remove(partition)
-        self.released.append(partition)
+    def release(self, partitions: Iterable[PlacedPartition]) -> None:
+        for location, partition in partitions:
+            self.kept[location.resource_id].remove(partition)
+            self.released.append(partition)
 
-    def promote(self, location: WorkerLocation, partition: ResultPartitionID) -> None:
-        self.kept[location.resource_id].remove(partition)
-        self.promoted.add(partition)
+    def promote(self, partitions: Iterable[PlacedPartition]) -> None:
+        for location, partition in partitions:
+            self.kept[location.resource_id].remove(partition)
+            self.promoted.add(partition)
 
     # the model
 
@@ -195,7 +196,7 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
             result.finish(vertex.subtask_index)
         region = self.regions.of[ordinal]
         if self.is_over(region):
-            self.tracker.region_finished(region)
+            self.release(self.tracker.region_finished(region))
         for released in self.take_released():
             assert not self.is_needed(self.pair(released))
 
@@ -247,7 +248,7 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
         expected = {p for p in kept if self.pair(p) in self.makes[vertex.ordinal]}
         self.running.discard(vertex.ordinal)
         self.finished.discard(vertex.ordinal)
-        self.tracker.reset(vertex)
+        self.release(self.tracker.reset(vertex))
         for result in vertex.job_vertex.results:
             result.reset(vertex.subtask_index)
         released = self.take_released()
@@ -334,11 +335,13 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
     def end(self, *, is_finished: bool) -> None:
         kept = {p for one in self.kept.values() for p in one}
         persistent = {p for p in kept if self.type_of[self.pair(p)[0]].is_persistent}
-        self.tracker.release_all(is_finished=is_finished)
+        released, promoted = self.tracker.let_go_of_all(is_finished=is_finished)
+        self.release(released)
+        self.promote(promoted)
         assert self.promoted == (persistent if is_finished else set())
-        released = self.take_released()
-        assert len(released) == len(kept - self.promoted)
-        assert {*released} == kept - self.promoted
+        taken = self.take_released()
+        assert len(taken) == len(kept - self.promoted)
+        assert {*taken} == kept - self.promoted
 
 
 TestPartitionTracker = PartitionTrackerMachine.TestCase

@@ -1,4 +1,4 @@
-"""SharedPlacement, as a job sees it."""
+"""Placement, as a job sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SharedPlacement with jobs of any shape, before a SlotPool that gives, refuses, loses and dies."""
+"""Placement with jobs of any shape, before a SlotPool that gives, refuses, loses and dies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.job.outbox import Outbox
-from flinkray.scheduler.job.placement import SharedPlacement
+from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
+from flinkray.scheduler.job.placement import Placement
+from flinkray.scheduler.job.transition_loop import Steps, Transition, TransitionLoop
+from flinkray.scheduler.job.transitions import (
+    AttemptsFailed,
+    AttemptsOver,
+    CancelRegions,
+    DeployRegion,
+    RequestSlots,
+    RequestSlotsAgain,
+    SlotFailed,
+    SlotPoolLost,
+    SlotsTold,
+    TaskExecutorLost,
+)
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState
@@ -61,16 +74,21 @@ class PlacementMachine(RuleBasedStateMachine):
         self.numbers = count(1)
         self.graph = execution_graph(**shape)
         self.regions = PipelinedRegions(self.graph)
-        self.outbox = Outbox()
-        self.outbox.open(self.graph)
-        self.placement = SharedPlacement(
-            self.graph,
-            self.regions,
-            self.outbox,
-            on_ready=self.deploy,
-            on_failed=self.attempts_failed,
-            why_short=lambda: "",
-        )
+        self.actions: list[JobSchedulerAction] = []
+        """Of the present event."""
+        placement = self.placement = Placement(self.graph, self.regions)
+        self.loop = TransitionLoop("the job", self.actions.append)
+        wire = self.loop.wire
+        wire(RequestSlots, placement.request)
+        wire(RequestSlotsAgain, placement.request_again)
+        wire(SlotsTold, placement.slots_told)
+        wire(SlotFailed, placement.slot_failed)
+        wire(TaskExecutorLost, placement.task_executor_lost)
+        wire(SlotPoolLost, placement.pool_lost)
+        wire(CancelRegions, placement.cancel, self.cancel)
+        wire(AttemptsOver, placement.attempts_over)
+        wire(DeployRegion, self.deploy)
+        wire(AttemptsFailed, self.attempts_failed)
         self.ordinals = {s.vertex_id: s.ordinal for s in self.graph.subtasks}
         self.waiting: set[int] = set()
         """Regions."""
@@ -89,51 +107,54 @@ class PlacementMachine(RuleBasedStateMachine):
         self.failed: set[int] = set()
         """By the present event."""
 
+    def tell(self, transition: Transition, failed: Iterable[int] = ()) -> None:
+        """*failed*: subtasks that are to fail by that, and no others."""
+        self.loop.run("test", self.now, (transition,))
+        self.hear(failed)
+
     # what the placement says
 
-    def deploy(self, region: int, slots: list[AllocatedSlot]) -> None:
-        self.waiting.remove(region)
-        vertices = self.regions.regions[region].vertices
-        for ordinal, slot in zip(vertices, slots, strict=True):
+    def deploy(self, transition: DeployRegion, now: float) -> Steps:
+        self.waiting.remove(transition.region)
+        vertices = self.regions.regions[transition.region].vertices
+        for ordinal, slot in zip(vertices, transition.slots, strict=True):
             assert ordinal in self.reserved[slot.allocation_id], "it was asked for for this subtask"
             assert ordinal not in self.in_slot
             execution = self.graph.subtasks[ordinal].current
             execution.deploy(slot, self.now)
             self.in_slot[ordinal] = slot.allocation_id
+        return ()
 
-    def attempts_failed(self, ends: list[tuple[Execution, Failure]]) -> None:
-        """As the JobScheduler does: their regions are cancelled while the placement speaks."""
+    def attempts_failed(self, transition: AttemptsFailed, now: float) -> Steps:
+        """As in a job, their regions are cancelled."""
         ended = []
-        for execution, failure in ends:
+        for execution, failure in transition.ends:
             if not execution.state.is_terminal:
                 execution.end(failure, self.now)
+                self.in_slot.pop(execution.vertex.ordinal, None)
                 ended.append(execution)
         self.failed |= {execution.vertex.ordinal for execution in ended}
-        self.cancel_regions({self.regions.of[e.vertex.ordinal] for e in ended})
-        for execution in ended:
-            self.attempt_ended(execution)
+        regions = sorted({self.regions.of[e.vertex.ordinal] for e in ended})
+        return [CancelRegions(tuple(regions), keep_created=True), AttemptsOver(tuple(ended))]
 
-    def cancel_regions(self, regions: set[int]) -> None:
-        self.waiting -= regions
-        self.placement.cancel(sorted(regions))
-        for region in regions:
+    def cancel(self, transition: CancelRegions, now: float) -> Steps:
+        self.waiting -= set(transition.regions)
+        over: list[Execution] = []
+        for region in transition.regions:
             for ordinal in self.regions.regions[region].vertices:
                 execution = self.graph.subtasks[ordinal].current
                 if execution.state is ExecutionState.SCHEDULED:
                     execution.begin_cancel(self.now)
-                    self.placement.execution_ended(execution)
+                    over.append(execution)
                 elif execution.state is not ExecutionState.CREATED:
                     execution.begin_cancel(self.now)
+        return (AttemptsOver(tuple(over)),)
 
-    def attempt_ended(self, execution: Execution) -> None:
-        self.in_slot.pop(execution.vertex.ordinal, None)
-        self.placement.execution_ended(execution)
-
-    def hear(self, failed: Iterable[int] = ()) -> None:
-        """*failed*: subtasks that were to fail by the present event, and no others."""
+    def hear(self, failed: Iterable[int]) -> None:
         assert self.failed == set(failed)
         self.failed = set()
-        for action in self.outbox.take():
+        actions, self.actions[:] = list(self.actions), []
+        for action in actions:
             if isinstance(action, SlotRequests):
                 for request in action.requests:
                     self.hear_request(
@@ -182,15 +203,14 @@ class PlacementMachine(RuleBasedStateMachine):
             for ordinal in self.regions.regions[index].vertices:
                 self.graph.subtasks[ordinal].current.schedule(self.now)
         self.waiting |= set(chosen)
-        self.placement.request(chosen, self.now)
-        self.hear()
+        self.tell(RequestSlots(tuple(chosen)))
 
     @rule(data=st.data())
     def regions_are_cancelled(self, data: st.DataObject) -> None:
         """Those that wait, those that run, and those that do nothing."""
         indices = st.integers(0, len(self.regions.regions) - 1)
-        self.cancel_regions(data.draw(st.sets(indices, min_size=1, max_size=2)))
-        self.hear()
+        regions = data.draw(st.sets(indices, min_size=1, max_size=2))
+        self.tell(CancelRegions(tuple(sorted(regions)), keep_created=True))
 
     @precondition(lambda self: self.in_slot)
     @rule(data=st.data(), number=st.integers(1, 3))
@@ -204,15 +224,15 @@ class PlacementMachine(RuleBasedStateMachine):
             execution.end(Failure("cancelled"), self.now)
         else:
             execution.finish(self.now)
-        self.attempt_ended(execution)
-        self.hear()
+        self.in_slot.pop(ordinal, None)
+        self.tell(AttemptsOver((execution,)))
 
     @precondition(lambda self: self.in_slot)
     @rule(data=st.data())
     def task_fails(self, data: st.DataObject) -> None:
         ordinal = data.draw(st.sampled_from(sorted(self.in_slot)))
-        self.attempts_failed([(self.graph.subtasks[ordinal].current, Failure("it failed"))])
-        self.hear([ordinal])
+        execution = self.graph.subtasks[ordinal].current
+        self.tell(AttemptsFailed(((execution, Failure("it failed")),)), [ordinal])
 
     # the pool
 
@@ -247,8 +267,7 @@ class PlacementMachine(RuleBasedStateMachine):
                 del self.reserved[slot.allocation_id]
                 events.append(SlotsLost((slot.allocation_id,), "killed"))
                 is_lost = False
-        self.placement.slot_events(events)
-        self.hear()
+        self.tell(SlotsTold(tuple(events)))
 
     @precondition(lambda self: self.cancelled)
     @rule(data=st.data(), host=st.sampled_from(HOSTS), is_given=st.booleans())
@@ -260,8 +279,7 @@ class PlacementMachine(RuleBasedStateMachine):
         event: SlotEvent = SlotRequestFailed(request_id, SlotRequestFailure.TIMED_OUT, "why")
         if is_given:
             event = SlotAllocated(request_id, self.reserve(frozenset(), host, again=False))
-        self.placement.slot_events([event])
-        self.hear()
+        self.tell(SlotsTold((event,)))
 
     @precondition(lambda self: self.wanted)
     @rule(data=st.data(), failure=st.sampled_from(SlotRequestFailure))
@@ -270,8 +288,7 @@ class PlacementMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.wanted)))
         failed = self.wanted.pop(request_id) & self.waiting_subtasks()
         assert failed, "somebody waits for what is wanted"
-        self.placement.slot_events([SlotRequestFailed(request_id, failure, "why")])
-        self.hear(failed)
+        self.tell(SlotsTold((SlotRequestFailed(request_id, failure, "why"),)), failed)
 
     @precondition(lambda self: self.reserved)
     @rule(data=st.data(), by_master=st.booleans(), twice=st.booleans())
@@ -280,22 +297,18 @@ class PlacementMachine(RuleBasedStateMachine):
         lost = data.draw(st.sampled_from(sorted(self.reserved)))
         failed = self.lose([lost])
         if by_master:
-            self.placement.slot_lost(lost, "killed")
-            self.hear(failed)
+            self.tell(SlotFailed(lost, "killed"), failed)
             failed = set()
         if twice or not by_master:
-            self.placement.slot_events([SlotsLost((lost,), "killed")])
-            self.hear(failed)
+            self.tell(SlotsTold((SlotsLost((lost,), "killed"),)), failed)
 
     @rule(host=st.sampled_from(HOSTS))
     def task_executor_dies(self, host: ResourceID) -> None:
         lost = [a for a in self.reserved if self.slots[a].location.resource_id == host]
         failed = self.lose(lost)
         self.free = [slot for slot in self.free if slot.location.resource_id != host]
-        self.placement.task_executor_lost(host, "killed")
-        self.hear(failed)
-        self.placement.slot_events([SlotsLost(tuple(lost), "killed")])
-        self.hear()
+        self.tell(TaskExecutorLost(host, "killed"), failed)
+        self.tell(SlotsTold((SlotsLost(tuple(lost), "killed"),)))
 
     @rule(rare=st.integers(0, 7))
     def pool_dies(self, rare: int) -> None:
@@ -306,8 +319,7 @@ class PlacementMachine(RuleBasedStateMachine):
         self.wanted.clear()
         self.cancelled.clear()
         self.free.clear()
-        self.placement.pool_lost("killed")
-        self.hear(failed)
+        self.tell(SlotPoolLost("killed"), failed)
 
     def lose(self, lost: list[AllocationID]) -> set[int]:
         """What runs in them fails."""
@@ -367,8 +379,7 @@ class PlacementMachine(RuleBasedStateMachine):
         while self.wanted:
             request_id = min(self.wanted)
             slot = self.reserve(self.wanted.pop(request_id), HOSTS[0], again=True)
-            self.placement.slot_events([SlotAllocated(request_id, slot)])
-            self.hear()
+            self.tell(SlotsTold((SlotAllocated(request_id, slot),)))
         assert not self.waiting
         for ordinal in sorted(self.in_slot):
             self.end(ordinal)

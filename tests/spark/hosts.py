@@ -16,12 +16,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
-)
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.processes import (
     attempt_name,
@@ -42,7 +38,7 @@ class RecordingListener:
     def __init__(self) -> None:
         self.executors: list[tuple[SparkExecutorInfo, ...]] = []
         self.progresses: list[SparkProgress] = []
-        self.outcomes: list[SparkResult | SparkFailure] = []
+        self.outcomes: list[SparkResult | CoordinatorFailure] = []
         self._changed = threading.Condition()
 
     def executors_changed(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
@@ -54,7 +50,7 @@ class RecordingListener:
     def finished(self, result: SparkResult) -> None:
         self._add(self.outcomes, result)
 
-    def failed(self, failure: SparkFailure) -> None:
+    def failed(self, failure: CoordinatorFailure) -> None:
         self._add(self.outcomes, failure)
 
     def wait(self, condition: Callable[[RecordingListener], Any], timeout: float) -> Any:
@@ -83,13 +79,13 @@ class StageHost:
     def start(self) -> None:
         self._stage.start()
 
-    def outcome(self, timeout: float) -> SparkResult | SparkFailure:
-        outcome: SparkResult | SparkFailure = self._listener.wait(
+    def outcome(self, timeout: float) -> SparkResult | CoordinatorFailure:
+        outcome: SparkResult | CoordinatorFailure = self._listener.wait(
             lambda seen: seen.outcomes and seen.outcomes[0], timeout
         )
         return outcome
 
-    def outcomes_so_far(self) -> list[SparkResult | SparkFailure]:
+    def outcomes_so_far(self) -> list[SparkResult | CoordinatorFailure]:
         return self._listener.outcomes
 
     def history(self, complete: int, timeout: float) -> list[tuple[SparkExecutorInfo, ...]]:
@@ -143,8 +139,8 @@ class HostedStage:
         self.host_pid_known: int = ray.get(self.actor.pid.remote())
         ray.get(self.actor.start.remote())
 
-    def outcome(self, timeout: float = 120.0) -> SparkResult | SparkFailure:
-        outcome: SparkResult | SparkFailure = ray.get(self.actor.outcome.remote(timeout))
+    def outcome(self, timeout: float = 120.0) -> SparkResult | CoordinatorFailure:
+        outcome: SparkResult | CoordinatorFailure = ray.get(self.actor.outcome.remote(timeout))
         return outcome
 
     def history(self, complete: int, timeout: float = 90.0) -> list[tuple[SparkExecutorInfo, ...]]:

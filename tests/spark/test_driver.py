@@ -12,17 +12,18 @@ from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkFailure,
-    SparkProgress,
-    SparkResult,
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorFailure,
+    CoordinatorID,
+    CoordinatorKind,
+    SparkExecutors,
 )
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.driver import SparkDriver
 from flinkray.spark.gateway import (
+    CoordinatorListenerGateway,
     SparkDriverGateway,
     SparkStageDescriptor,
-    SparkStageListenerGateway,
 )
 from flinkray.spark.stage import StageListener
 from flinkray.testing import TestingGateway
@@ -30,8 +31,10 @@ from flinkray.testing import TestingGateway
 VERTEX = JobVertexID(bytes(16))
 LEADER = JobMasterId(bytes([1] * 16))
 RESULT = SparkResult("/results", 3, "{}")
-FAILURE = SparkFailure("ValueError", "ValueError: no", "Traceback", is_user_error=True)
+FAILURE = CoordinatorFailure("ValueError", "ValueError: no", "Traceback", is_user_error=True)
 EXECUTOR = SparkExecutorInfo(0, "0", "actor", "node", 7, 0)
+
+DRIVER = CoordinatorID(CoordinatorKind.SPARK_DRIVER, VERTEX, 2)
 
 
 class TestingStage:
@@ -68,7 +71,7 @@ class Scene:
         self.job_master_service = LocalRpcService("JobMaster-1", self._network)
         self.driver_service = LocalRpcService("SparkDriver-1", self._network)
         self.client = LocalRpcService("client", self._network)
-        self.job_master = TestingGateway(SparkStageListenerGateway, LEADER).lenient()
+        self.job_master = TestingGateway(CoordinatorListenerGateway, LEADER).lenient()
         self.stage: TestingStage
         self.driver = self.new_driver(LEADER)
 
@@ -125,18 +128,18 @@ async def test_a_stages_events_reach_the_job_master_in_order(scene: Scene) -> No
     scene.stage.tell(lambda listener: listener.progress(progress))
     scene.stage.tell(lambda listener: listener.finished(RESULT))
 
-    await scene.job_master.wait_for(SparkStageListenerGateway.spark_stage_finished)
+    await scene.job_master.wait_for(CoordinatorListenerGateway.coordinator_told, 3)
     assert scene.job_master.calls == [
-        ("spark_executors_changed", (VERTEX, 2, (EXECUTOR,))),
-        ("spark_progress", (VERTEX, 2, progress)),
-        ("spark_stage_finished", (VERTEX, 2, RESULT)),
+        ("coordinator_told", (DRIVER, SparkExecutors((EXECUTOR,)))),
+        ("coordinator_told", (DRIVER, progress)),
+        ("coordinator_told", (DRIVER, RESULT)),
     ]
 
 
 async def test_after_a_result_the_driver_stays_until_it_is_stopped(scene: Scene) -> None:
     await scene.start()
     scene.stage.tell(lambda listener: listener.finished(RESULT))
-    await scene.job_master.wait_for(SparkStageListenerGateway.spark_stage_finished)
+    await scene.job_master.wait_for(CoordinatorListenerGateway.coordinator_told)
     assert scene.driver.is_running
     assert scene.stage.stops == 0
 
@@ -152,7 +155,7 @@ async def test_after_a_failure_is_told_the_driver_ends_itself_and_its_stage(scen
     scene.stage.tell(lambda listener: listener.failed(FAILURE))
     await scene.driver.terminated
 
-    assert scene.job_master.calls == [("spark_stage_failed", (VERTEX, 2, FAILURE))]
+    assert scene.job_master.calls == [("coordinator_told", (DRIVER, FAILURE))]
     assert scene.stage.stops == 1
 
 
@@ -174,7 +177,7 @@ async def test_the_driver_answers_while_its_stage_stops_and_stops_it_once(scene:
 
     stops = [asyncio.ensure_future(gateway.stop()) for _ in range(2)]
     scene.stage.tell(lambda listener: listener.progress(SparkProgress(failed_tasks=1)))
-    await scene.job_master.wait_for(SparkStageListenerGateway.spark_progress)
+    await scene.job_master.wait_for(CoordinatorListenerGateway.coordinator_told)
     assert not any(stop.done() for stop in stops)
     scene.stage.may_stop.set()
     await asyncio.gather(*stops)

@@ -15,7 +15,8 @@ import pytest
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from flinkray.scheduler.shared.spark_reports import SparkFailure, SparkResult
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.spark.processes import end_leftovers, leftover_processes
 from flinkray.spark.ray_cluster import ray_executor_actors
 from tests.spark.hosts import HostedStage, Launcher, wait_until
@@ -139,7 +140,7 @@ def test_an_error_of_the_users_function_is_reported_with_its_own_traceback(
 ) -> None:
     failure = launcher.start(worker_group(1), function).outcome()
 
-    assert isinstance(failure, SparkFailure)
+    assert isinstance(failure, CoordinatorFailure)
     assert failure.is_user_error
     assert not failure.suppress_restarts
     assert failure.error_type == error_type
@@ -156,7 +157,7 @@ def test_a_function_that_returns_no_dataframe_fails_with_what_it_returned_and_ma
 ) -> None:
     failure = launcher.start(worker_group(1), lambda spark: spark.range(3).collect()).outcome()
 
-    assert isinstance(failure, SparkFailure)
+    assert isinstance(failure, CoordinatorFailure)
     assert failure.is_user_error
     assert failure.suppress_restarts
     assert "returned a list ([Row(id=0), Row(id=1), Row(id=2)])" in failure.text
@@ -195,7 +196,7 @@ def test_a_killed_driver_jvm_fails_the_stage_at_once_by_name(
     os.kill(stage.jvm_pid(), signal.SIGKILL)
     failure = stage.outcome(timeout=5)
 
-    assert isinstance(failure, SparkFailure)
+    assert isinstance(failure, CoordinatorFailure)
     assert not failure.is_user_error
     assert "killed by SIGKILL" in failure.text
     assert "JVM" in failure.text
@@ -210,7 +211,7 @@ def test_a_killed_app_master_fails_the_stage_by_name(
     os.kill(stage.app_master_pid(), signal.SIGKILL)
     failure = stage.outcome(timeout=15)
 
-    assert isinstance(failure, SparkFailure)
+    assert isinstance(failure, CoordinatorFailure)
     assert not failure.is_user_error
     assert "app master" in failure.text
 

@@ -1,0 +1,259 @@
+"""What differs between the kinds of operator coordinators: the process that runs one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from flinkray.actors.coordinators.user_code_process import (
+    USER_CODE_PROCESS_FACTORY,
+    UserCodeProcessGateway,
+)
+from flinkray.actors.gateways.stream_coordinator import (
+    STREAM_COORDINATOR_FACTORY,
+    StreamCoordinatorArguments,
+    StreamCoordinatorGateway,
+    VertexCode,
+    stream_coordinator_process,
+)
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.core import options
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcGateway, RpcService
+from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorKind,
+    FormatFailed,
+    FormatFinalized,
+    FormatInitialized,
+    FormatRequest,
+    InitializeFormat,
+)
+from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
+from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor
+
+SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedCoordinator:
+    """What every coordinator answers, whatever else it does."""
+
+    gateway: RpcGateway
+    """To be watched."""
+    request_heartbeat: Callable[[], Coroutine[Any, Any, None]]
+    """It answers, whatever user code does at the moment."""
+    stop: Callable[[], Coroutine[Any, Any, None]]
+    """It ends what it has started and has left behind; then the process ends."""
+
+
+class CoordinatorProcess(ABC):
+    """How coordinators of one kind are started, and what they can be asked for."""
+
+    title: str
+    """For people: ``the Spark driver``."""
+    ends_by_itself: float = 0.0
+    """Seconds that one has for ending by itself when its JobMaster ends; 0: it is killed at once,
+    and nothing of it stays."""
+    has_fixed_name = True
+    """Whether the process of another attempt, or of an earlier JobMaster, has the same name."""
+
+    @abstractmethod
+    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+        """The process of an attempt; *blob_server* is where code comes from that is not in it."""
+
+    @abstractmethod
+    async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        """To a process that was spawned."""
+
+    async def ask(
+        self, service: RpcService, address: str, request: FormatRequest
+    ) -> CoordinatorEvent:
+        """Have a running one do something; the answer, whatever came of it."""
+        raise NotImplementedError(f"{self.title} cannot be asked for anything")
+
+
+def spark_driver_process(descriptor: SparkStageDescriptor) -> str:
+    """Name of the process of a stage attempt's driver.
+
+    The JobMasterId is part of it, as each JobMaster of a job counts its attempts from 0.
+    """
+    return (
+        f"SparkDriver-{descriptor.job_id}-{descriptor.vertex_id.short()}"
+        f"-{descriptor.job_master_id.short()}-{descriptor.attempt_number}"
+    )
+
+
+class SparkDriverProcess(CoordinatorProcess):
+    """In the first bundle of the stage's worker group."""
+
+    title = "the Spark driver"
+    has_fixed_name = False
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        graph: JobGraph,
+        services: ClusterServices,
+        factory: str,
+    ) -> None:
+        self._job_master = job_master
+        self._graph = graph
+        self._services = services
+        self._factory = factory
+
+    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+        descriptor = self._descriptor(action, blob_server)
+        return EndpointSpec(
+            kind="SparkDriver",
+            name=spark_driver_process(descriptor),
+            factory=self._factory,
+            arguments=descriptor,
+            placement=Placement(worker_group=descriptor.worker_group, bundle_index=0),
+        )
+
+    async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        token = self._job_master.fencing_token
+        driver = await service.connect(address, SparkDriverGateway, token)
+        return ConnectedCoordinator(driver, driver.request_heartbeat, driver.stop)
+
+    def _descriptor(
+        self, action: StartCoordinator, blob_server: str | None
+    ) -> SparkStageDescriptor:
+        graph, coordinator = self._graph, action.coordinator
+        job_master_id = self._job_master.fencing_token
+        vertex = next(v for v in graph.vertices if v.vertex_id == coordinator.vertex_id)
+        storage = self._services.arguments.storage_dir.rstrip("/")
+        java_home = self._services.configuration.get(options.JAVA_HOME)
+        defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}
+        return SparkStageDescriptor(
+            job_id=graph.job_id,
+            job_name=graph.name,
+            vertex_id=vertex.vertex_id,
+            attempt_number=coordinator.attempt_number,
+            listener_address=self._job_master.address,
+            job_master_id=job_master_id,
+            worker_group=action.slots[0].location.worker_group,
+            parallelism=vertex.parallelism,
+            slot_profile=vertex.slot_profile,
+            code=vertex.invokable.code,
+            configuration={**defaults, **vertex.invokable.configuration},
+            result_location=(
+                f"{storage}/data/{graph.job_id}/{vertex.vertex_id.short()}"
+                f"-{job_master_id.short()}-{coordinator.attempt_number}"
+            ),
+            blob_server=blob_server,
+            inputs=action.inputs,
+        )
+
+
+class SourceEnumeratorsProcess(CoordinatorProcess):
+    """One for all sources of the job; tasks find it by its name."""
+
+    title = "the coordinator of the job's sources"
+    ends_by_itself = 10.0
+
+    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph) -> None:
+        self._job_master = job_master
+        self._graph = graph
+        self._vertices = tuple(
+            VertexCode(vertex.vertex_id, vertex.name, vertex.invokable.code)
+            for vertex in graph.vertices
+            if vertex.invokable.kind == STREAM and not vertex.inputs
+        )
+
+    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+        graph = self._graph
+        arguments = StreamCoordinatorArguments(
+            graph.job_id,
+            self._job_master.fencing_token,
+            action.coordinator,
+            self._job_master.address,
+            self._vertices,
+            graph.files,
+        )
+        return EndpointSpec(
+            "StreamCoordinator",
+            stream_coordinator_process(graph.job_id),
+            STREAM_COORDINATOR_FACTORY,
+            arguments,
+            may_take_over=True,
+        )
+
+    async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        token = self._job_master.fencing_token
+        coordinator = await service.connect(address, StreamCoordinatorGateway)
+        return ConnectedCoordinator(
+            coordinator,
+            lambda: coordinator.request_heartbeat(token),
+            lambda: coordinator.stop(token),
+        )
+
+
+def master_formats_process(job_id: JobID) -> str:
+    """Name of the process of a job."""
+    return f"MasterFormats-{job_id}"
+
+
+class MasterFormatsProcess(CoordinatorProcess):
+    """A process that may run user code: it is asked to initialise and finalise formats."""
+
+    title = "the process of the job's formats"
+    ends_by_itself = 10.0
+
+    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph) -> None:
+        self._job_master = job_master
+        self._job_id = graph.job_id
+        self._names = {vertex.vertex_id: vertex.name for vertex in graph.vertices}
+
+    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+        name = master_formats_process(self._job_id)
+        token = self._job_master.fencing_token
+        return EndpointSpec("MasterFormats", name, USER_CODE_PROCESS_FACTORY, token)
+
+    async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        process = await self._connect(service, address)
+        return ConnectedCoordinator(process, process.request_heartbeat, process.stop)
+
+    async def _connect(self, service: RpcService, address: str) -> UserCodeProcessGateway:
+        token = self._job_master.fencing_token
+        return await service.connect(address, UserCodeProcessGateway, token)
+
+    async def ask(
+        self, service: RpcService, address: str, request: FormatRequest
+    ) -> CoordinatorEvent:
+        process = await self._connect(service, address)
+        vertex_id, code = request.vertex_id, request.master_format
+        generation = 0
+        try:
+            if isinstance(request, InitializeFormat):
+                splits = await process.initialize(vertex_id, code, request.parallelism)
+                return FormatInitialized(vertex_id, splits)
+            generation = request.generation
+            await process.finalize(vertex_id, code, request.parallelism)
+            return FormatFinalized(vertex_id, generation)
+        except Exception as error:  # noqa: BLE001 - whatever the user's format raised
+            if not isinstance(error, FlinkRayError):
+                error = FlinkRayError(f"{type(error).__name__}: {error}")
+            text = f"the format of {self._names[vertex_id]} failed: {error}"
+            return FormatFailed(vertex_id, generation, text, error.remote_traceback)
+
+
+def coordinator_processes(
+    job_master: FencedRpcEndpoint[JobMasterId],
+    graph: JobGraph,
+    services: ClusterServices,
+    spark_driver_factory: str,
+) -> dict[CoordinatorKind, CoordinatorProcess]:
+    """All kinds."""
+    return {
+        CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
+            job_master, graph, services, spark_driver_factory
+        ),
+        CoordinatorKind.SOURCE_ENUMERATORS: SourceEnumeratorsProcess(job_master, graph),
+        CoordinatorKind.MASTER_FORMATS: MasterFormatsProcess(job_master, graph),
+    }

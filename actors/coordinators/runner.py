@@ -1,0 +1,231 @@
+"""How a JobMaster has its operator coordinators run: all kinds alike, each in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from flinkray.actors.coordinators.processes import ConnectedCoordinator, CoordinatorProcess
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import ResourceID
+from flinkray.rpc import (
+    EndpointSpec,
+    HeartbeatSender,
+    HeartbeatSettings,
+    RpcEndpoint,
+    TerminationWatch,
+)
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorID,
+    CoordinatorKind,
+)
+from flinkray.scheduler.job.job_scheduler_actions import (
+    AskCoordinator,
+    StartCoordinator,
+    StopCoordinator,
+)
+
+log = logging.getLogger(__name__)
+
+
+class CoordinatorListener(Protocol):
+    """Who is told what becomes of coordinators, on the main thread of their owner."""
+
+    def coordinator_started(self, coordinator: CoordinatorID) -> None:
+        """Its process is there."""
+
+    def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
+        """It died or could not be started, and was not being stopped; no process is left."""
+
+    def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
+        """Its process is gone as it was to be, or there was none."""
+
+    def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
+        """What came of an AskCoordinator."""
+
+
+@dataclass
+class _Running:
+    process: str
+    how: CoordinatorProcess
+    start: asyncio.Task[None]
+    address: str | None = None
+    watch: TerminationWatch | None = None
+    connected: ConnectedCoordinator | None = None
+    stop: asyncio.Task[None] | None = None
+
+
+class CoordinatorRunner:
+    """Starts, watches and stops the processes of coordinators, as the JobScheduler decides.
+
+    It decides nothing itself: whether one that is lost is started again is not its affair.
+    Coordinators die with the owner's process.
+    """
+
+    def __init__(
+        self,
+        owner: RpcEndpoint,
+        kinds: Mapping[CoordinatorKind, CoordinatorProcess],
+        listener: CoordinatorListener,
+        heartbeat: HeartbeatSettings,
+    ) -> None:
+        self._owner = owner
+        self._kinds = kinds
+        self._listener = listener
+        self._heartbeat = heartbeat
+        self._heartbeats: HeartbeatSender[None, None] | None = None
+        self._running: dict[CoordinatorID, _Running] = {}
+        self._ending: list[_Running] = []
+        """What :meth:`kill_all` has left."""
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    def start(self, action: StartCoordinator, blob_server: str | None) -> None:
+        """Begin; *blob_server* is where code comes from that did not travel with the job."""
+        how = self._kinds[action.coordinator.kind]
+        spec = how.spec(action, blob_server)
+        task = self._owner.create_task(
+            self._start(action.coordinator, how, spec), name=f"start {spec.name}"
+        )
+        self._running[action.coordinator] = _Running(spec.name, how, task)
+
+    async def _start(
+        self, coordinator: CoordinatorID, how: CoordinatorProcess, spec: EndpointSpec
+    ) -> None:
+        service = self._owner.rpc_service
+        try:
+            if how.has_fixed_name:
+                await service.kill(spec.name)  # that of an earlier JobMaster
+            address = await service.spawn(spec)
+            connected = await how.connect(service, address)
+        except Exception as error:  # noqa: BLE001 - whatever its own start-up raised
+            await service.kill(spec.name)  # it may be there all the same, and only not answer
+            cause = f"{how.title} did not start: {type(error).__name__}: {error}"
+            self._lost(coordinator, cause)
+            return
+        running = self._running[coordinator]
+        running.address, running.connected = address, connected
+        if running.stop is None:
+            running.watch = self._owner.watch(
+                connected.gateway,
+                lambda reason: self._lost(coordinator, f"{how.title} died: {reason}"),
+            )
+            self._monitor(running.process, connected)
+            self._listener.coordinator_started(coordinator)
+
+    def ask(self, action: AskCoordinator) -> None:
+        """Begin; what comes of it is told, also when that is its death."""
+        running = self._running.get(action.coordinator)
+        if running is not None and running.address is not None:
+            self._owner.create_task(
+                self._ask(running.how, running.address, action), f"ask {running.process}"
+            )
+
+    async def _ask(self, how: CoordinatorProcess, address: str, action: AskCoordinator) -> None:
+        answer = await how.ask(self._owner.rpc_service, address, action.request)
+        self._listener.coordinator_answered(action.coordinator, answer)
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    def _monitor(self, process: str, connected: ConnectedCoordinator) -> None:
+        """One that hangs is as good as dead, but for its death."""
+        if self._heartbeats is None:
+            silence = f"no heartbeat from it for {self._heartbeat.timeout:g} s"
+            self._heartbeats = HeartbeatSender(
+                self._owner,
+                self._heartbeat,
+                payload=lambda _: None,
+                on_timeout=lambda target: self._deaf(target, silence),
+                on_unreachable=lambda target: self._deaf(target, "it is unreachable"),
+            )
+        heartbeats, target = self._heartbeats, ResourceID(process)
+
+        async def ask() -> None:
+            await connected.request_heartbeat()
+            heartbeats.receive_heartbeat(target, None)
+
+        heartbeats.monitor_target(target, lambda _: ask())
+
+    def _deaf(self, process: ResourceID, reason: str) -> None:
+        for coordinator, running in self._running.items():
+            if running.process == process and running.stop is None:
+                self._owner.create_task(
+                    self._end_deaf(coordinator, running, reason), f"end {process}"
+                )
+
+    async def _end_deaf(self, coordinator: CoordinatorID, running: _Running, reason: str) -> None:
+        if running.watch is not None:
+            running.watch.cancel()
+        await self._owner.rpc_service.kill(running.process)
+        if self._running.get(coordinator) is running:
+            self._lost(coordinator, f"{running.how.title} was killed: {reason}")
+
+    def _unmonitor(self, running: _Running) -> None:
+        if running.watch is not None:
+            running.watch.cancel()
+        if self._heartbeats is not None:
+            self._heartbeats.unmonitor_target(ResourceID(running.process))
+
+    def _lost(self, coordinator: CoordinatorID, cause: str) -> None:
+        running = self._running.get(coordinator)
+        if running is not None and running.stop is None:
+            del self._running[coordinator]
+            self._unmonitor(running)
+            log.warning("%s: %s", coordinator, cause)
+            self._listener.coordinator_lost(coordinator, cause)
+
+    # --- stopping ---------------------------------------------------------------------------------
+
+    def stop(self, action: StopCoordinator) -> None:
+        """Stop it, gracefully if it can; ``coordinator_stopped`` follows when its process is gone,
+        also when there was none."""
+        coordinator = action.coordinator
+        running = self._running.get(coordinator)
+        if running is None:
+            self._owner.run_async(lambda: self._listener.coordinator_stopped(coordinator))
+        elif running.stop is None:
+            running.stop = self._owner.create_task(
+                self._stop(coordinator, running), name=f"stop {running.process}"
+            )
+
+    async def _stop(self, coordinator: CoordinatorID, running: _Running) -> None:
+        self._unmonitor(running)
+        running.start.cancel()  # or it would have to wait for a node that may never come
+        await asyncio.wait([running.start])
+        if running.connected is not None:
+            try:
+                await running.connected.stop()
+            except FlinkRayError as error:
+                log.warning("%s did not stop by itself: %s", running.process, error)
+        await self._owner.rpc_service.kill(running.process)
+        self._running.pop(coordinator, None)
+        self._listener.coordinator_stopped(coordinator)
+
+    async def kill_all(self) -> None:
+        """The owner ends, and nobody is told anything any more: all are killed, but for those that
+        are being stopped and need some time for leaving nothing behind (:meth:`all_ended`)."""
+        running = list(self._running.values())
+        self._running.clear()
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
+        for one in running:
+            self._unmonitor(one)
+            one.start.cancel()
+            if one.stop is not None and one.how.ends_by_itself:
+                self._ending.append(one)
+            else:
+                await self._owner.rpc_service.kill(one.process)
+
+    async def all_ended(self) -> None:
+        """After :meth:`kill_all`: the others have ended, or their time is over."""
+        await asyncio.gather(*(self._end(one) for one in self._ending))
+
+    async def _end(self, running: _Running) -> None:
+        assert running.stop is not None
+        await asyncio.wait([running.stop], timeout=running.how.ends_by_itself)
+        if not running.stop.done():
+            await self._owner.rpc_service.kill(running.process)

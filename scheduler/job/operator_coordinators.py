@@ -1,0 +1,266 @@
+"""The operator coordinators of a job: user code of its vertices that runs beside the JobMaster.
+
+Each runs in a process of its own, in numbered attempts, one at a time.  What its states are and
+which of its events count is the same for all kinds (:class:`OperatorCoordinator`); what a kind adds
+is what follows from its start, its loss, and what it tells.
+
+Checkpoints will ask coordinators as they ask tasks: a coordinator is known by kind, vertex and
+attempt, and what an attempt is to begin with is to be decided where it is started.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from flinkray.core.ids import JobVertexID
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorID,
+    CoordinatorInput,
+    CoordinatorKind,
+)
+from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator, StopCoordinator
+from flinkray.scheduler.job.transition_loop import Step, Steps
+from flinkray.scheduler.job.transitions import (
+    CancelRegions,
+    CoordinatorGone,
+    CoordinatorStarted,
+    CoordinatorTold,
+    DeployRegion,
+    ResetRegions,
+    StartJobCoordinators,
+)
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.story import Story
+
+
+class CoordinatorState(Enum):
+    """NONE: no process of its is there (any more)."""
+
+    NONE = "none"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+_LEGAL = {
+    CoordinatorState.NONE: (CoordinatorState.STARTING,),
+    CoordinatorState.STARTING: (
+        CoordinatorState.RUNNING,
+        CoordinatorState.STOPPING,
+        CoordinatorState.NONE,
+    ),
+    CoordinatorState.RUNNING: (CoordinatorState.STOPPING, CoordinatorState.NONE),
+    CoordinatorState.STOPPING: (CoordinatorState.NONE,),
+}
+
+
+class OperatorCoordinator(ABC):
+    """One coordinator: its attempts, one after another.  Times are monotonic seconds."""
+
+    def __init__(self, kind: CoordinatorKind, vertex_id: JobVertexID | None, name: str) -> None:
+        """*name*: for people."""
+        self.kind = kind
+        self.vertex_id = vertex_id
+        self.state = CoordinatorState.NONE
+        self.attempt_number = -1
+        self.story = Story(name)
+
+    @property
+    def coordinator_id(self) -> CoordinatorID:
+        """Of the attempt that is there, or was there last."""
+        return CoordinatorID(self.kind, self.vertex_id, self.attempt_number)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is there, or coming, and not being stopped."""
+        return self.state in (CoordinatorState.STARTING, CoordinatorState.RUNNING)
+
+    # --- orders -----------------------------------------------------------------------------------
+
+    def start(
+        self,
+        now: float,
+        slots: tuple[AllocatedSlot, ...] = (),
+        inputs: tuple[CoordinatorInput, ...] = (),
+    ) -> Steps:
+        """Begin the next attempt; raises IllegalTransitionError when one is there."""
+        self.attempt_number += 1
+        self._enter(CoordinatorState.STARTING, now)
+        return (StartCoordinator(self.coordinator_id, slots, inputs),)
+
+    def stop(self, now: float) -> Steps:
+        """End the attempt that is there; again: nothing."""
+        if not self.is_wanted:
+            return ()
+        self._enter(CoordinatorState.STOPPING, now)
+        return (StopCoordinator(self.coordinator_id),)
+
+    # --- events, of the attempt that is there -----------------------------------------------------
+
+    def started(self, now: float) -> Steps:
+        """Its process is there."""
+        if self.state is not CoordinatorState.STARTING:
+            return ()
+        self._enter(CoordinatorState.RUNNING, now)
+        return self._on_running(now)
+
+    def gone(self, cause: str, now: float) -> Steps:
+        """Its process is there no more; while it is being stopped that is as good as stopped."""
+        if self.state is CoordinatorState.NONE:
+            return ()
+        was_wanted = self.is_wanted
+        self._enter(CoordinatorState.NONE, now, cause)
+        return self._on_lost(cause, now) if was_wanted else self._on_stopped(now)
+
+    def told(self, event: CoordinatorEvent, now: float) -> Steps:
+        """It has something to say."""
+        return self._on_told(event, now) if self.is_wanted else ()
+
+    def _enter(self, state: CoordinatorState, now: float, cause: str = "") -> None:
+        text = f"attempt {self.attempt_number}: {self.state.value} -> {state.value}"
+        if state not in _LEGAL[self.state]:
+            raise self.story.illegal(f"go on: {text}")
+        self.story.add(now, f"{text}: {cause}" if cause else text)
+        self.state = state
+
+    # --- what a kind decides ----------------------------------------------------------------------
+
+    def _on_running(self, now: float) -> Steps:
+        """Its process is there."""
+        return ()
+
+    @abstractmethod
+    def _on_lost(self, cause: str, now: float) -> Steps:
+        """It is gone, and was not asked to go."""
+
+    def _on_stopped(self, now: float) -> Steps:
+        """It is gone as it was asked to."""
+        return ()
+
+    @abstractmethod
+    def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
+        """It is wanted, and has something to say."""
+
+
+class RegionCoordinator(OperatorCoordinator):
+    """Belongs to a vertex, and so to a region: each deployment of that has an attempt of its own,
+    which must end before the region is over."""
+
+    region: int
+
+    @abstractmethod
+    def deployed(self, slots: tuple[AllocatedSlot, ...], now: float) -> Steps:
+        """The vertex has its slots, in the order of its subtasks."""
+
+    @abstractmethod
+    def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:
+        """Those of its vertex among the slots of the region."""
+
+
+class JobCoordinator(OperatorCoordinator):
+    """Belongs to the job: one that is lost, or was stopped since it failed, is there again when the
+    job begins anew."""
+
+    def __init__(self, kind: CoordinatorKind, name: str) -> None:
+        super().__init__(kind, None, name)
+        self._is_awaited = False
+        """Whether the next attempt is to begin as soon as the present one has ended."""
+
+    def ensure(self, now: float) -> Steps:
+        """It is to be there."""
+        if self.state is CoordinatorState.NONE:
+            return self.start(now)
+        self._is_awaited = self.state is CoordinatorState.STOPPING
+        return ()
+
+    def give_up(self, now: float) -> Steps:
+        """The job ends: it is not to be there any more."""
+        self._is_awaited = False
+        return self.stop(now)
+
+    def _on_stopped(self, now: float) -> Steps:
+        if not self._is_awaited:
+            return ()
+        self._is_awaited = False
+        return self.start(now)
+
+    def job_begins(self, now: float) -> Steps:
+        """The job begins, or begins anew: all that is to be there while it runs."""
+        return ()
+
+    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
+        """These are going to be executed again."""
+        return ()
+
+
+class OperatorCoordinators:
+    """All coordinators of a job.  Events of attempts that are not the present ones change nothing
+    (EX-11)."""
+
+    def __init__(
+        self, of_regions: Iterable[RegionCoordinator], of_job: Iterable[JobCoordinator]
+    ) -> None:
+        self._by_region: dict[int, list[RegionCoordinator]] = {}
+        for coordinator in of_regions:
+            self._by_region.setdefault(coordinator.region, []).append(coordinator)
+        self._of_job = tuple(of_job)
+        self._all = {(c.kind, c.vertex_id): c for c in self._everyone()}
+
+    def _everyone(self) -> Iterator[OperatorCoordinator]:
+        for of_region in self._by_region.values():
+            yield from of_region
+        yield from self._of_job
+
+    # --- events of coordinators -------------------------------------------------------------------
+
+    def started(self, transition: CoordinatorStarted, now: float) -> Steps:
+        coordinator = self._current(transition.coordinator)
+        return () if coordinator is None else coordinator.started(now)
+
+    def gone(self, transition: CoordinatorGone, now: float) -> Steps:
+        coordinator = self._current(transition.coordinator)
+        return () if coordinator is None else coordinator.gone(transition.cause, now)
+
+    def told(self, transition: CoordinatorTold, now: float) -> Steps:
+        coordinator = self._current(transition.coordinator)
+        return () if coordinator is None else coordinator.told(transition.event, now)
+
+    def _current(self, coordinator_id: CoordinatorID) -> OperatorCoordinator | None:
+        coordinator = self._all.get((coordinator_id.kind, coordinator_id.vertex_id))
+        if coordinator is None or coordinator.attempt_number != coordinator_id.attempt_number:
+            return None
+        return coordinator
+
+    # --- what happens to regions and to the job ---------------------------------------------------
+
+    def region_deployed(self, transition: DeployRegion, now: float) -> Steps:
+        """Before its executions are."""
+        steps: list[Step] = []
+        for coordinator in self._by_region.get(transition.region, ()):
+            steps += coordinator.deployed(coordinator.slots_of(transition.slots), now)
+        return steps
+
+    def regions_cancelled(self, transition: CancelRegions, now: float) -> Steps:
+        if not self._by_region:
+            return ()
+        steps: list[Step] = []
+        for index in transition.regions:
+            for coordinator in self._by_region.get(index, ()):
+                steps += coordinator.stop(now)
+        return steps
+
+    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
+        steps: list[Step] = [StartJobCoordinators()]
+        for coordinator in self._of_job:
+            steps += coordinator.regions_reset(transition, now)
+        return steps
+
+    def job_begins(self, transition: StartJobCoordinators, now: float) -> Steps:
+        return [step for c in self._of_job for step in c.job_begins(now)]
+
+    def job_ends(self, now: float) -> Steps:
+        """Nothing of the job runs any more, but for its own coordinators."""
+        return [step for c in self._of_job for step in c.give_up(now)]

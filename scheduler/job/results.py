@@ -1,0 +1,83 @@
+"""What becomes of a job's results: who keeps them, and who is told to let them go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
+from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.job.transition_loop import Steps, Transition
+from flinkray.scheduler.job.transitions import (
+    RegionsFinished,
+    RegionsUnfinished,
+    ResultsFinished,
+    ResultsLost,
+    ResultsTakenBack,
+    SendPromotions,
+    SendReleases,
+    SlotPoolLost,
+    TaskExecutorLost,
+)
+
+
+class Results:
+    """Applies to the PartitionTracker what happens to regions, attempts and TaskExecutors."""
+
+    def __init__(
+        self, graph: ExecutionGraph, regions: PipelinedRegions, tracker: PartitionTracker
+    ) -> None:
+        self._graph = graph
+        self._regions = regions
+        self._tracker = tracker
+
+    def finished(self, transition: ResultsFinished, now: float) -> Steps:
+        for execution in transition.executions:
+            self._tracker.finished(execution.vertex)
+        return ()
+
+    def regions_finished(self, transition: RegionsFinished, now: float) -> Steps:
+        """What only these still had to read is released."""
+        released: list[PlacedPartition] = []
+        for index in transition.regions:
+            released += self._tracker.region_finished(index)
+        return _releases(released)
+
+    def regions_unfinished(self, transition: RegionsUnfinished, now: float) -> Steps:
+        """They are going to read their inputs again."""
+        for index in transition.regions:
+            self._tracker.region_unfinished(index)
+        return ()
+
+    def taken_back(self, transition: ResultsTakenBack, now: float) -> Steps:
+        """They are going to be produced again."""
+        released: list[PlacedPartition] = []
+        for index in transition.regions:
+            for ordinal in self._regions.regions[index].vertices:
+                released += self._tracker.reset(self._graph.subtasks[ordinal])
+        return _releases(released)
+
+    def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
+        return _lost(self._tracker.task_executor_lost(transition.resource_id), transition.cause)
+
+    def pool_lost(self, transition: SlotPoolLost, now: float) -> Steps:
+        """All TaskExecutors are left, and forget the job."""
+        return _lost(self._tracker.all_lost(), transition.cause)
+
+    def job_ends(self, *, is_finished: bool) -> Steps:
+        """Nobody reads them any more; what is persistent is the cluster's, if it has finished."""
+        released, promoted = self._tracker.let_go_of_all(is_finished=is_finished)
+        steps: list[Transition] = [*_releases(released)]
+        if promoted:
+            steps.append(SendPromotions(tuple(promoted)))
+        return steps
+
+
+def _releases(partitions: Iterable[PlacedPartition]) -> tuple[SendReleases, ...]:
+    partitions = tuple(partitions)
+    return (SendReleases(partitions),) if partitions else ()
+
+
+def _lost(producers: Iterable[ExecutionVertex], cause: str) -> Steps:
+    lost = tuple(vertex.current for vertex in producers)
+    return (ResultsLost(lost, cause),) if lost else ()

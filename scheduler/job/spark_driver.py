@@ -1,0 +1,202 @@
+"""The coordinator of a Spark stage: a Spark driver, whose executors are the vertex's subtasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flinkray.core.ids import WorkerGroupId
+from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.execution_graph import (
+    ExecutionGraph,
+    ExecutionJobVertex,
+    ExecutionVertex,
+)
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    CoordinatorInput,
+    CoordinatorKind,
+    SparkExecutors,
+)
+from flinkray.scheduler.job.deployment import partition_locations
+from flinkray.scheduler.job.job_record import JobRecord
+from flinkray.scheduler.job.operator_coordinators import RegionCoordinator
+from flinkray.scheduler.job.placement import failure_of
+from flinkray.scheduler.job.transition_loop import Step, Steps
+from flinkray.scheduler.job.transitions import (
+    AttemptReplaced,
+    AttemptsOver,
+    CoordinatorEnded,
+    CoordinatorsBegan,
+    ResultsFinished,
+    SendCancellations,
+    SendDeployments,
+    SubtasksFailed,
+)
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkResult
+from flinkray.scheduler.shared.states import ExecutionState
+
+
+class SparkDriver(RegionCoordinator):
+    """Subtask i runs when its executor is registered, and is FINISHED when the user's function is
+    done.  Its slot is free, and its result finished, when the driver's process has ended: until
+    then Spark's processes are in the slot."""
+
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        regions: PipelinedRegions,
+        vertex: ExecutionJobVertex,
+        record: JobRecord,
+        restarts: PendingRestarts,
+    ) -> None:
+        """*restarts*: the regions that wait for their restart."""
+        name = f"the Spark driver of {vertex.vertex.name}"
+        super().__init__(CoordinatorKind.SPARK_DRIVER, vertex.vertex.vertex_id, name)
+        self._name = name
+        self._graph = graph
+        self._regions = regions
+        self._vertex = vertex
+        self._record = record
+        self._restarts = restarts
+        self.region = regions.of[vertex.first]
+        self.progress: SparkProgress | None = None
+        """Of the attempt that runs, or ran last."""
+
+    @property
+    def vertex_name(self) -> str:
+        return self._vertex.vertex.name
+
+    @property
+    def parallelism(self) -> int:
+        return self._vertex.parallelism
+
+    @property
+    def worker_group(self) -> WorkerGroupId | None:
+        """Of the slots that are used, or were last."""
+        slots = (execution.slot for execution in self._vertex.executions)
+        return next((slot.location.worker_group for slot in slots if slot is not None), None)
+
+    # --- its attempts -----------------------------------------------------------------------------
+
+    def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:
+        first = self._regions.regions[self.region].vertices.index(self._vertex.first)
+        return slots[first : first + self._vertex.parallelism]
+
+    def deployed(self, slots: tuple[AllocatedSlot, ...], now: float) -> Steps:
+        self.progress = None
+        steps = self.start(now, slots, self._inputs())
+        self._vertex.coordinator_attempt = self.attempt_number
+        self._vertex.coordinator_is_there = True
+        return [CoordinatorsBegan(self.region, 1), *steps]
+
+    def _inputs(self) -> tuple[CoordinatorInput, ...]:
+        """What the stage reads: of subtask 0, which stands for all of them."""
+        inputs = []
+        for edge in self._vertex.inputs:
+            data_set_id, producer = edge.result.data_set_id, edge.result.producer.vertex
+            if data_set_id is not None:
+                inputs += [
+                    CoordinatorInput(
+                        data_set_id,
+                        producer.vertex_id,
+                        producer.invokable.kind,
+                        edge.pattern,
+                        partition_locations(self._graph, group),
+                    )
+                    for group in edge.groups
+                ]
+        return tuple(inputs)
+
+    def _on_lost(self, cause: str, now: float) -> Steps:
+        failure = Failure(f"{self._name} was lost: {cause}")
+        return [SubtasksFailed(((self._vertex.ordinals, failure),)), self._ended()]
+
+    def _on_stopped(self, now: float) -> Steps:
+        """What its executors have produced is complete, unless the stage is to run again."""
+        ended = self._ended()
+        if not self._vertex.is_finished or self.region in self._restarts:
+            return (ended,)
+        # first, so that who shares the slots can take them over
+        return [ResultsFinished(self._vertex.executions), ended]
+
+    def _ended(self) -> CoordinatorEnded:
+        self._vertex.coordinator_is_there = False
+        return CoordinatorEnded(self.region, self._vertex.executions)
+
+    # --- what it tells ----------------------------------------------------------------------------
+
+    def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
+        match event:
+            case SparkExecutors():
+                return self._executors_changed(event, now)
+            case SparkProgress():
+                self.progress = event
+            case SparkResult():
+                return self._finished(event, now)
+            case CoordinatorFailure():
+                return self._failed(event)
+        return ()
+
+    def _executors_changed(self, event: SparkExecutors, now: float) -> Steps:
+        """A lost executor is followed by a new attempt."""
+        by_subtask = {info.subtask_index: info for info in event.registered}
+        steps: list[Step] = []
+        for index, subtask in enumerate(self._vertex.subtasks):
+            info = by_subtask.get(index)
+            execution = subtask.current
+            if execution.state is ExecutionState.RUNNING and (
+                info is None or (info.executor_id, info.pid) != _executor_of(execution)
+            ):
+                steps += self._replace(subtask, now)
+                execution = subtask.current
+            if info is not None and execution.state is ExecutionState.DEPLOYING:
+                execution.run(now)
+                execution.executor_id = info.executor_id
+                execution.executor_actor_id = info.actor_id
+                execution.executor_pid = info.pid
+        return steps
+
+    def _replace(self, subtask: ExecutionVertex, now: float) -> Sequence[Step]:
+        """The executor of a subtask is lost; Ray restarts it in its bundle, as the next attempt."""
+        lost = subtask.current
+        slot = lost.slot
+        assert slot is not None
+        executor_id, pid = _executor_of(lost)
+        failure = failure_of(
+            lost,
+            f"Spark executor {executor_id} (pid {pid}) of {lost.task_name} was lost; "
+            "Spark goes on while Ray restarts it in its slot",
+        )
+        lost.end(failure, now)
+        self._record.add_failure(failure, now)
+        attempt = subtask.reset_for_new_execution(now)
+        attempt.schedule(now)
+        attempt.deploy(slot, now)
+        return [
+            AttemptReplaced(lost, attempt),
+            SendCancellations((lost,)),
+            SendDeployments((attempt,)),
+        ]
+
+    def _finished(self, result: SparkResult, now: float) -> Steps:
+        """The user's function is done: every subtask is, and what stands for it is cancelled."""
+        if not self._vertex.vertex.results:
+            self._record.result = result
+        executions = self._vertex.executions
+        for execution in executions:
+            execution.finish(now)
+        return [*self.stop(now), SendCancellations(executions), AttemptsOver(executions)]
+
+    def _failed(self, event: CoordinatorFailure) -> Steps:
+        text, name = event.text, self._vertex.vertex.name
+        failure = Failure(text, event.traceback or None, event.suppress_restarts, task=name)
+        return (SubtasksFailed(((self._vertex.ordinals, failure),)),)
+
+
+def _executor_of(execution: Execution) -> tuple[str | None, int | None]:
+    return execution.executor_id, execution.executor_pid

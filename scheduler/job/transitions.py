@@ -1,0 +1,407 @@
+"""All transitions of a job in execution: what decision objects want of each other.
+
+Regions are known by their indices, subtasks by their current attempts.
+:mod:`flinkray.scheduler.job.job_scheduler` says who applies which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ResourceID,
+    ResultPartitionID,
+)
+from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.execution_graph import ExecutionVertex
+from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
+from flinkray.scheduler.job.transition_loop import Phase, Transition
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage, WorkerLocation
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.slots.slot_requests import SlotEvent
+
+# --- what others report ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsTold(Transition):
+    """What the SlotPool says, in its order."""
+
+    events: tuple[SlotEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFailed(Transition):
+    """One slot is not the job's any more."""
+
+    allocation_id: AllocationID
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExecutorLost(Transition):
+    """A TaskExecutor is lost, with all that is on it."""
+
+    resource_id: ResourceID
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPoolLost(Transition):
+    """The SlotPool is lost with all slots, and the job's TaskExecutors are left."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesShort(Transition):
+    """Why slots are missing now (the whole list)."""
+
+    shortages: tuple[ResourceShortage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TasksReported(Transition):
+    """States of tasks, in their order."""
+
+    states: tuple[TaskExecutionState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentsFailed(Transition):
+    """Attempts could not be sent to their TaskExecutor."""
+
+    resource_id: ResourceID
+    attempts: tuple[ExecutionAttemptID, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancellationsFailed(Transition):
+    """A TaskExecutor could not be told to cancel attempts."""
+
+    attempts: tuple[ExecutionAttemptID, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStarted(Transition):
+    """The process of a coordinator is there."""
+
+    coordinator: CoordinatorID
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorGone(Transition):
+    """The process of a coordinator is there no more: it died, was stopped, or did not start."""
+
+    coordinator: CoordinatorID
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorTold(Transition):
+    """A coordinator has something to say."""
+
+    coordinator: CoordinatorID
+    event: CoordinatorEvent
+
+
+# --- timers ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDelayOver(Transition):
+    """A failure's regions may be restarted as soon as nothing of them runs any more."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDelayOver(Transition):
+    """An elastic job looks again at the slots that it has."""
+
+    generation: int
+
+
+# --- regions --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeginExecution(Transition):
+    """The job begins to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRegions(Transition):
+    """Their inputs are there: those that do not run yet are to run."""
+
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlots(Transition):
+    """They are scheduled and want their slots."""
+
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlotsAgain(Transition):
+    """Subtasks whose slots were lost while they waited for others of their region: those that wait
+    yet, when it is known what the same event has cancelled, want other slots."""
+
+    ordinals: tuple[int, ...]
+    phase = Phase.RESTART
+
+
+@dataclass(frozen=True, slots=True)
+class DeployRegion(Transition):
+    """It has all its slots, in the order of its vertices."""
+
+    region: int
+    slots: tuple[AllocatedSlot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRegions(Transition):
+    """Whatever runs of them is to end.  Attempts that are CREATED stay so if the regions are to be
+    restarted (*keep_created*): there is nothing to restart yet."""
+
+    regions: tuple[int, ...]
+    keep_created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorsBegan(Transition):
+    """So many coordinators of a region are there, or will be: they must end, too, before the region
+    is over."""
+
+    region: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorEnded(Transition):
+    """One of those has ended; nothing of it is in the slots of its vertex any more."""
+
+    region: int
+    executions: tuple[Execution, ...]
+    """The attempts of the vertex, which have ended or will be over later."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsOver(Transition):
+    """Nothing of them runs any more."""
+
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsFinished(Transition):
+    """All their results are finished."""
+
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsUnfinished(Transition):
+    """They were finished and are going to run again."""
+
+    regions: tuple[int, ...]
+
+
+# --- attempts -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptsFailed(Transition):
+    """Attempts ended otherwise than by finishing."""
+
+    ends: tuple[tuple[Execution, Failure], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptsOver(Transition):
+    """They have ended and need their slots no more (EX-06)."""
+
+    executions: tuple[Execution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReplaced(Transition):
+    """A subtask goes on as another attempt in the same slot."""
+
+    before: Execution
+    after: Execution
+
+
+@dataclass(frozen=True, slots=True)
+class SendDeployments(Transition):
+    """Have their TaskExecutors told to run them."""
+
+    executions: Sequence[Execution]
+
+
+@dataclass(frozen=True, slots=True)
+class SendCancellations(Transition):
+    """Have their TaskExecutors told to cancel them."""
+
+    executions: Sequence[Execution]
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsFinished(Transition):
+    """The attempts are FINISHED, and what they have produced is complete."""
+
+    executions: tuple[Execution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsTakenBack(Transition):
+    """The regions are going to run again: from now on nobody may begin to read what they have
+    produced.  At the restart would be too late."""
+
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsLost(Transition):
+    """Finished partitions of these attempts are lost, and somebody has yet to read them."""
+
+    producers: tuple[Execution, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendReleases(Transition):
+    """Have TaskExecutors told that nobody needs these partitions any more."""
+
+    partitions: tuple[tuple[WorkerLocation, ResultPartitionID], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendPromotions(Transition):
+    """Have TaskExecutors told that these partitions are the cluster's from now on."""
+
+    partitions: tuple[tuple[WorkerLocation, ResultPartitionID], ...]
+
+
+# --- failures and restarts ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SubtasksFailed(Transition):
+    """Subtasks have failed.  *concurrent*: others that were being cancelled, with a cause."""
+
+    failures: tuple[tuple[Sequence[int], Failure], ...]
+    """Ordinals of the subtasks that each failure concerns."""
+    concurrent: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalFailure(Transition):
+    """Something failed that concerns the whole job."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class DecideFailover(Transition):
+    """All that has failed by this event is known: it is one failure."""
+
+    phase = Phase.FAILOVER
+
+
+@dataclass(frozen=True, slots=True)
+class StopEverything(Transition):
+    """Nothing has failed, and yet all is to be restarted as soon as nothing runs any more."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDue(Transition):
+    """Nothing of a failure's regions runs any more, and its delay is over."""
+
+    generation: int
+    phase = Phase.RESTART
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRegions(Transition):
+    """Their subtasks get new attempts."""
+
+    regions: tuple[int, ...]
+    is_global: bool
+    vertices: tuple[ExecutionVertex, ...]
+    """All subtasks of the regions."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreState(Transition):
+    """The new attempts get the state that they begin with, and are scheduled (EX-16)."""
+
+    regions: tuple[int, ...]
+    is_global: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartJobCoordinators(Transition):
+    """Those of the job's coordinators that are to be there while it runs, and are not."""
+
+
+# --- the job --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob(Transition):
+    """Formats are initialised, if there are any, and then the job begins to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob(Transition):
+    """Its user wants it to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendJob(Transition):
+    """This JobMaster gives it up."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob(Transition):
+    """No restart is allowed."""
+
+    failure: Failure
+    concurrent: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CancelEverything(Transition):
+    """The job's end is decided: nothing is restarted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingRuns(Transition):
+    """Nothing ran any more at some moment of this event: the job is finished, or has ended as was
+    decided before, or something else was begun."""
+
+    phase = Phase.END
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob(Transition):
+    """The job has that terminal status."""
+
+    status: JobStatus

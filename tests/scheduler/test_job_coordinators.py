@@ -1,0 +1,143 @@
+"""JobScheduler: the coordinator of a stream job's sources, and what its failures lead to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.scheduler.graph.job_graph import STREAM, FixedDelayRestart, Invokable
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorFailure,
+    CoordinatorID,
+    CoordinatorKind,
+)
+from flinkray.scheduler.job.job_record import JobRecord
+from flinkray.scheduler.job.job_scheduler_actions import (
+    JobEnded,
+    StartCoordinator,
+    StartTimer,
+    StopCoordinator,
+)
+from flinkray.scheduler.job.source_enumerators import SourceEnumerators
+from flinkray.scheduler.shared.states import JobStatus
+from tests.scheduler.builders import one, only
+from tests.scheduler.graphs import job, python_vertex
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+FAILURE = CoordinatorFailure("OperatorError", "no such topic", "Traceback ...", is_user_error=True)
+
+
+def enumerators(number: int = 0) -> CoordinatorID:
+    return CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, number)
+
+
+def streams(restarts: int = 5) -> TasksUnderTest:
+    """A source of two subtasks and tasks that read it, all in one region."""
+    source = replace(python_vertex("s", 2), invokable=Invokable(STREAM, b""))
+    graph = job(
+        vertices=(source, python_vertex("b", 1)),
+        edges=["s -> b"],
+        restart_strategy=FixedDelayRestart(restarts, 1.0),
+    )
+    return TasksUnderTest(graph)
+
+
+def test_coordinator_of_the_sources_is_started_with_the_job_and_stopped_with_its_end() -> None:
+    tasks = streams()
+    assert one(tasks.tell("start"), StartCoordinator) == StartCoordinator(enumerators())
+    tasks.tell("coordinator_started", enumerators())
+    tasks.give()
+    actions = tasks.finish("s1 s2 b1")
+    assert one(actions, StopCoordinator) == StopCoordinator(enumerators())
+    assert one(actions, JobEnded).result.status is JobStatus.FINISHED
+    assert actions[-1] == one(actions, JobEnded)
+
+
+def test_job_without_sources_of_streams_has_no_such_coordinator() -> None:
+    assert only(TasksUnderTest(job(a=1)).tell("start"), StartCoordinator) == []
+
+
+def test_lost_coordinator_restarts_the_whole_job_and_the_next_attempt_starts_with_it() -> None:
+    tasks = streams().run()
+    tasks.tell("coordinator_started", enumerators())
+    actions = tasks.tell("coordinator_lost", enumerators(), "killed")
+    assert sorted(tasks.cancelled(actions).split()) == ["b1#0", "s1#0", "s2#0"]
+    assert only(actions, StartCoordinator) == [], "not before the delay of the restart"
+    text = "the coordinator of the job's sources died: killed"
+    assert tasks.scheduler.exceptions()[-1].text == text
+    tasks.confirm_cancellations()
+    actions = tasks.tell("timer", one(actions, StartTimer).key)
+    assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
+    assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#1", "s1#1", "s2#1"]
+
+
+def test_coordinator_that_fails_is_stopped_and_followed_by_another_when_it_has_ended() -> None:
+    tasks = streams().run()
+    tasks.tell("coordinator_started", enumerators())
+    actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
+    assert one(actions, StopCoordinator) == StopCoordinator(enumerators())
+    entry = tasks.scheduler.exceptions()[-1]
+    assert (entry.text, entry.traceback) == ("no such topic", "Traceback ...")
+    tasks.confirm_cancellations()
+    actions = tasks.tell("timer", one(actions, StartTimer).key)
+    assert only(actions, StartCoordinator) == [], "the one before is there yet"
+    actions = tasks.tell("coordinator_stopped", enumerators())
+    assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
+
+
+def test_coordinator_that_fails_for_ever_fails_the_job_when_no_restart_is_left() -> None:
+    """It was started again every half second, and each time the job with it."""
+    tasks = streams(restarts=1).run()
+    for number in range(2):
+        tasks.tell("coordinator_started", enumerators(number))
+        actions = tasks.tell("coordinator_lost", enumerators(number), "cannot start")
+        tasks.confirm_cancellations()
+        if only(actions, StartTimer):
+            tasks.tell("timer", one(actions, StartTimer).key)
+            tasks.give()
+    assert tasks.ended is not None
+    assert tasks.ended.result.status is JobStatus.FAILED
+    assert len(only(tasks.log, StartCoordinator)) == 2
+
+
+def test_failure_of_a_task_leaves_the_coordinator_as_it_is() -> None:
+    tasks = streams().run()
+    tasks.tell("coordinator_started", enumerators())
+    tasks.fail("b1")
+    assert only(tasks.restart(), StartCoordinator) == []
+    assert only(tasks.log, StopCoordinator) == []
+
+
+@pytest.mark.parametrize("order", ["cancel", "suspend"])
+def test_loss_of_the_coordinator_does_not_matter_to_a_job_that_is_ending(order: str) -> None:
+    tasks = streams().run()
+    tasks.tell(order, *(("why",) if order == "suspend" else ()))
+    assert tasks.tell("coordinator_lost", enumerators(), "killed") == []
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    assert tasks.ended.result.failure is None
+
+
+def test_events_of_an_earlier_attempt_change_nothing() -> None:
+    """EX-11."""
+    tasks = streams().run()
+    actions = tasks.tell("coordinator_lost", enumerators(), "killed")
+    tasks.confirm_cancellations()
+    tasks.tell("timer", one(actions, StartTimer).key)
+    before = tasks.scheduler.details()
+    for event in ("coordinator_started", "coordinator_stopped"):
+        assert tasks.tell(event, enumerators()) == []
+    assert tasks.tell("coordinator_lost", enumerators(), "late") == []
+    assert tasks.tell("coordinator_told", enumerators(), FAILURE) == []
+    assert tasks.scheduler.details() == before
+
+
+def test_illegal_start_of_a_coordinator_tells_its_story() -> None:
+    record = JobRecord(job(a=1), 0.0, 0.0)
+    coordinator = SourceEnumerators(record)
+    coordinator.start(1.0)
+    with pytest.raises(IllegalTransitionError) as caught:
+        coordinator.start(2.0)
+    assert "1.000 s: attempt 0: none -> starting" in str(caught.value)

@@ -1,0 +1,154 @@
+"""TransitionLoop: in which order transitions are applied, and what is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, JobStatusChanged
+from flinkray.scheduler.job.transition_loop import Phase, Step, Steps, Transition, TransitionLoop
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from tests.scheduler.tasks_under_test import stream
+
+
+@dataclass(frozen=True, slots=True)
+class Said(Transition):
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaidLater(Transition):
+    word: str
+    phase = Phase.FAILOVER
+
+
+@dataclass(frozen=True, slots=True)
+class SaidLast(Transition):
+    word: str
+    phase = Phase.END
+
+
+class Scene:
+    """``follows`` says what follows from a word."""
+
+    def __init__(self, **follows: Steps) -> None:
+        self.follows = follows
+        self.heard: list[str] = []
+        self.actions: list[JobSchedulerAction] = []
+        self.loop = TransitionLoop("the job", self.actions.append, kept=5)
+        self.loop.wire(Said, self.hear)
+        self.loop.wire(SaidLater, self.hear)
+        self.loop.wire(SaidLast, self.hear)
+
+    def hear(self, said: Said | SaidLater | SaidLast, now: float) -> Steps:
+        self.heard.append(said.word)
+        return self.follows.get(said.word, ())
+
+    def run(self, *steps: Step) -> str:
+        self.loop.run("event", 1.0, steps)
+        return " ".join(self.heard)
+
+
+def test_what_follows_from_a_transition_is_applied_before_what_came_after_it() -> None:
+    scene = Scene(a=(Said("a1"), Said("a2")), a1=(Said("a11"),))
+    assert scene.run(Said("a"), Said("b")) == "a a1 a11 a2 b"
+
+
+def test_later_phases_wait_for_all_changes_and_each_for_those_before_it() -> None:
+    scene = Scene(a=(SaidLast("end"), SaidLater("failover")), failover=(Said("c"), Said("d")))
+    assert scene.run(Said("a"), Said("b")) == "a b failover c d end"
+
+
+def test_what_waits_in_one_phase_is_applied_in_its_order_with_all_that_follows() -> None:
+    scene = Scene(first=(Said("changes"), SaidLater("third")))
+    assert scene.run(SaidLater("first"), SaidLater("second")) == "first changes second third"
+
+
+def test_actions_come_out_in_the_order_of_the_decisions() -> None:
+    running, failing = JobStatusChanged(JobStatus.RUNNING), JobStatusChanged(JobStatus.FAILING)
+    scene = Scene(a=(Said("b"), failing), b=(running,))
+    scene.run(Said("a"))
+    assert scene.actions == [running, failing]
+
+
+def test_all_who_apply_a_transition_do_so_before_what_follows_from_any_of_them() -> None:
+    scene = Scene(a=(Said("b"),))
+    heard = scene.heard
+
+    def hear_too(said: Said, now: float) -> Steps:
+        heard.append(f"{said.word}!")
+        return ()
+
+    scene.loop.wire(Said, scene.hear, hear_too)
+    assert scene.run(Said("a")) == "a a! b b!"
+
+
+def test_transcript_tells_the_event_and_what_each_transition_follows_from() -> None:
+    scene = Scene(a=(Said("b"), SaidLater("c")), c=(Said("d"),))
+    scene.run(Said("a"))
+    assert [(one.depth, str(one.transition)) for one in scene.loop.transcript] == [
+        (0, "Said(a)"),
+        (1, "Said(b)"),
+        (1, "SaidLater(c)"),
+        (2, "Said(d)"),
+    ]
+    assert str(scene.loop.transcript[3]) == "1.000 s: event:     Said(d)"
+
+
+def test_transcript_keeps_the_last_ones() -> None:
+    scene = Scene()
+    scene.run(*(Said(word) for word in "abcdefg"))
+    assert [str(one.transition) for one in scene.loop.transcript] == [
+        f"Said({word})" for word in "cdefg"
+    ]
+
+
+def test_illegal_transition_raises_with_the_transcript_and_leaves_nothing_undone_behind() -> None:
+    scene = Scene()
+
+    def refuse(said: Said, now: float) -> Steps:
+        raise IllegalTransitionError(f"{said.word} is illegal")
+
+    scene.loop.wire(Said, refuse)
+    with pytest.raises(IllegalTransitionError) as caught:
+        scene.run(SaidLater("later"), Said("that"), Said("not reached"))
+    text = str(caught.value)
+    assert "the job cannot work on event: that is illegal" in text
+    assert "1.000 s: event: Said(that)" in text
+    assert scene.heard == []
+    assert scene.run(SaidLast("next")) == "next"
+
+
+def test_event_within_an_event_is_refused() -> None:
+    scene = Scene()
+
+    def tell(said: Said, now: float) -> Steps:
+        scene.loop.run("inner", now, ())
+        return ()
+
+    scene.loop.wire(Said, tell)
+    with pytest.raises(IllegalTransitionError, match="cannot work on inner within another event"):
+        scene.run(Said("a"))
+
+
+def test_job_tells_by_which_event_and_why_its_regions_were_cancelled() -> None:
+    tasks = stream(a=2, b=1, edges=["a -> b"]).run()
+    tasks.report("a1", ExecutionState.FAILED, "disk full")
+    lines = [
+        (one.event, one.depth, type(one.transition).__name__)
+        for one in tasks.scheduler.transcript
+        if one.now == tasks.now
+    ]
+    assert lines == [
+        ("task_states_changed", 0, "TasksReported"),
+        ("task_states_changed", 1, "AttemptsFailed"),
+        ("task_states_changed", 2, "SubtasksFailed"),
+        ("task_states_changed", 2, "AttemptsOver"),
+        ("task_states_changed", 3, "DecideFailover"),
+        ("task_states_changed", 4, "ResultsTakenBack"),
+        ("task_states_changed", 4, "CancelRegions"),
+        ("task_states_changed", 5, "SendCancellations"),
+    ]
+    assert "AttemptsFailed([[" in tasks.scheduler.story()
