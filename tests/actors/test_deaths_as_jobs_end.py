@@ -58,6 +58,27 @@ async def test_result_is_stored_as_soon_as_the_storage_works_again(cluster: Chao
 
 
 @on_cluster(NODE)
+async def test_end_that_could_not_be_stored_before_the_dispatcher_died_is_reported_to_the_next(
+    cluster: ChaosCluster,
+) -> None:
+    """JM-20: a JobMaster whose report was answered too early would be gone, and its job run
+    again."""
+    job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
+    await until_executing(cluster, job_id)
+    (master,) = cluster.processes("JobMaster")
+    cluster.fail_storage(60)
+    await asyncio.sleep(30)  # it has ended long ago
+    cluster.crash("Dispatcher")
+    await asyncio.sleep(20)
+    assert cluster.processes("JobMaster") == [master]
+    await asyncio.sleep(20)
+    await dispatcher_is_back(cluster)
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "SparkDriver") == starts_of(cluster, "JobMaster") == 1
+
+
+@on_cluster(NODE)
 async def test_storage_that_fails_while_a_job_is_cleaned_up_kills_nobody(
     cluster: ChaosCluster,
 ) -> None:
