@@ -11,7 +11,6 @@ from flinkray.core import schema
 from flinkray.core.schema import schemas, stored
 from tests.ha.golden import files
 from tests.ha.golden.files import COMMAND, Golden, golden_files
-from tests.ha.golden.kinds import KINDS
 
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda golden: golden.record.stem)
@@ -37,14 +36,12 @@ def test_every_stored_type_occurs_in_the_newest_golden_files() -> None:
     assert len(found) > 30
 
 
-def test_files_of_the_first_format_are_among_those_that_are_read() -> None:
-    first = [golden for golden in golden_files() if files.canonical_of(golden) is None]
+def test_files_of_the_first_format_are_read_as_those_of_the_second() -> None:
+    by_name = {golden.record.stem: golden for golden in golden_files()}
+    first = [golden for golden in by_name.values() if files.canonical_of(golden) is None]
     assert len(first) == 7
     for golden in first:
-        assert golden.number == 1
-        specimen = golden.specimen.partition(".")[2]
-        record = KINDS[golden.specimen.partition(".")[0]].specimens[specimen]
-        assert golden.read() == files.text_of(record) + "\n"
+        assert golden.read() == by_name[f"{golden.specimen}.2"].read()
 
 
 # --- the checks themselves

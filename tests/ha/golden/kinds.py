@@ -6,7 +6,7 @@ A specimen is fixed: ids and times are constants, so that it is written the same
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
@@ -116,6 +116,13 @@ def batch_job(restart: NoRestart | FailureRateRestart | ExponentialDelayRestart)
     return StoredJob(graph, BEGIN)
 
 
+def configured_job() -> StoredJob:
+    """A job that has what its user has set."""
+    stored = batch_job(NoRestart())
+    configuration = {"restart-strategy.type": "failure-rate"}
+    return replace(stored, graph=replace(stored.graph, configuration=configuration))
+
+
 def _execution(number: int, state: ExecutionState) -> ExecutionInfo:
     return ExecutionInfo(
         number,
@@ -195,6 +202,7 @@ KINDS = {
         StoredJob,
         {
             "stream": streaming_job(),
+            "configured": configured_job(),
             "no-restart": batch_job(NoRestart()),
             "failure-rate": batch_job(FailureRateRestart(3, 30.0, 0.5)),
             "exponential-delay": batch_job(ExponentialDelayRestart(0.5, 30.0, 2.0, 600.0, 0.2, 9)),
