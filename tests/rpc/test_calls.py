@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
+from abc import abstractmethod
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import FencedRpcEndpoint, FencedRpcGateway, RpcService, oneway
 from flinkray.rpc.wire.codec import remote_traceback
 from tests.rpc.endpoints import (
     EchoEndpoint,
@@ -403,3 +405,45 @@ async def test_a_watch_of_an_endpoint_ends_with_it(services: Services) -> None:
     await target.close()
     assert await reasons.get() == "the endpoint has terminated"
     assert reasons.empty()
+
+
+class RulerGateway(FencedRpcGateway):
+    """Of one leader session; takes orders that have no answer."""
+
+    @abstractmethod
+    @oneway
+    async def obey(self, order: str) -> None: ...
+
+    @abstractmethod
+    async def obeyed(self) -> tuple[str, ...]: ...
+
+
+class Ruler(FencedRpcEndpoint[JobMasterId], RulerGateway):
+    """Notes what it was told."""
+
+    def __init__(self, rpc_service: RpcService, token: JobMasterId) -> None:
+        super().__init__(rpc_service, "ruler", token)
+        self.orders: list[str] = []
+
+    async def obey(self, order: str) -> None:
+        self.orders.append(order)
+
+    async def obeyed(self) -> tuple[str, ...]:
+        return tuple(self.orders)
+
+
+@on_every_service
+async def test_a_tell_without_the_endpoints_token_changes_nothing(services: Services) -> None:
+    """Nobody waits for its answer, and so nobody would be told of a refusal: it is fenced all the
+    same, before its handler runs."""
+    token = JobMasterId.generate()
+    ruler = Ruler(services.host, token)
+    ruler.start()
+    right = await services.caller.connect(ruler.address, RulerGateway, token)
+    for wrong in (None, JobMasterId.generate()):
+        gateway = await services.caller.connect(ruler.address, RulerGateway, wrong)
+        await gateway.obey("an order of the past")
+        with pytest.raises(FencingTokenError):
+            await gateway.obeyed()
+    await right.obey("an order of today")
+    assert await right.obeyed() == ("an order of today",)

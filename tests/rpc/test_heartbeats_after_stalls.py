@@ -275,3 +275,62 @@ async def test_a_peer_that_died_while_a_process_stood_still_is_found_within_a_bo
             simulation.hang("stopped")
             await asyncio.sleep(simulation.random.uniform(0, 20))
             simulation.resume("stopped")
+
+
+@simulate(seeds=10)
+async def test_a_dead_peer_is_found_by_a_process_that_stands_still_most_of_the_time(
+    simulation: Simulation,
+) -> None:
+    """A deadline that has passed is put off once, not with each stall."""
+    here = Listener(simulation.service("caller"), "here")
+    here.start()
+    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
+    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
+    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    look = SETTINGS.timeout / 20
+    for _ in range(24):
+        simulation.hang("stopped")
+        await asyncio.sleep(2.5 * look)
+        simulation.resume("stopped")
+        await asyncio.sleep(0.05)
+    assert await stopped.lost() == (PEER,)
+
+
+@simulate(seeds=10)
+async def test_a_peer_that_stood_still_too_has_the_time_that_was_left_to_it(
+    simulation: Simulation,
+) -> None:
+    """The machine of both was suspended: nothing was sent meanwhile."""
+    here = Listener(simulation.service("caller"), "here")
+    here.start()
+    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
+    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
+    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    await asyncio.sleep(30)
+    simulation.hang("stopped")
+    await asyncio.sleep(simulation.random.uniform(30, 500))
+    simulation.resume("stopped")
+    await asyncio.sleep(15)
+    await stopped.beat(PEER)
+    assert await stopped.lost() == ()
+    await asyncio.sleep(49)
+    assert await stopped.lost() == ()
+
+
+@simulate(seeds=10)
+async def test_a_heartbeat_that_comes_in_a_short_stall_at_the_deadline_counts(
+    simulation: Simulation,
+) -> None:
+    """The stall is too short for being noticed otherwise than by the timer that is late."""
+    here = Listener(simulation.service("caller"), "here")
+    here.start()
+    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
+    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
+    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    await asyncio.sleep(49.5)
+    simulation.hang("stopped")
+    await stopped.beat(PEER)
+    await asyncio.sleep(1.5)
+    simulation.resume("stopped")
+    await asyncio.sleep(40)
+    assert await stopped.lost() == ()

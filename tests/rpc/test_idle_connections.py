@@ -8,12 +8,13 @@ from abc import abstractmethod
 import pytest
 
 from flinkray.core.errors import RecipientUnreachableError
-from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService
+from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, oneway
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.testing.simulation import Faults, Simulation, simulate
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, echo_spec
 from tests.rpc.on_services import Services, on_every_service, on_ray, on_virtual_services
+from tests.rpc.sockets import Relay, joined
 
 IDLE = 100.0
 """Seconds; on Ray a fraction of one."""
@@ -137,9 +138,9 @@ async def test_what_has_ended_meanwhile_is_found_by_the_next_call(services: Serv
     address = await services.caller.spawn(echo_spec("worker"))
     worker = await services.caller.connect(address, EchoGateway)
     await worker.note(1)
-    await until_closed(services.caller, "host")
-    if connection_to(services.caller, "worker") is not None:
-        await until_closed(services.caller, "worker")
+    for process in ("host", "worker"):
+        if connection_to(services.caller, process) is not None:
+            await until_closed(services.caller, process)
     endpoint.on_fatal_error(RuntimeError("out of order"))
     with pytest.raises(RuntimeError, match="out of order"):
         await endpoint.terminated
@@ -180,9 +181,13 @@ async def test_what_crosses_the_close_is_neither_lost_nor_overtaken(
 
     monkeypatch.setattr(ClientConnection, "ping", ping_and_cross)
     await echo.note(1)
+    connection = connection_to(services.caller, "host")
     while not under_way:
         await services.let_time_pass(IDLE / 10)
     result = await under_way[0]
+    if turns == 0 and what != "end":  # it was used while the ping was under way
+        await services.let_time_pass(1)
+        assert connection_to(services.caller, "host") is connection
     if what == "end":
         for _ in range(2):
             with pytest.raises(RecipientUnreachableError, match="the endpoint has terminated"):
@@ -220,6 +225,37 @@ async def test_calls_with_pauses_of_all_lengths_are_made_once_and_in_order(
     assert await echo.notes() == tuple(range(60))
     assert deaths == []
     assert closed > 0
+
+
+class KeepGateway(RpcGateway):
+    """Keeps what it is sent."""
+
+    @abstractmethod
+    @oneway
+    async def keep(self, data: bytes) -> None: ...
+
+
+class Keep(RpcEndpoint, KeepGateway):
+    """Knows how much."""
+
+    kept = 0
+
+    async def keep(self, data: bytes) -> None:
+        self.kept += len(data)
+
+
+async def test_a_connection_is_not_idle_while_a_large_message_is_on_its_way() -> None:
+    """On a slow wire, on which the ping would overtake it."""
+    async with joined(Relay(400)) as it:
+        endpoint = Keep(it.host, "keep")
+        endpoint.start()
+        gateway = await it.caller.connect(endpoint.address, KeepGateway)
+        it.connection.where = "what could be reached again"
+        kept_at_close: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        it.connection.on_lost(lambda: kept_at_close.set_result(endpoint.kept))
+        await gateway.keep(bytes(2_000_000))
+        it.caller.connection_idle_timeout = 0.004
+        assert await kept_at_close == 2_000_000
 
 
 class ParkedGateway(RpcGateway):
