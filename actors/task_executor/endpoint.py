@@ -329,7 +329,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def disconnect_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
-        await self._leave_job_master(job_id, job_master_id, f"its JobMaster said goodbye: {reason}")
+        self._leave_job_master(job_id, job_master_id, f"its JobMaster said goodbye: {reason}")
 
     async def job_master_lost(
         self,
@@ -339,14 +339,12 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         reason: str,
     ) -> None:
         if self._resource_manager.is_led_by(resource_manager_id):
-            await self._leave_job_master(
+            self._leave_job_master(
                 job_id, job_master_id, f"the ResourceManager has lost its JobMaster: {reason}"
             )
 
-    async def _leave_job_master(
-        self, job_id: JobID, job_master_id: JobMasterId, reason: str
-    ) -> None:
-        if await self._job_leaders.said_goodbye(job_id, job_master_id):
+    def _leave_job_master(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
+        if self._job_leaders.said_goodbye(job_id, job_master_id):
             self._job_master_lost(job_id, reason)
 
     async def heartbeat_from_job_master(

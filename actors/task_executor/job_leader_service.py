@@ -119,15 +119,13 @@ class JobLeaderService:
             )
         )
 
-    async def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
+    def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
         """That JobMaster knows nothing of us any more, whatever it still answers to a registration;
         who gets another slot of it registers anew.  False: it is not followed."""
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:
             return False
         job.services.has_said_goodbye = True
-        if not job.is_connected:
-            await self.remove_job(job_id)
         return True
 
     async def remove_job(self, job_id: JobID) -> None:

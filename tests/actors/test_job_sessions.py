@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.actors.gateways import (
+    JobMasterGateway,
     ResourceManagerGateway,
 )
 from flinkray.actors.gateways.messages import (
@@ -25,6 +26,7 @@ from flinkray.client.python_job import python_job
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
+    JobNotFoundError,
     JobStateError,
     UnreadableRecordError,
 )
@@ -32,6 +34,7 @@ from flinkray.core.ids import JobMasterId, ResourceID, ResourceManagerId
 from flinkray.ha.entries import VERSION
 from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection, RpcEndpoint
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
+from flinkray.scheduler.shared.slots import ResourceRequirements
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
@@ -55,6 +58,7 @@ from tests.actors.resource_cluster import number
 from tests.actors.test_python_jobs import executions, finishing, until_running, waiting
 
 ENDS = ["register", "finish"]
+JOB_MASTER = number(JobMasterId, 1)
 
 
 # --- the JobMaster and its leaders ----------------------------------------------------------------
@@ -106,6 +110,56 @@ async def test_a_new_resource_manager_ends_attempts_to_register_at_the_one_befor
     assert len(first.calls_of(ResourceManagerGateway.register_job_master)) == attempts
     assert len(second.calls_of(ResourceManagerGateway.register_job_master)) == 1
     assert first.calls_of(ResourceManagerGateway.heartbeat_from_job_master) == []
+    await network.close()
+
+
+@on_virtual_time
+async def test_goodbye_of_a_resource_manager_that_overtakes_its_answer_is_heard(
+    tmp_path: Path,
+) -> None:
+    """JM-06.  The JobMaster took itself for registered until the heartbeats timed out, 50 s: its
+    slots were declared nowhere."""
+    network = LocalNetwork()
+    service = LocalRpcService("JobMaster", network)
+    leaders = ManualLeaders(service.executor)
+    arguments = ClusterArguments("test", {}, str(tmp_path))
+    configuration = ClusterServices.create(service, arguments).configuration
+    services = ClusterServices(service, arguments, configuration, leaders)
+    token = number(ResourceManagerId, 1)
+    manager = TestingGateway(ResourceManagerGateway, token).lenient()
+    manager.start(LocalRpcService("ResourceManager", network), "resourcemanager")
+    is_registered, may_answer = False, asyncio.Event()
+
+    async def answers_late(*_: object) -> JobMasterRegistrationSuccess:
+        nonlocal is_registered
+        is_registered = True
+        await may_answer.wait()
+        return JobMasterRegistrationSuccess(token, ResourceID("ResourceManager"))
+
+    def declare(job_master_id: JobMasterId, requirements: ResourceRequirements) -> None:
+        if not is_registered:
+            raise JobNotFoundError(requirements.job_id)
+        declared.set()
+
+    declared = asyncio.Event()
+    manager.on(ResourceManagerGateway.register_job_master).calling(answers_late)
+    manager.on(ResourceManagerGateway.declare_required_resources).calling(declare)
+    master = JobMaster(
+        service, services, JobMasterArguments(arguments, python_job(waiting()), JOB_MASTER)
+    )
+    master.start()
+    await asyncio.sleep(0.01)
+    leaders.manager.tell(manager.address, token)
+    await manager.wait_for(ResourceManagerGateway.register_job_master)
+    client = LocalRpcService("client", network)
+    job_master = await client.connect(master.address, JobMasterGateway, JOB_MASTER)
+
+    is_registered = False
+    await job_master.disconnect_resource_manager(token, "you are deaf")
+    may_answer.set()
+
+    await asyncio.wait_for(declared.wait(), 5)
+    assert len(manager.calls_of(ResourceManagerGateway.register_job_master)) == 2
     await network.close()
 
 

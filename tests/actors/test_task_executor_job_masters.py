@@ -13,14 +13,16 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
+    TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.core.errors import SlotAllocationError
+from flinkray.core.errors import SlotAllocationError, UnknownTaskExecutorError
 from flinkray.core.ids import (
     AllocationID,
     ResourceID,
 )
 from flinkray.rpc import RegistrationRejection
+from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import NEXT_GRAPH, number
@@ -32,6 +34,7 @@ from tests.actors.task_executor_under_test import (
     A,
     B,
     Bench,
+    accept_all,
     allocations,
     task,
 )
@@ -91,6 +94,66 @@ async def test_end_of_a_past_job_masters_task_is_told_under_its_own_name(tmp_pat
 
     ((ended,),) = await second.wait_for(JobMasterGateway.update_task_execution_states)
     assert ended.attempt_id == task(A).attempt_id != task(B, graph_id=NEXT_GRAPH).attempt_id
+
+
+@on_virtual_time
+async def test_goodbye_that_overtakes_the_answer_of_a_job_master_is_heard(tmp_path: Path) -> None:
+    """TM-14.  The TaskExecutor took itself for registered, and offered a slot that it was given
+    afterwards to a JobMaster that did not know it, until the heartbeats timed out, 50 s."""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    known: list[None] = []
+    may_answer = asyncio.Event()
+    success = TaskExecutorToJobMasterRegistrationSuccess(ResourceID("JobMaster-1"))
+
+    async def answers_late(*_: object) -> TaskExecutorToJobMasterRegistrationSuccess:
+        known.append(None)
+        await may_answer.wait()
+        return success
+
+    def take(resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+        if not known:
+            raise UnknownTaskExecutorError(f"{resource_id} is not (any more) connected")
+        return accept_all(resource_id, offers)
+
+    master.on(JobMasterGateway.register_task_executor).calling(answers_late)
+    master.on(JobMasterGateway.offer_slots).calling(take)
+    await bench.request(executor, 0, A)
+    await master.wait_for(JobMasterGateway.register_task_executor)
+    known.clear()
+    await executor.disconnect_job_master(JOB, MASTER, "you are deaf")
+    may_answer.set()
+    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
+
+    await bench.request(executor, 1, B)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await task(B).submit(executor)
+
+    assert len(master.calls_of(JobMasterGateway.register_task_executor)) == 2
+    assert bench.client.clock.monotonic() < 1
+
+
+@on_virtual_time
+async def test_job_master_that_has_said_goodbye_is_registered_at_anew_for_its_next_slot(
+    tmp_path: Path,
+) -> None:
+    """TM-14: while a slot of it is being cleaned yet."""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await task(A).submit(executor)
+    bench.runner.may_clean.clear()
+    await executor.disconnect_job_master(JOB, MASTER, "you are deaf")
+    ((ended,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    assert ended.state is ExecutionState.CANCELED, "who has left hears how its tasks have ended"
+
+    await bench.request(executor, 1, B)
+    await master.wait_for(JobMasterGateway.register_task_executor, 2)
+    _, offers = await master.wait_for(JobMasterGateway.offer_slots, 2)
+
+    assert [offer.allocation_id for offer in offers] == [B]
+    assert bench.client.clock.monotonic() < 1
 
 
 @on_virtual_time

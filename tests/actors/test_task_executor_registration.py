@@ -11,9 +11,7 @@ from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
 )
-from flinkray.actors.gateways.messages import (
-    TaskExecutorRegistrationSuccess,
-)
+from flinkray.actors.gateways.messages import TaskExecutorRegistrationSuccess
 from flinkray.actors.task_executor.registration_timeout import RegistrationTimeoutError
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.core.ids import (
@@ -85,6 +83,34 @@ async def test_it_registers_again_when_the_resource_manager_disconnects_it(tmp_p
     await executor.disconnect_resource_manager(RM_TOKEN, "no heartbeat")
     _, instance, _ = await bench.manager.wait_for(ResourceManagerGateway.send_slot_report, 2)
     assert instance == bench.instance(2)
+
+
+@on_virtual_time
+async def test_goodbye_that_overtakes_the_answer_to_the_registration_is_heard(
+    tmp_path: Path,
+) -> None:
+    """TM-04.  The TaskExecutor took itself for registered until the heartbeats timed out, 50 s."""
+    bench = Bench(tmp_path)
+    manager = bench.start_resource_manager()
+    may_answer = asyncio.Event()
+
+    async def answers_late(_: object) -> TaskExecutorRegistrationSuccess:
+        bench.instances += 1
+        success = TaskExecutorRegistrationSuccess(bench.instance(bench.instances), RM_NAME)
+        await may_answer.wait()
+        return success
+
+    manager.on(ResourceManagerGateway.register_task_executor).calling(answers_late)
+    executor = await bench.start_task_executor()
+    await manager.wait_for(ResourceManagerGateway.register_task_executor)
+    await executor.disconnect_resource_manager(RM_TOKEN, "you are deaf")
+    await manager.wait_for(ResourceManagerGateway.register_task_executor, 2)
+    may_answer.set()
+
+    _, instance, _ = await manager.wait_for(ResourceManagerGateway.send_slot_report)
+
+    assert instance == bench.instance(2), "the first registration was ended by the goodbye"
+    assert bench.client.clock.monotonic() < 1
 
 
 @pytest.mark.parametrize(
