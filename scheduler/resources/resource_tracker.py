@@ -39,6 +39,10 @@ from flinkray.scheduler.shared.slots import (
     profile_of_slot,
 )
 
+RELEASED_GROUP_MEMORY = 600.0
+"""Seconds for which a released group is known as such.  It is gone from Ray long before, and so are
+its TaskExecutors; one that registers still later is stopped with the idle ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotManagerSettings:
@@ -260,10 +264,15 @@ class ResourceTracker:
             self.timetable.remove(("start", group.group_id, index))
         self.timetable.remove(("idle", group.group_id))
         del self.groups.started[group.group_id]
-        self.groups.released[group.group_id] = None
+        self.note_released(group.group_id, now)
         self.group_changed(group)
         resource_ids = tuple(worker.location.resource_id for worker in workers)
         actions.append(ReleaseWorkerGroup(group.group_id, reason, resource_ids))
+
+    def note_released(self, group_id: WorkerGroupId, now: float) -> None:
+        """It is not wanted any more; who registers from it for a while is stopped."""
+        self.groups.released[group_id] = None
+        self.deadlines.set(("released", group_id), now + RELEASED_GROUP_MEMORY)
 
     # --- workers ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
@@ -212,7 +212,7 @@ class SlotIndex(WorkerListener):
         del of_job[slot]
         if not of_job:
             del self._of_job[slot.job_id]
-        self._counts[slot.job_id, worker.owner][slot.profile] -= 1
+        self._count(slot.job_id, worker.owner, slot.profile, -1)
 
     def after_change(self, slot: ManagedSlot) -> None:
         worker = slot.worker
@@ -228,7 +228,17 @@ class SlotIndex(WorkerListener):
             worker.used_static += 1
         assert slot.job_id is not None
         self._of_job.setdefault(slot.job_id, {})[slot] = None
-        self._counts.setdefault((slot.job_id, worker.owner), Counter())[slot.profile] += 1
+        self._count(slot.job_id, worker.owner, slot.profile, 1)
+
+    def _count(
+        self, job_id: JobID, owner: WorkerGroupOwner | None, profile: ResourceProfile, change: int
+    ) -> None:
+        counts = self._counts.setdefault((job_id, owner), Counter())
+        counts[profile] += change
+        if not counts[profile]:
+            del counts[profile]
+        if not counts:
+            del self._counts[job_id, owner]
 
     def capacity_changed(self, worker: Worker) -> None:
         available = worker.available_static()
@@ -269,9 +279,18 @@ class SlotIndex(WorkerListener):
         self.free_shared += available
         if old_key != key:
             heappush(bucket.heap, (worker.number, worker))
+            self._compact(key, bucket)
             self.has_grown |= old_key is None or (
                 available > old_key[1] or worker.used_static <= old_key[2]
             )
+
+    def _compact(self, key: _Key, bucket: _Bucket) -> None:
+        """A worker that comes and goes leaves an entry each time; where nobody looks for slots,
+        nobody takes them out."""
+        if len(bucket.heap) > 16 + 4 * len(self._bucket_of):
+            there = ((n, w) for n, w in bucket.heap if self._bucket_of.get(w) == (key, n))
+            bucket.heap = list(dict.fromkeys(there))
+            heapify(bucket.heap)
 
     def _shape_of(self, worker: Worker) -> tuple[int, _Shape]:
         key = (worker.total_profile, worker.slot_profile, worker.number_static)

@@ -291,6 +291,8 @@ class SlotManager:
                     group = tracker.groups.started.get(group_id)
                     if group is not None:
                         idle_timeout_over(tracker, group, now, actions)
+                case ("released", WorkerGroupId() as group_id):
+                    tracker.groups.released.pop(group_id, None)
                 case ("retry", WorkerGroupOwner() as owner):
                     tracker.to_check[owner.job_id] = None
                 case ("retry", None):

@@ -116,7 +116,7 @@ def group_started(
     """See :meth:`SlotManager.worker_group_started`."""
     request = tracker.groups.take_request(request_number)
     if request is None:
-        tracker.groups.released[group_id] = None
+        tracker.note_released(group_id, now)
         return [ReleaseWorkerGroup(group_id, "it is not wanted any more")]
     actions: list[SlotManagerAction] = []
     group = WorkerGroup(group_id, request.slots_per_bundle, request.owner)
@@ -154,7 +154,7 @@ def recover_group(
     if known is not None and known.is_known:
         return []
     if owner is not None and tracker.groups.of_owner(owner) is not None:
-        tracker.groups.released[group_id] = None
+        tracker.note_released(group_id, now)
         reason = f"job {owner.job_id} has another worker group {owner.name!r}"
         return [ReleaseWorkerGroup(group_id, reason)]
     group = WorkerGroup(group_id, slots_per_bundle, owner)

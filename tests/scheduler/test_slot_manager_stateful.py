@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY, SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
@@ -413,6 +413,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
                     self.free_at_worker(SlotID(worker.location.resource_id, i), holder[1])
         self.time_passes(40.0)
         assert self.groups == {}, "workers that nobody needs are released"
+        self.time_passes(RELEASED_GROUP_MEMORY)
         assert self.manager.next_check_time() is None
 
 
