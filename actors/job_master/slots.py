@@ -188,6 +188,8 @@ class JobMasterSlots:
             return await self.pool.gateway.offer_slots(resource_id, offers)
         finally:
             self._offers_in_flight[resource_id] -= 1
+            if not self._offers_in_flight[resource_id]:
+                del self._offers_in_flight[resource_id]
 
     def let_go(self, resource_id: ResourceID) -> None:
         """The job has no slot there any more, and no result that it still needs, and no slot is
@@ -198,6 +200,7 @@ class JobMasterSlots:
             and not self._offers_in_flight[resource_id]
             and not self._scheduler.holds_partitions_on(resource_id)
         ):
+            self._scheduler.task_executor_let_go(resource_id)
             self.task_executors.remove(resource_id, "the job has no slot there any more")
             reason = "it was let go with its last slot"
             self.pool.tell(lambda pool: pool.release_task_executor(resource_id, reason))

@@ -116,7 +116,13 @@ class ElasticJobScheduler(JobScheduler):
         wire(ExecuteWith, self._execute)
         wire(t.ScalingDelayOver, self._scaling_delay_over)
         wire(t.RestartDue, self._restart_due)
-        wire(t.SlotPoolLost, self._pool_lost, self._results.pool_lost, self._placement.pool_lost)
+        wire(
+            t.SlotPoolLost,
+            self._pool_lost,
+            self._outbox.bulk.pool_lost,
+            self._results.pool_lost,
+            self._placement.pool_lost,
+        )
 
     # events
 

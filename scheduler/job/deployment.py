@@ -21,6 +21,7 @@ from flinkray.scheduler.job.transitions import (
     SendDeployments,
     SendPromotions,
     SendReleases,
+    SlotPoolLost,
     TaskExecutorLost,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
@@ -111,9 +112,19 @@ class Deployments:
         self.forget(transition.resource_id)
         return ()
 
+    def pool_lost(self, transition: SlotPoolLost, now: float) -> Steps:
+        """All TaskExecutors are let go."""
+        self._known.clear()
+        return ()
+
     def forget(self, resource_id: ResourceID) -> None:
         """The TaskExecutor is gone, or may not have got what it was sent."""
         self._known.pop(resource_id, None)
+
+    @property
+    def task_executors(self) -> tuple[ResourceID, ...]:
+        """Those that keep what they were sent."""
+        return tuple(self._known)
 
     def take(self) -> list[BulkAction]:
         """All that was collected since the last time."""

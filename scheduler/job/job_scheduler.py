@@ -186,7 +186,7 @@ class JobScheduler:
             results.task_executor_lost,
             placement.task_executor_lost,
         )
-        wire(t.SlotPoolLost, results.pool_lost, placement.pool_lost)
+        wire(t.SlotPoolLost, bulk.pool_lost, results.pool_lost, placement.pool_lost)
         wire(t.ResourcesShort, placement.resources_short)
         wire(t.TasksReported, reports.reported)
         wire(t.DeploymentsFailed, bulk.deployments_failed, reports.deployments_failed)
@@ -356,6 +356,10 @@ class JobScheduler:
 
     def task_executor_registered(self, resource_id: ResourceID) -> None:
         """It has connected (again), and may not know what it was sent before."""
+        self._outbox.bulk.forget(resource_id)
+
+    def task_executor_let_go(self, resource_id: ResourceID) -> None:
+        """The job needs nothing of it any more: it forgets what it was sent (JM-15)."""
         self._outbox.bulk.forget(resource_id)
 
     def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:

@@ -272,7 +272,7 @@ class ResourceTracker:
     def note_released(self, group_id: WorkerGroupId, now: float) -> None:
         """It is not wanted any more; who registers from it for a while is stopped."""
         self.groups.released[group_id] = None
-        self.deadlines.set(("released", group_id), now + RELEASED_GROUP_MEMORY)
+        self.timetable.set(("released", group_id), now + RELEASED_GROUP_MEMORY)
 
     # --- workers ----------------------------------------------------------------------------------
 

@@ -88,6 +88,10 @@ async def test_a_task_executor_without_slots_is_kept_as_long_as_its_results_are_
 
         await until_third_runs(cluster, job_id)
         assert not slots.task_executors.is_connected(where), "it was read"
+        deployments = job_master(cluster)._scheduler._outbox.bulk
+        assert where not in deployments.task_executors, "what it was sent is forgotten"
+        assert second in deployments.task_executors
+        assert not slots._offers_in_flight
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED
 
 

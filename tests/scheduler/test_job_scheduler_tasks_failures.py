@@ -159,6 +159,7 @@ def test_results_are_lost_with_the_slot_pool_as_their_task_executors_forget_the_
     tasks.tell("slot_pool_lost", "killed")
     details = tasks.scheduler.details()
     assert (details.restarts, len(details.exceptions)) == (1, 1)
+    assert tasks.scheduler._outbox.bulk.task_executors == ()
     assert tasks.deployed(tasks.restart()) == "a1#1 a2#1 a3#1"
 
 

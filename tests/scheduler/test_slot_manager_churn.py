@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID
-from flinkray.scheduler.resources.slot_books import RELEASED_GROUP_MEMORY
+from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     ReleaseWorkerGroup,

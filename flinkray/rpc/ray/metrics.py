@@ -67,8 +67,9 @@ class MetricsExporter:
     ) -> None:
         """All are totals of now."""
         shown, self._shown = self._shown, {}
+        totals, self._totals = self._totals, {}
         for sample in samples:
-            self._export_sample(sample)
+            self._export_sample(sample, totals)
         for series in shown.keys() - self._shown.keys():
             self._gauges[series[0]].set(NO_VALUE, shown[series])
         for tags, now, before in self._pairs(metrics):
@@ -88,7 +89,8 @@ class MetricsExporter:
         self._last_refused = refused_frames
         self._connections.set(connections, {"process": self._process})
 
-    def _export_sample(self, sample: MetricSample) -> None:
+    def _export_sample(self, sample: MetricSample, totals: dict[tuple[str, ...], float]) -> None:
+        """*totals*: what was exported before; what has no sample any more is gone for good."""
         tags = {"process": self._process, **sample.tags}
         names = tuple(tags)
         if not sample.is_total:
@@ -103,7 +105,7 @@ class MetricsExporter:
         if counter is None:
             counter = self._counters[sample.name] = Counter(sample.name, sample.description, names)
         series = sample.name, *tags.values()
-        before = self._totals.get(series, 0.0)
+        before = totals.get(series, 0.0)
         gained = sample.value - before if sample.value >= before else sample.value  # begun anew
         self._totals[series] = sample.value
         if gained > 0:
