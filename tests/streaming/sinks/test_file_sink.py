@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,31 @@ def test_failed_attempt_leaves_no_file_and_its_checkpoint_is_committed_by_the_ne
     assert [path.read_text() for path in visible(tmp_path)] == ["covered\n"]
     restored.operator.close()
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("file_format", ["text", "csv", "json", "parquet"])
+def test_whole_file_is_durable_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
+) -> None:
+    """A power failure could leave an empty file with the name of a complete one."""
+    durable: dict[int, int] = {}
+    named: list[tuple[int, int]] = []
+    replace = os.replace
+
+    def synchronise(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        durable[status.st_ino] = status.st_size
+
+    def rename(hidden: str, shown: str) -> None:
+        status = os.stat(hidden)
+        named.append((status.st_size, durable.get(status.st_ino, -1)))
+        replace(hidden, shown)
+
+    monkeypatch.setattr(os, "fsync", synchronise)
+    monkeypatch.setattr(os, "replace", rename)
+    write(FileSink(tmp_path, file_format), ROWS)
+    ((size, durable_size),) = named
+    assert size == durable_size > 0
 
 
 def test_committing_again_changes_nothing(tmp_path: Path) -> None:

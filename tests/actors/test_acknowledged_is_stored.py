@@ -1,0 +1,90 @@
+"""What a Dispatcher has acknowledged is stored: it counts whoever dies next."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.cluster_under_test import scripted_job
+from tests.actors.bad_moments import (
+    NODE,
+    RUNS,
+    dispatcher_is_back,
+    on_cluster,
+    starts_of,
+    until_executing,
+)
+from tests.actors.chaos_cluster import ChaosCluster
+
+
+@on_cluster(NODE)
+async def test_cancel_that_could_not_be_stored_changes_nothing(cluster: ChaosCluster) -> None:
+    """DI-06: the client is told that it failed, and the job goes on, whoever dies."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    cluster.fail_storage(5)
+    with pytest.raises(FlinkRayError):
+        await (await cluster.dispatcher()).cancel_job(job_id)
+    await asyncio.sleep(10)
+    assert await cluster.status(job_id) is JobStatus.RUNNING
+
+    cluster.crash("JobMaster")
+    await asyncio.sleep(5)
+    await until_executing(cluster, job_id)
+    assert await cluster.status(job_id) is JobStatus.RUNNING
+
+
+@on_cluster(NODE)
+async def test_second_cancel_is_stored_though_the_first_could_not_be(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-06: one that counted before it was stored made the second seem superfluous."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    cluster.fail_storage(5)
+    dispatcher = await cluster.dispatcher()
+    with pytest.raises(FlinkRayError):
+        await dispatcher.cancel_job(job_id)
+    await asyncio.sleep(6)
+
+    cluster.crash("JobMaster")  # so that nobody hears of it but the Dispatcher
+    await dispatcher.cancel_job(job_id)
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+
+    assert (await cluster.result(job_id)).status is JobStatus.CANCELED
+
+
+@on_cluster(NODE)
+async def test_end_of_a_job_is_not_acknowledged_while_it_cannot_be_stored(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-13: its JobMaster keeps the result as long as nobody else has it."""
+    job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
+    await until_executing(cluster, job_id)
+    cluster.fail_storage(60)
+    await asyncio.sleep(50)
+    assert cluster.processes("JobMaster"), "it waits to be told that the result is stored"
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "JobMaster") == 1
+
+
+@on_cluster(NODE)
+async def test_result_of_a_job_outlives_the_dispatcher_that_could_not_store_it(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-13: a result that was acknowledged and not stored had the job executed once more."""
+    job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
+    await until_executing(cluster, job_id)
+    cluster.fail_storage(20)
+    await asyncio.sleep(15)
+    cluster.crash("Dispatcher")
+    await asyncio.sleep(10)
+    await dispatcher_is_back(cluster)
+
+    assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "SparkDriver") == 1
