@@ -331,6 +331,8 @@ class DeclarativeSlotPool:
             if replaced.location == slot.location:
                 reason = "its slot is offered under another id"
             actions += self._lose((replaced.allocation_id,), reason, now)
+            if self._groups.get(constraint.name) is not group:  # that was all that was wanted of it
+                return False
         group.add(slot, now)
         return True
 

@@ -196,6 +196,20 @@ def test_older_slot_in_a_bundle_is_lost_when_another_task_executor_offers_its_ow
     assert pool.request(wanted(0, first=3), now=2.0) == {3: 9}
 
 
+def test_slot_under_another_id_is_refused_when_nobody_wants_it_but_who_had_the_one_before() -> None:
+    """It was accepted and lost sight of, and the job waited for it for ever; found by seed 93 of
+    the random deaths."""
+    pool, alone = Pool(), SameWorkerGroup(OWN_GROUP, 1)
+    pool.request(wanted(0, constraint=alone))
+    assert pool.comes(0, 7) == {1: 7}
+    accepted, actions = pool.offers(0, 8)
+    assert only(actions, SlotsLost)[0].allocations == (allocation(7),)
+    assert not accepted
+    assert pool.declared == ()
+    assert pool.request(wanted(0, first=2, constraint=alone)) == {}
+    assert pool.comes(0, 9) == {2: 9}
+
+
 def test_requests_time_out_with_what_is_missing() -> None:
     """SP-14."""
     pool = Pool()
