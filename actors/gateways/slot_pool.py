@@ -93,11 +93,6 @@ class SlotPoolGateway(FencedRpcGateway):
     async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None: ...
 
     @abstractmethod
-    @runs_to_completion
-    async def release_slots(self, allocations: tuple[AllocationID, ...], reason: str) -> None:
-        """Give slots back to their TaskExecutors."""
-
-    @abstractmethod
     @ask_timeout(30.0)
     @runs_to_completion
     async def close_pool(self, reason: str) -> None:

@@ -192,10 +192,6 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         now = self.clock.monotonic()
         await self._carry_out(self._pool.fail_allocation(allocation_id, reason, now))
 
-    async def release_slots(self, allocations: tuple[AllocationID, ...], reason: str) -> None:
-        now = self.clock.monotonic()
-        await self._carry_out(self._pool.release_slots(allocations, reason, now))
-
     async def close_pool(self, reason: str) -> None:
         self._stop_declaring()
         await self._free_all(reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
@@ -22,6 +21,7 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.core.blobs import BlobKey
+from flinkray.core.error_text import message_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcEndpoint, RpcService
@@ -104,9 +104,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         """The first failure is told; the job begins anew then, with another coordinator."""
         if not self._has_failed:
             self._has_failed = True
-            story = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             failure = CoordinatorFailure(
-                type(error).__name__, str(error), story, is_user_error=True
+                type_of(error),
+                message_of(error),
+                traceback_of(error, error.__traceback__),
+                is_user_error=True,
             )
             self.create_task(self._report(failure), "report a failure")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from flinkray.core.error_text import sendable
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
 from flinkray.core.message import message, register
 from flinkray.scheduler.graph.job_graph import DistributionPattern, MasterFormat
@@ -81,6 +82,11 @@ class CoordinatorFailure:
     suppress_restarts: bool = False
     """True: the same would happen again whatever the restart strategy (the function returned the
     wrong type, cannot be rebuilt on the cluster); the job fails at once."""
+
+    def __post_init__(self) -> None:
+        """User code's texts may be of any length, or none that can be sent."""
+        for name in ("error_type", "text", "traceback"):
+            object.__setattr__(self, name, sendable(getattr(self, name)))
 
 
 # --- Spark drivers --------------------------------------------------------------------------------

@@ -118,7 +118,6 @@ EXCEPTIONS: dict[str, str] = {
             "release_task_executor",
             "offer_slots",
             "fail_allocation",
-            "release_slots",
             "close_pool",
         )
     },

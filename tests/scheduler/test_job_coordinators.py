@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
+from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import STREAM, FixedDelayRestart, Invokable
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorFailure,
@@ -141,3 +142,10 @@ def test_illegal_start_of_a_coordinator_tells_its_story() -> None:
     with pytest.raises(IllegalTransitionError) as caught:
         coordinator.start(2.0)
     assert "1.000 s: attempt 0: none -> starting" in str(caught.value)
+
+
+def test_failure_of_user_code_can_be_sent_whatever_it_says() -> None:
+    failure = CoordinatorFailure("E", "half \udc80", "x" * 100_000)
+    assert failure.text == "half \\udc80"
+    assert len(failure.traceback) < 20_000
+    assert codec.decode(codec.encode(failure)) == failure
