@@ -95,6 +95,9 @@ class Execution:
         self.executor_actor_id: str | None = None
         self.executor_pid: int | None = None
 
+    def __str__(self) -> str:
+        return f"{self.task_name} #{self.attempt_number}"
+
     @property
     def attempt_id(self) -> ExecutionAttemptID:
         return ExecutionAttemptID(

@@ -46,6 +46,9 @@ class ExecutionVertex:
         self.prior: tuple[Execution, ...] = ()
         """Attempts before the current one, oldest first, the newest few."""
 
+    def __str__(self) -> str:
+        return self.task_name
+
     @property
     def vertex_id(self) -> ExecutionVertexID:
         if self._vertex_id is None:

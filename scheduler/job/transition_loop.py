@@ -48,6 +48,9 @@ class Transition:
         return f"{type(self).__name__}({values})"
 
 
+_MOST_OF_A_VALUE = 120
+"""Characters of one value in a line of a transcript."""
+
 Step = Transition | JobSchedulerAction
 Steps = Sequence[Step]
 """What follows from a transition, in this order."""
@@ -161,4 +164,5 @@ def _brief(value: object) -> str:
     if isinstance(value, tuple):
         shown = ", ".join(_brief(one) for one in value[:3])
         return f"[{shown}]" if len(value) <= 3 else f"[{shown} and {len(value) - 3} more]"
-    return str(value)
+    text = str(value)
+    return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"

@@ -19,6 +19,9 @@ class Failure:
     """Where that task was."""
     cause: Failure | None = None
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def is_unrecoverable(self) -> bool:
         """Whether it, or what caused it, suppresses restarts (FO-15)."""

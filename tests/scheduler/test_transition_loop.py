@@ -151,4 +151,4 @@ def test_job_tells_by_which_event_and_why_its_regions_were_cancelled() -> None:
         ("task_states_changed", 4, "CancelRegions"),
         ("task_states_changed", 5, "SendCancellations"),
     ]
-    assert "AttemptsFailed([[" in tasks.scheduler.story()
+    assert "AttemptsFailed([[a (1/2) #0, disk full]])" in tasks.scheduler.story()
