@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import RefusedTask
@@ -68,6 +69,8 @@ class TaskExecution:
         self._leaders = leaders
         self._carry_out = carry_out
         self._reports: dict[JobID, BatchedSender[TaskExecutionState]] = {}
+        self._untold: dict[JobID, dict[ExecutionAttemptID, None]] = {}
+        """Attempts that have ended, of which the JobMaster has not heard yet."""
 
     # --- orders of a JobMaster --------------------------------------------------------------------
 
@@ -179,8 +182,11 @@ class TaskExecution:
     # --- what becomes of tasks --------------------------------------------------------------------
 
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """The attempts of a job that run."""
-        return self._spark.of_job(job_id) + self._python.of_job(job_id)
+        """The attempts of a job that run, and those whose end is yet to be told: a JobMaster that
+        did not find them here would say that nobody knows how they ended."""
+        running = self._spark.of_job(job_id) + self._python.of_job(job_id)
+        untold = self._untold.get(job_id, {})
+        return (*running, *(attempt_id for attempt_id in untold if attempt_id not in running))
 
     def states_changed(self, states: list[TaskExecutionState]) -> None:
         """Tell the JobMasters, and the slot table of those that have ended."""
@@ -201,11 +207,24 @@ class TaskExecution:
                 )
                 self._reports[job_id] = reports
             reports.add(of_job)
+            ended = [state.attempt_id for state in of_job if state.state.is_terminal]
+            if ended:
+                self._untold.setdefault(job_id, {}).update(dict.fromkeys(ended))
+                reports.when_sent(partial(self._told, job_id, ended))
         self._carry_out(actions)
+
+    def _told(self, job_id: JobID, ended: list[ExecutionAttemptID]) -> None:
+        untold = self._untold.get(job_id)
+        if untold is not None:
+            for attempt_id in ended:
+                untold.pop(attempt_id, None)
+            if not untold:
+                del self._untold[job_id]
 
     def forget_job(self, job_id: JobID) -> None:
         """It has nothing here any more, or not with its present JobMaster."""
         self._reports.pop(job_id, None)
+        self._untold.pop(job_id, None)
         self._python.forget_job(job_id)
 
     async def _report(self, states: tuple[TaskExecutionState, ...]) -> None:
