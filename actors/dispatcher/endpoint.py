@@ -351,6 +351,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     # --- JobMasters -------------------------------------------------------------------------------
 
+    async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
+        return self._queries.managed(job_id).job_master_id
+
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:

@@ -104,6 +104,16 @@ class DispatcherGateway(FencedRpcGateway):
     async def shut_down_cluster(self) -> None:
         """Cancel all jobs and end every process and placement group of the cluster."""
 
+    # from the ResourceManager
+
+    @abstractmethod
+    async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
+        """The JobMaster that runs the job; None: none does at present, or none is known yet.
+
+        Raises:
+            JobNotFoundError: the job is not to be run (any more).
+        """
+
     # from JobMasters
 
     @abstractmethod

@@ -308,6 +308,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         leader = await self._find_job_leader(job_id, job_master_address, job_master_id)
         if leader != (job_master_address, job_master_id):
             return RegistrationFailure(f"job {job_id} is led by {leader[1]} at {leader[0]}")
+        refusal = await self._why_not_instead(job_id, job_master_id)
+        if refusal is not None:
+            return refusal
         gateway = await self._connecting_back.connect(
             job_master_address, JobMasterGateway, job_master_id
         )
@@ -335,6 +338,25 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             ),
         )
         return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
+
+    async def _why_not_instead(
+        self, job_id: JobID, job_master_id: JobMasterId
+    ) -> RegistrationFailure | RegistrationRejection | None:
+        """Another JobMaster of a job that has one is its successor, or its predecessor, which wakes
+        up from a pause: the Dispatcher, which has started both, knows."""
+        present = self._members.job_masters.get(job_id)
+        if present is None or present.job_master_id == job_master_id:
+            return None
+        try:
+            dispatcher = await self._services.connect_to_dispatcher()
+            leader = await dispatcher.request_job_leader(job_id)
+        except FlinkRayError as error:
+            return RegistrationFailure(f"who leads job {job_id} is not known: {error}")
+        if leader == job_master_id:
+            return None
+        if leader is None:
+            return RegistrationFailure(f"nobody leads job {job_id} at present")
+        return RegistrationRejection(f"job {job_id} is led by {leader}")
 
     async def _find_job_leader(
         self, job_id: JobID, address: str, job_master_id: JobMasterId

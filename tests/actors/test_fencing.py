@@ -37,12 +37,13 @@ from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.client.python_job import python_job
-from flinkray.core.errors import FencingTokenError, FlinkRayError, JobStateError
+from flinkray.core.errors import FencingTokenError, FlinkRayError, JobNotFoundError, JobStateError
 from flinkray.core.ids import (
     DispatcherId,
     IntermediateDataSetID,
     JobMasterId,
     JobVertexID,
+    LeaderSessionID,
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
@@ -53,6 +54,7 @@ from flinkray.rpc import (
     FencedRpcGateway,
     LocalNetwork,
     LocalRpcService,
+    RegistrationFailure,
     RegistrationRejection,
     RpcService,
 )
@@ -95,6 +97,7 @@ from tests.actors.resource_cluster import (
     DISPATCHER,
     GRAPH,
     ONE_CPU,
+    RM_ADDRESS,
     RM_TOKEN,
     ResourceCluster,
     Worker,
@@ -588,7 +591,7 @@ TO_RESOURCE_MANAGERS = (
     "shut_down",
 )
 REGISTERS = "register_job_master"
-"""It is how a JobMaster becomes the job's: that is decided by who leads, see its own tests."""
+"""It is how a JobMaster becomes the job's: see the tests of it."""
 
 
 @pytest.mark.parametrize("name", TO_RESOURCE_MANAGERS)
@@ -611,6 +614,67 @@ async def test_late_call_of_a_past_leader_changes_nothing_at_a_resource_manager(
     assert await scene.look() == before
     await call(scene.job.job_master_id, DISPATCHER)
     assert await scene.look() != before, "the present leader's call counts"
+
+
+@on_virtual_time
+async def test_past_job_master_that_registers_anew_takes_nothing_from_its_successor(
+    tmp_path: Path,
+) -> None:
+    """It wakes up from a pause, and its heartbeats have timed out: the ResourceManager told the
+    TaskExecutors that the successor was lost, and they freed its slots."""
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        job_id = await cluster.submit(python_job(waits))
+        await until_running(cluster, job_id)
+        manager = await cluster.client.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
+        past = TestingGateway(JobMasterGateway, PAST_MASTER).lenient()
+        past.start(LocalRpcService("past", cluster.network), "jobmaster")
+
+        answer = await manager.register_job_master(
+            PAST_MASTER, ResourceID("past"), past.address, job_id
+        )
+        await asyncio.sleep(5)
+
+        assert isinstance(answer, RegistrationRejection)
+        assert await cluster.status(job_id) is JobStatus.RUNNING
+        details = await cluster.details(job_id)
+        assert [e.attempt_number for v in details.vertices for e in v.executions] == [0]
+
+
+@pytest.mark.parametrize(
+    ("leader", "answer"),
+    [
+        (MASTER, JobMasterRegistrationSuccess),
+        (None, RegistrationFailure),
+        (number(JobMasterId, 1000), RegistrationRejection),
+        (JobNotFoundError(JOB), RegistrationFailure),
+    ],
+)
+@on_virtual_time
+async def test_another_job_master_of_a_job_is_taken_if_the_dispatcher_says_so(
+    tmp_path: Path, leader: JobMasterId | JobNotFoundError | None, answer: type[object]
+) -> None:
+    cluster = ResourceCluster(tmp_path)
+    manager, job = await cluster.start_resource_manager(), cluster.job(1)
+    await job.register()
+    standalone = DispatcherId.of(LeaderSessionID.standalone())
+    dispatcher = TestingGateway(DispatcherGateway, standalone)
+    dispatcher.start(LocalRpcService("Dispatcher", cluster.network), "dispatcher")
+    ask = dispatcher.on(DispatcherGateway.request_job_leader)
+    _ = ask.raising(leader) if isinstance(leader, JobNotFoundError) else ask.returning(leader)
+
+    another = TestingGateway(JobMasterGateway, MASTER).lenient()
+    another.start(LocalRpcService("another", cluster.network), "jobmaster")
+
+    given = await manager.register_job_master(
+        MASTER, ResourceID("another"), another.address, job.job_id
+    )
+
+    assert isinstance(given, answer)
+    if answer is JobMasterRegistrationSuccess:
+        with pytest.raises(JobNotFoundError):
+            await job.declare(1)
+    else:
+        await job.declare(1)
 
 
 @on_virtual_time

@@ -213,6 +213,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def shut_down_cluster(self) -> None:
         raise AssertionError("no test asks for it")
 
+    async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
+        raise AssertionError("there are no JobMasters")
+
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationRejection:

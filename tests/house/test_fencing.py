@@ -44,6 +44,7 @@ EXCEPTIONS: dict[str, str] = {
         f"DispatcherGateway.{name}": READS
         for name in (
             "list_jobs",
+            "request_job_leader",
             "request_job_status",
             "request_job_progress",
             "request_job_exceptions",
