@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.house.sources import parsed
+
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"blob", "checkpoint", "state", "ha", "rpc"}),
@@ -81,7 +83,7 @@ def read_package(root: Path) -> dict[str, Source]:
     sources: dict[str, Source] = {}
     for path in _sources(package):
         module = _module_name(path, package)
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        tree = parsed(path.read_text(encoding="utf-8"))
         uses = tuple(_uses(tree, module, is_package=path.name == "__init__.py"))
         sources[module] = Source(str(path.relative_to(root)), tree, uses)
     return sources
@@ -111,7 +113,7 @@ def check_bare_names(root: Path, folders: tuple[str, ...]) -> list[Violation]:
         Violation(str(path.relative_to(root)), use.line, _BARE.format(use.module))
         for folder in folders
         for path in _sources(root / folder)
-        for use in _uses(ast.parse(path.read_text(encoding="utf-8")), "", is_package=False)
+        for use in _uses(parsed(path.read_text(encoding="utf-8")), "", is_package=False)
         if use.module.split(".")[0] in ("actors", "scheduler")
     )
 

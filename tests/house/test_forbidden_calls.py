@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 
 FORBIDDEN = {
@@ -18,7 +20,7 @@ FORBIDDEN = {
 def forbidden(source: str) -> list[str]:
     """Where *source* uses what is forbidden."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             names = [node.attr] if node.value.id == "asyncio" else []
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("asyncio"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.house.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 
 WRITERS = {
@@ -19,7 +21,7 @@ a golden file: see flinkray.core.schema."""
 def writes(source: str) -> list[int]:
     """The lines in which *source* writes an entry of a Directory or of Ray's key-value store."""
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             receiver = ast.unparse(node.func.value)
             is_entry = node.func.attr == "write" and receiver.endswith("directory")
