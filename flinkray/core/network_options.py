@@ -55,6 +55,13 @@ NETWORK_CONNECT_TIMEOUT = ConfigOption(
     "How long a task process waits for the connection to another one "
     "(Flink: taskmanager.network.netty.client.connectTimeoutSec, 120 s).",
 )
+NETWORK_IDLE_TIMEOUT = ConfigOption(
+    "taskmanager.network.connection.idle-timeout",
+    duration_or_never(),
+    300.0,
+    "A connection between two task processes that no channel uses for so long is closed; the next "
+    "channel opens another one. never: connections stay open.",
+)
 NETWORK_SHARED_MEMORY = ConfigOption(
     "taskmanager.network.shared-memory",
     memory_size(minimum=0),

@@ -233,6 +233,8 @@ def _lower_error(error: BaseException) -> Any:
 
 def _lower_argument(argument: Any) -> Any:
     if type(argument) is str:
+        if argument.isascii():
+            return argument
         return argument.encode(errors="backslashreplace").decode()  # lone surrogates, written out
     return _lower(argument)
 

@@ -27,6 +27,8 @@ from flinkray.streaming.network.frames import (
     DATA,
     DROPPED,
     FAILED,
+    LEAVE,
+    LEFT,
     MAPPED,
     NOT_FOUND,
     OFFERED,
@@ -107,6 +109,10 @@ class Connection:
         self._channels: dict[int, ReceivingChannel] = {}
         self._views: dict[int, RemoteView] = {}
         self._next_channel = 0
+        self.is_leaving = False
+        """One side has asked whether the connection may end, or it has: no channel is added."""
+        self.uses = 0
+        """Channels that were added and views that were served."""
         self._state = threading.Condition()
         self._is_sending = False
         self._rest: list[Part] = []
@@ -135,10 +141,12 @@ class Connection:
     # --- consuming ----------------------------------------------------------------------------
 
     def add_channel(self, channel: ReceivingChannel) -> int | None:
-        """The number under which it will be served; None: the connection is lost."""
+        """The number under which it will be served; None: the connection is lost, or
+        :attr:`is_leaving`, and then another one is to be used."""
         with self._state:
-            if self.lost_reason is not None:
+            if self.lost_reason is not None or self.is_leaving:
                 return None
+            self.uses += 1
             number = self._next_channel
             self._next_channel += 1
             self._channels[number] = channel
@@ -286,6 +294,18 @@ class Connection:
                 channel = self._channels.pop(number, None)
             if channel is not None:
                 channel.fail(reason)
+        elif kind == LEAVE:
+            with self._state:
+                self.is_leaving = self.is_leaving or self._is_unused()
+                may_end = self.is_leaving
+            self.send(head(LEFT, (may_end,)))
+        elif kind == LEFT:
+            (may_end,) = header
+            if may_end:
+                self.fail("nobody used the connection")
+            else:
+                with self._state:
+                    self.is_leaving = False
         else:
             self._handle_memory(kind, header)
 
@@ -319,11 +339,29 @@ class Connection:
             reason = self.lost_reason
             if reason is None:
                 self._views[number] = view
+                self.uses += 1
         if reason is not None:
             view.lost(reason)
         self.send(head(ACCEPTED, (number, producer)))
 
     # --- the end ------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """End the connection if neither side uses it: ask the other one.
+
+        From the question to the answer no channel is added here, and none there after an answer
+        that agrees.  So no request can cross the end.  One that crosses the question is served: the
+        other side does not agree then.
+        """
+        with self._state:
+            if self.is_leaving or self.lost_reason is not None or not self._is_unused():
+                return
+            self.is_leaving = True
+        self.send(head(LEAVE, (self.uses,)))
+
+    def _is_unused(self) -> bool:
+        """The lock is held."""
+        return not (self._channels or self._views or self._ready or self._rest)
 
     def close(self, reason: str) -> None:
         """End the connection, for that reason as this side sees it."""

@@ -13,7 +13,7 @@ from flinkray.core.clock import Clock
 from flinkray.core.errors import FlinkRayError, RpcConnectionError
 from flinkray.rpc.wire.tls import Tls
 from flinkray.streaming.network.blocking_partition import BlockingPartition
-from flinkray.streaming.network.connection import Connection
+from flinkray.streaming.network.connection import Connection, ReceivingChannel
 from flinkray.streaming.network.credit import FloatingCredit
 from flinkray.streaming.network.frames import FAILED, NOT_FOUND, head
 from flinkray.streaming.network.input_channels import LocalInputChannel, RemoteInputChannel
@@ -27,6 +27,9 @@ from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
 from flinkray.streaming.time.system_clock import SystemClock
+
+_IDLE_LOOKS = 4
+"""The time in which a connection is not used is counted in so many looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,10 @@ class NetworkEnvironment:
         """Second ones to the same process: both sides have connected at the same time."""
         self._dialling: dict[str, threading.Lock] = {}
         self._is_closed = False
+        self._idle_looks: dict[Connection, tuple[int, int]] = {}
+        """How much each connection was used by the last look, and how many looks in a row have
+        found no use since."""
+        self._is_look_due = False
         self._timer_thread: threading.Thread | None = None
         if not manual_timers:
             self._timer_thread = threading.Thread(
@@ -170,8 +177,49 @@ class NetworkEnvironment:
     def _name(self, task: str) -> str:
         return f"task {task} in {self.process_name}"
 
-    def _connector(self, address: DataAddress) -> Callable[[], Connection]:
-        return lambda: self._connection_to(address)
+    def _connector(
+        self, address: DataAddress
+    ) -> Callable[[ReceivingChannel], tuple[Connection, int | None]]:
+        def connect(channel: ReceivingChannel) -> tuple[Connection, int | None]:
+            while True:
+                connection = self._connection_to(address)
+                number = connection.add_channel(channel)
+                if number is not None or not connection.is_leaving:
+                    return connection, number
+                self._retire(address.incarnation, connection)
+
+        return connect
+
+    def _retire(self, incarnation: str, leaving: Connection) -> None:
+        """It is about to end: another one takes its place."""
+        with self._lock:
+            if self._connections.get(incarnation) is leaving:
+                del self._connections[incarnation]
+                self._others.add(leaving)
+
+    def _look_for_idle(self) -> None:
+        """End the connections that nobody has used for a while, as far as both sides agree."""
+        with self._lock:
+            connections = [*self._connections.values(), *self._others]
+            known, self._idle_looks = self._idle_looks, {}
+            self._is_look_due = False
+            self._look_later()
+        for connection in connections:
+            uses, idle = known.get(connection, (-1, 0))
+            idle = idle + 1 if connection.uses == uses else 0
+            if idle >= _IDLE_LOOKS:
+                connection.leave()
+            self._idle_looks[connection] = connection.uses, idle
+
+    def _look_later(self) -> None:
+        """The lock is held."""
+        timeout = self.settings.connection_idle_timeout
+        if timeout is None or self._is_look_due or self._is_closed:
+            return
+        if self._connections or self._others:
+            self._is_look_due = True
+            when = self.timers.clock.monotonic() + timeout / _IDLE_LOOKS
+            self.timers.call_at(when, self._look_for_idle)
 
     def _connection_to(self, address: DataAddress) -> Connection:
         with self._lock:
@@ -214,6 +262,7 @@ class NetworkEnvironment:
                 else:
                     self._connections[incarnation] = connection
                 connection.start()
+                self._look_later()
                 return connection
         wire.close()
         raise RpcConnectionError(f"{self.process_name} is closed")

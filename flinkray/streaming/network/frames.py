@@ -53,7 +53,14 @@ MAPPED: Final = 11
 RETURNED: Final = 12
 """(region, …): nobody reads it any more."""
 
-KINDS: Final = range(REQUEST, RETURNED + 1)
+# Either way.
+LEAVE: Final = 13
+"""(channels that have used it,): nobody uses the connection here, and nobody will until LEFT comes:
+may it end?"""
+LEFT: Final = 14
+"""(whether it may): if so, nobody will use it any more there either."""
+
+KINDS: Final = range(REQUEST, LEFT + 1)
 
 Part = bytes | bytearray | memoryview
 """Something that a socket takes."""

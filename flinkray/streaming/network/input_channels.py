@@ -11,7 +11,7 @@ import pyarrow as pa
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc.wire import codec
 from flinkray.streaming.network.buffers import OVERHEAD
-from flinkray.streaming.network.connection import Connection
+from flinkray.streaming.network.connection import Connection, ReceivingChannel
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
 from flinkray.streaming.network.element_codec import ElementDecoder
 from flinkray.streaming.network.errors import (
@@ -62,7 +62,7 @@ class RemoteInputChannel:
         partition_id: Any,
         subpartition: int,
         process_name: str,
-        connect: Callable[[], Connection],
+        connect: Callable[[ReceivingChannel], tuple[Connection, int | None]],
         settings: NetworkSettings,
         floating: FloatingCredit,
         timers: Timers,
@@ -96,8 +96,7 @@ class RemoteInputChannel:
         Raises:
             RpcConnectionError: the producer's process is not there, or refuses.
         """
-        self._connection = self._connect()
-        self._channel = self._connection.add_channel(self)
+        self._connection, self._channel = self._connect(self)
         if self._channel is None:
             self.fail(str(self._connection.lost_reason))
             return

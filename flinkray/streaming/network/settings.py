@@ -21,6 +21,8 @@ class NetworkSettings:
     request_backoff_max: float = network_options.REQUEST_BACKOFF_MAX.default
     connect_timeout: float = network_options.NETWORK_CONNECT_TIMEOUT.default
     shared_memory: int = network_options.NETWORK_SHARED_MEMORY.default
+    connection_idle_timeout: float | None = network_options.NETWORK_IDLE_TIMEOUT.default
+    """None: connections stay."""
     directory: str = field(default_factory=tempfile.gettempdir)
     """Where results of batch jobs are spilled."""
 
@@ -37,6 +39,7 @@ class NetworkSettings:
             get(network_options.REQUEST_BACKOFF_MAX),
             get(network_options.NETWORK_CONNECT_TIMEOUT),
             get(network_options.NETWORK_SHARED_MEMORY),
+            get(network_options.NETWORK_IDLE_TIMEOUT),
             directory or tempfile.gettempdir(),
         )
 

@@ -17,6 +17,7 @@ from flinkray.rpc.wire import codec
 from flinkray.streaming.network import (
     ChannelSource,
     ConsumerLostError,
+    NetworkSettings,
     PartitionReleasedError,
     PartitionUnavailableError,
     ProducerLostError,
@@ -171,9 +172,11 @@ def test_partition_that_comes_later_is_served_as_soon_as_it_is_there(is_local: b
 def test_partition_that_never_comes_fails_its_consumer_after_the_last_pause(is_local: bool) -> None:
     """TM-26: 0.1, 0.2, … 6.4 and 10 seconds."""
     clock = ManualClock()
+    settings = NetworkSettings(connection_idle_timeout=None)  # no timers but those that are meant
     with network() as make:
-        producer = make("producer", clock=clock, manual_timers=True)
-        consumer = producer if is_local else make("consumer", clock=clock, manual_timers=True)
+        options = {"clock": clock, "manual_timers": True, "settings": settings}
+        producer = make("producer", **options)
+        consumer = producer if is_local else make("consumer", **options)
         gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
         woken = threading.Event()
         gate.listen(woken.set)

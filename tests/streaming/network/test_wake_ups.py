@@ -9,11 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from flinkray.streaming.network import NetworkInputGate
+import pytest
+
+from flinkray.rpc.wire import codec
+from flinkray.streaming.network import ConsumerLostError, NetworkInputGate
+from flinkray.streaming.network.connection import Connection
+from flinkray.streaming.network.frames import REQUEST
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.records.elements import Element, Watermark
-from tests.streaming.network.networks import network, numbers, read
+from tests.streaming.network.networks import SilentWire, network, numbers, read
 
 
 class ScriptedChannel:
@@ -134,3 +139,27 @@ def test_a_writer_that_has_turned_to_wait_is_woken_by_the_next_buffer_that_leave
             pass
         assert woken.is_set()
         assert partition.has_room()
+
+
+def test_who_begins_to_listen_hears_of_what_has_come_before() -> None:
+    gate = NetworkInputGate("Sink (1/1)")
+    gate.add(ScriptedChannel(lambda: Watermark(1)))
+    gate.has_data(0)
+    woken: list[int] = []
+    gate.listen(lambda: woken.append(1))
+    assert woken == [1]
+
+
+def test_a_consumer_whose_connection_is_lost_while_it_is_served_is_lost_to_the_writer() -> None:
+    """The loss was told to those that had been served by then."""
+    with network() as make:
+        environment = make("p")
+        partition = environment.create_partition("p", "Source (1/1)", 1, buffer_timeout=0)
+        woken = threading.Event()
+        partition.listen(woken.set)
+        connection = Connection(SilentWire(), "there", environment, lambda _: None)
+        connection.fail("the connection broke")
+        connection._handle(REQUEST, (0, codec.encode("p"), 0, 10**6, "Sink"), None)
+        assert woken.is_set()
+        with pytest.raises(ConsumerLostError, match="the connection broke"):
+            partition.has_room()
