@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -27,18 +26,22 @@ from flinkray.actors.resource_manager.driver import (
     WorkerGroupRequest,
     WorkerGroupStartError,
 )
+from flinkray.actors.resource_manager.shared_poll import SharedPoll
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId, random_bytes
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, Placement, RpcService
+from flinkray.rpc.time_limit import within
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 log = logging.getLogger(__name__)
 
 _SHARED = "shared"
-_FIRST_POLL = 0.004
-_LONGEST_POLL = 0.25
-"""Seconds.  Ray places a small group within 6 ms, and itself tries again about once a second."""
+_FIRST_POLLS = (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+_LATER_POLL = 0.25
+"""Seconds.  Ray places a small group within 6 ms, and itself tries again about once a second.  A
+group that waits for longer is looked after together with all others that do."""
+_RELEASE_POLL = 0.02
 _RELEASE_TIMEOUT = 30.0
 """Seconds after which Ray is no longer asked for a removed group (it takes 0.1 s as a rule)."""
 
@@ -50,7 +53,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     ``flinkray-<cluster id>-<owner>-<n>``, and in their bundles; the owner is ``shared``, or a job's
     id and the name of its group, quoted as in a URL.  Their state is polled:
     Ray's own wait holds a thread as long as a group is pending, and raises a bare Exception when
-    the group is removed.
+    the group is removed.  Each is asked for by its id: Ray's list of all groups holds removed
+    ones, too.
     """
 
     def __init__(
@@ -63,6 +67,13 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         self._namespace = f"flinkray-{cluster.cluster_id}"
         self._prefix = f"{self._namespace}-"
         self._next_number = 0
+        run, now = rpc_service.run_blocking, rpc_service.clock.monotonic
+        self._placements: SharedPoll[str, str] = SharedPoll(
+            lambda groups: run(_ended_placements, groups), shortest_pause=_LATER_POLL, now=now
+        )
+        self._releases: SharedPoll[str, bool] = SharedPoll(
+            lambda groups: run(_released, groups), shortest_pause=_RELEASE_POLL, now=now
+        )
 
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
         name = f"{self._prefix}{_quote(request.owner)}-{self._next_number}"
@@ -72,13 +83,17 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return WorkerGroupHandle(WorkerGroupId(group_id), name, request.owner, request.bundles)
 
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
-        for delay in _polls():
-            state = (await self._table(group)).get("state", "REMOVED")
-            if state == "CREATED":
-                return
-            if state == "REMOVED":
-                raise WorkerGroupLostError(f"placement group {group} was removed")
+        for delay in _FIRST_POLLS:
+            state = (await self._rpc_service.run_blocking(_ended_placements, (group.value,))).get(
+                group.value
+            )
+            if state is not None:
+                break
             await asyncio.sleep(delay)
+        else:
+            state = await self._placements.answer_for(group.value)
+        if state == "REMOVED":
+            raise WorkerGroupLostError(f"placement group {group} was removed")
 
     async def describe_placement(self, group: WorkerGroupId) -> str:
         table = await self._table(group)
@@ -87,21 +102,16 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return f"placement group {table.get('name', group)} is {state} ({detail})"
 
     async def release_worker_group(self, group: WorkerGroupId) -> None:
-        clock = self._rpc_service.clock
-        removed = clock.monotonic()
         await self._rpc_service.run_blocking(_remove, group.value)
-        for delay in _polls():
-            if await self._rpc_service.run_blocking(_is_released, group.value):
-                return
-            if clock.monotonic() - removed > _RELEASE_TIMEOUT:
-                log.error(
-                    "placement group %s was removed %.0f s ago and Ray still shows its resources; "
-                    "see: ray list placement-groups",
-                    group,
-                    _RELEASE_TIMEOUT,
-                )
-                return
-            await asyncio.sleep(delay)
+        try:
+            await within(_RELEASE_TIMEOUT, self._releases.answer_for(group.value))
+        except asyncio.TimeoutError:
+            log.error(
+                "placement group %s was removed %.0f s ago and Ray still shows its resources; "
+                "see: ray list placement-groups",
+                group,
+                _RELEASE_TIMEOUT,
+            )
 
     async def start_task_executor(
         self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
@@ -183,13 +193,6 @@ def _unquote(text: str) -> WorkerGroupOwner | None:
     return WorkerGroupOwner(JobID.from_hex(job_id), unquote(name))
 
 
-def _polls() -> Iterator[float]:
-    delay = _FIRST_POLL
-    while True:
-        yield delay
-        delay = min(2 * delay, _LONGEST_POLL)
-
-
 def _placement_group(group_id: str) -> PlacementGroup:
     return PlacementGroup(PlacementGroupID(bytes.fromhex(group_id)))
 
@@ -219,15 +222,21 @@ def _remove(group_id: str) -> None:
     remove_placement_group(_placement_group(group_id))
 
 
-def _is_released(group_id: str) -> bool:
-    """Whether no live node lists resources of the group any more.
+def _ended_placements(groups: tuple[str, ...]) -> dict[str, str]:
+    """Of those that are placed (CREATED) or gone (REMOVED); others wait."""
+    states = {group: _table_of(group).get("state", "REMOVED") for group in groups}
+    return {g: state for g, state in states.items() if state in ("CREATED", "REMOVED")}
+
+
+def _released(groups: tuple[str, ...]) -> dict[str, bool]:
+    """Those of which no live node lists resources any more.
 
     A node takes them off its list and puts the CPU and memory back in one step.
     """
-    if _table_of(group_id).get("state", "REMOVED") != "REMOVED":
-        return False
+    removed = [g for g in groups if _table_of(g).get("state", "REMOVED") == "REMOVED"]
     nodes: dict[str, dict[str, float]] = available_resources_per_node()
-    return not any(name.endswith(group_id) for node in nodes.values() for name in node)
+    listed = {name.rpartition("_")[2] for node in nodes.values() for name in node}
+    return {group: True for group in removed if group not in listed}
 
 
 def _cluster_resources() -> ClusterResources:
