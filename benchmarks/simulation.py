@@ -19,6 +19,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import _machine
@@ -63,10 +64,17 @@ class GivenWorkers(ResourceManagerDriver):
     async def release_worker_group(self, group: WorkerGroupId) -> None:
         raise NotImplementedError("nobody releases workers")
 
-    async def start_task_executor(
-        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
-    ) -> ResourceID:
+    def new_task_executor_id(self, group: WorkerGroupHandle, bundle_index: int) -> ResourceID:
         return self._names[bundle_index]
+
+    async def start_task_executor(
+        self,
+        resource_id: ResourceID,
+        group: WorkerGroupHandle,
+        bundle_index: int,
+        number_of_slots: int,
+    ) -> None:
+        return
 
     async def stop_task_executor(self, resource_id: ResourceID) -> None:
         raise NotImplementedError("nobody stops workers")
@@ -74,8 +82,10 @@ class GivenWorkers(ResourceManagerDriver):
     async def kill_task_executor(self, resource_id: ResourceID) -> None:
         raise NotImplementedError("nobody kills workers")
 
-    async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
-        return dict(enumerate(self._names))
+    async def occupied_bundles(
+        self, groups: Iterable[WorkerGroupId]
+    ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
+        return {group: dict(enumerate(self._names)) for group in groups}
 
     async def cluster_resources(self) -> ClusterResources:
         total = PROFILE.times(len(self._names))

@@ -8,6 +8,7 @@ The ResourceManager decides (through its SlotManager) *what* is started and rele
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flinkray.core.errors import FlinkRayError
@@ -90,9 +91,17 @@ class ResourceManagerDriver(ABC):
         """
 
     @abstractmethod
+    def new_task_executor_id(self, group: WorkerGroupHandle, bundle_index: int) -> ResourceID:
+        """The name of a TaskExecutor that is going to be started there; none is given twice."""
+
+    @abstractmethod
     async def start_task_executor(
-        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
-    ) -> ResourceID:
+        self,
+        resource_id: ResourceID,
+        group: WorkerGroupHandle,
+        bundle_index: int,
+        number_of_slots: int,
+    ) -> None:
         """Start a TaskExecutor in a bundle of a placed group; returns when it has started.
 
         It registers at the ResourceManager by itself, perhaps before this returns.
@@ -110,9 +119,14 @@ class ResourceManagerDriver(ABC):
         """End a TaskExecutor at once, whatever it does.  Idempotent."""
 
     @abstractmethod
-    async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
-        """The bundles of a group that hold a TaskExecutor process, also one that is still starting
-        or that a ResourceManager of the past started."""
+    async def occupied_bundles(
+        self, groups: Iterable[WorkerGroupId]
+    ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
+        """The bundles of groups that hold a TaskExecutor process, also one that is still starting.
+
+        For groups that a ResourceManager of the past started: it may take time for all processes
+        that there are, and asks once for all groups.
+        """
 
     @abstractmethod
     async def cluster_resources(self) -> ClusterResources:

@@ -121,16 +121,16 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         )
         self._cluster_partitions = ClusterPartitionTracker()
         self._connecting_back = RegistrantConnections(self)
-        self._recovered: list[tuple[WorkerGroupHandle, tuple[int, ...]]] = []
+        self._recovered: list[tuple[WorkerGroupHandle, dict[int, ResourceID]]] = []
         self._is_shutting_down = False
 
     # --- life cycle -------------------------------------------------------------------------------
 
     async def recover(self) -> None:
         """Find what exists already; called once, before the endpoint is started."""
-        for group in await self._driver.recover():
-            occupied = await self._driver.occupied_bundles(group.group_id)
-            self._recovered.append((group, tuple(sorted(occupied))))
+        groups = await self._driver.recover()
+        occupied = await self._driver.occupied_bundles([group.group_id for group in groups])
+        self._recovered = [(group, occupied[group.group_id]) for group in groups]
 
     async def on_start(self) -> None:
         settings = self._heartbeat_settings
@@ -150,8 +150,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             on_timeout=lambda target: self._job_master_deaf(target, silence),
             on_unreachable=lambda target: self._job_master_deaf(target, "it is unreachable"),
         )
-        for group, live_bundles in self._recovered:
-            self._slots.recover(group, live_bundles)
+        for group, occupied in self._recovered:
+            self._slots.recover(group, occupied)
         configuration = self._services.configuration
         self._slots.start_up(configuration.get(options.RESOURCE_MANAGER_START_UP_TIME))
         await self._dispatcher.start(

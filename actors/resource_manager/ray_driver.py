@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -113,12 +114,18 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                 _RELEASE_TIMEOUT,
             )
 
-    async def start_task_executor(
-        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
-    ) -> ResourceID:
+    def new_task_executor_id(self, group: WorkerGroupHandle, bundle_index: int) -> ResourceID:
         number = group.name.rpartition("-")[2]
         suffix = group.group_id.value[:8] + random_bytes(2).hex()
-        resource_id = ResourceID(f"TaskExecutor-{number}-{bundle_index}-{suffix}")
+        return ResourceID(f"TaskExecutor-{number}-{bundle_index}-{suffix}")
+
+    async def start_task_executor(
+        self,
+        resource_id: ResourceID,
+        group: WorkerGroupHandle,
+        bundle_index: int,
+        number_of_slots: int,
+    ) -> None:
         await self._rpc_service.spawn(
             EndpointSpec(
                 kind="TaskExecutor",
@@ -137,7 +144,6 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                 detached=True,
             )
         )
-        return resource_id
 
     async def stop_task_executor(self, resource_id: ResourceID) -> None:
         await self._rpc_service.stop(resource_id)
@@ -145,12 +151,17 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     async def kill_task_executor(self, resource_id: ResourceID) -> None:
         await self._rpc_service.kill(resource_id)
 
-    async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
+    async def occupied_bundles(
+        self, groups: Iterable[WorkerGroupId]
+    ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
         actors = await self._rpc_service.run_blocking(_named_actors)
         names = sorted(a["name"] for a in actors if a["namespace"] == self._namespace)
-        pattern = re.compile(rf"TaskExecutor-\d+-(\d+)-{group.value[:8]}[0-9a-f]{{4}}")
-        matches = (pattern.fullmatch(name) for name in names)
-        return {int(match[1]): ResourceID(match[0]) for match in matches if match is not None}
+        matches = (re.fullmatch(r"TaskExecutor-\d+-(\d+)-(.{8})[0-9a-f]{4}", n) for n in names)
+        by_group: dict[str, dict[int, ResourceID]] = {}
+        for match in matches:
+            if match is not None:
+                by_group.setdefault(match[2], {})[int(match[1])] = ResourceID(match[0])
+        return {group: by_group.get(group.value[:8], {}) for group in groups}
 
     async def cluster_resources(self) -> ClusterResources:
         return await self._rpc_service.run_blocking(_cluster_resources)

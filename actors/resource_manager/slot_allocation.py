@@ -151,10 +151,11 @@ class SlotAllocation(WorkerEvents):
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def recover(self, group: WorkerGroupHandle, live_bundles: tuple[int, ...]) -> None:
-        """A group that an earlier ResourceManager left, and where in it TaskExecutors live."""
+    def recover(self, group: WorkerGroupHandle, occupied: dict[int, ResourceID]) -> None:
+        """A group that an earlier ResourceManager left, and the TaskExecutors that live in it."""
+        live_bundles = tuple(sorted(occupied))
         log.info("worker group %s is taken over, TaskExecutors in %s", group.name, live_bundles)
-        self._launcher.adopt(group)
+        self._launcher.adopt(group, occupied)
         slots = self._slots_per_shared_worker if group.owner is None else 1
         self._carry_out(
             self._slot_manager.recover_worker_group(

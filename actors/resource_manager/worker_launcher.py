@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flinkray.actors.resource_manager.driver import (
@@ -89,6 +89,8 @@ class _StartedGroup:
     group: WorkerGroupHandle
     starts: dict[int, _TaskExecutorStart] = field(default_factory=dict)
     """By bundle: TaskExecutors that have not registered yet."""
+    occupants: dict[int, ResourceID] = field(default_factory=dict)
+    """By bundle: the TaskExecutor that was started last, or was there; it may be gone."""
 
 
 class WorkerLauncher:
@@ -110,9 +112,9 @@ class WorkerLauncher:
 
     # groups
 
-    def adopt(self, group: WorkerGroupHandle) -> None:
-        """A group that an earlier ResourceManager has created."""
-        self._groups[group.group_id] = _StartedGroup(group)
+    def adopt(self, group: WorkerGroupHandle, occupied: Mapping[int, ResourceID]) -> None:
+        """A group that an earlier ResourceManager has created, with the TaskExecutors in it."""
+        self._groups[group.group_id] = _StartedGroup(group, occupants=dict(occupied))
 
     def start_group(self, action: StartWorkerGroup) -> None:
         request = _GroupRequest(action.request_number, action.owner)
@@ -134,7 +136,7 @@ class WorkerLauncher:
             return
         del self._requests[request.number]
         if request.cancelled:
-            self._release(group.group_id, group.owner)
+            self._release(group.group_id, group.owner, {})
             return
         log.info("worker group %s is placed", group.name)
         self._groups[group.group_id] = _StartedGroup(group)
@@ -149,7 +151,7 @@ class WorkerLauncher:
             del self._requests[request_number]
             if request.task is not None:
                 request.task.cancel()
-            self._release(request.group.group_id, request.owner)
+            self._release(request.group.group_id, request.owner, {})
 
     def release_group(self, group_id: WorkerGroupId) -> None:
         """Idempotent; what is being started in the group is given up."""
@@ -157,22 +159,35 @@ class WorkerLauncher:
         if started is not None:
             for start in started.starts.values():
                 start.give_up()
-        if group_id not in self._releases:
-            self._release(group_id, started.group.owner if started is not None else None)
+        if group_id in self._releases:
+            return
+        if started is None:
+            self._release(group_id, None, None)
+        else:
+            self._release(group_id, started.group.owner, started.occupants)
 
-    def _release(self, group_id: WorkerGroupId, owner: WorkerGroupOwner | None) -> None:
+    def _release(
+        self,
+        group_id: WorkerGroupId,
+        owner: WorkerGroupOwner | None,
+        occupants: Mapping[int, ResourceID] | None,
+    ) -> None:
+        """*occupants*: None for those of a group that nobody has told of."""
         task = self._endpoint.create_task(
-            self._release_group(group_id), f"release worker group {group_id}"
+            self._release_group(group_id, occupants), f"release worker group {group_id}"
         )
         self._releases[group_id] = _Release(owner, task)
 
-    async def _release_group(self, group_id: WorkerGroupId) -> None:
+    async def _release_group(
+        self, group_id: WorkerGroupId, occupants: Mapping[int, ResourceID] | None
+    ) -> None:
         try:
-            occupied = await self._driver.occupied_bundles(group_id)
-            if occupied:
+            if occupants is None:
+                occupants = (await self._driver.occupied_bundles((group_id,)))[group_id]
+            if occupants:
                 stops = [
                     asyncio.ensure_future(self._stop_quietly(resource_id))
-                    for resource_id in occupied.values()
+                    for resource_id in occupants.values()
                 ]
                 _, late = await asyncio.wait(stops, timeout=STOP_TIMEOUT)
                 for stop in late:
@@ -237,13 +252,14 @@ class WorkerLauncher:
             start.is_waiting_for_placement = True
             await self._driver.wait_until_placed(group_id)
             start.is_waiting_for_placement = False
-            present = (await self._driver.occupied_bundles(group_id)).get(bundle_index)
             if started.starts.get(bundle_index) is not start:
                 return  # an earlier one that was given up has registered after all: it stays
-            if present is not None:
-                log.info("%s is replaced", present)
-                await self._driver.kill_task_executor(present)
-            start.resource_id = await self._spawn(started.group, action)
+            before = started.occupants.get(bundle_index)
+            if before is not None:
+                await self._driver.kill_task_executor(before)  # it may live, deaf or starting
+            start.resource_id = self._driver.new_task_executor_id(started.group, bundle_index)
+            started.occupants[bundle_index] = start.resource_id
+            await self._spawn(start.resource_id, started.group, action)
         except WorkerGroupLostError as error:
             if self._groups.pop(group_id, None) is not None:
                 self._events.worker_group_lost(group_id, str(error))
@@ -262,10 +278,12 @@ class WorkerLauncher:
 
         start.watch = self._endpoint.watch(f"{start.resource_id}/{TASK_EXECUTOR_ENDPOINT}", ended)
 
-    async def _spawn(self, group: WorkerGroupHandle, action: StartTaskExecutor) -> ResourceID:
+    async def _spawn(
+        self, resource_id: ResourceID, group: WorkerGroupHandle, action: StartTaskExecutor
+    ) -> None:
         try:
-            return await self._driver.start_task_executor(
-                group, action.bundle_index, action.number_of_slots
+            await self._driver.start_task_executor(
+                resource_id, group, action.bundle_index, action.number_of_slots
             )
         except Exception as error:  # whatever the new process raised while it started
             raise TaskExecutorStartError(f"{type(error).__name__}: {error}") from error

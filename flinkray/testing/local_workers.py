@@ -58,11 +58,15 @@ class LocalResourceManagerDriver(WorkerNodesDriver):
         super().__init__(rpc_service, cluster, self._local, self._local.factory)
 
     async def start_task_executor(
-        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
-    ) -> ResourceID:
+        self,
+        resource_id: ResourceID,
+        group: WorkerGroupHandle,
+        bundle_index: int,
+        number_of_slots: int,
+    ) -> None:
         await asyncio.sleep(self._local.start_delay)
         self._task_executor_factory = self._local.factory  # which a test may have changed
-        return await super().start_task_executor(group, bundle_index, number_of_slots)
+        await super().start_task_executor(resource_id, group, bundle_index, number_of_slots)
 
 
 async def create_local_resource_manager(

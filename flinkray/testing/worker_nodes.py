@@ -69,6 +69,9 @@ class WorkerNodes(ABC):
         self.groups: dict[WorkerGroupId, GroupRecord] = {}
         self.created_groups: list[WorkerGroupHandle] = []
         self.starts: list[ResourceID] = []
+        self.lists = 0
+        """How often it was looked which TaskExecutors there are."""
+        self._next_start = 0
         self.refusal: str | None = None
         """Set: no group can be created, for this reason."""
         self._waiting: dict[WorkerGroupId, GroupRecord] = {}
@@ -162,6 +165,11 @@ class WorkerNodes(ABC):
                 node.used = node.used - bundle
         record.wake()
         self.place()
+
+    def next_start(self) -> int:
+        """A number for a TaskExecutor that is going to be started."""
+        self._next_start += 1
+        return self._next_start - 1
 
     def started(self, group_id: WorkerGroupId, bundle_index: int, resource_id: ResourceID) -> None:
         """A TaskExecutor is being started in a bundle."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
@@ -76,17 +76,23 @@ class WorkerNodesDriver(ResourceManagerDriver):
         self._workers.remove(group)
         await self._take_time()
 
+    def new_task_executor_id(self, group: WorkerGroupHandle, bundle_index: int) -> ResourceID:
+        number = self._workers.next_start()
+        return ResourceID(f"TaskExecutor-{group.group_id}-{bundle_index}-{number}")
+
     async def start_task_executor(
-        self, group: WorkerGroupHandle, bundle_index: int, number_of_slots: int
-    ) -> ResourceID:
+        self,
+        resource_id: ResourceID,
+        group: WorkerGroupHandle,
+        bundle_index: int,
+        number_of_slots: int,
+    ) -> None:
         workers = self._workers
         await self._take_time()
-        name = f"TaskExecutor-{group.group_id}-{bundle_index}-{len(workers.starts)}"
-        resource_id = ResourceID(name)
         record = workers.groups.get(group.group_id)
         node = None if record is None else record.nodes[bundle_index]
         if node is None:
-            raise RpcConnectionError(f"{name} has no place: its bundle is gone")
+            raise RpcConnectionError(f"{resource_id} has no place: its bundle is gone")
         workers.started(group.group_id, bundle_index, resource_id)
         await self._rpc_service.spawn(
             EndpointSpec(
@@ -107,7 +113,6 @@ class WorkerNodesDriver(ResourceManagerDriver):
                 detached=True,
             )
         )
-        return resource_id
 
     async def stop_task_executor(self, resource_id: ResourceID) -> None:
         await self._rpc_service.stop(resource_id)
@@ -115,8 +120,11 @@ class WorkerNodesDriver(ResourceManagerDriver):
     async def kill_task_executor(self, resource_id: ResourceID) -> None:
         await self._rpc_service.kill(resource_id)
 
-    async def occupied_bundles(self, group: WorkerGroupId) -> dict[int, ResourceID]:
-        occupied = self._workers.occupied(group)
+    async def occupied_bundles(
+        self, groups: Iterable[WorkerGroupId]
+    ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
+        self._workers.lists += 1
+        occupied = {group: self._workers.occupied(group) for group in groups}
         await self._take_time()
         return occupied
 

@@ -176,6 +176,45 @@ async def test_a_task_executor_that_does_not_start_is_tried_again(tmp_path: Path
 
 
 @on_virtual_time
+async def test_no_start_and_no_release_looks_which_task_executors_there_are(
+    tmp_path: Path,
+) -> None:
+    """Each listed all named actors of the Ray: at 1,000 nodes, a thousand times a thousand."""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    manager = await cluster.start_resource_manager()
+    looks = cluster.workers.lists
+    for number in range(1, 6):
+        job = await running_job(cluster, number, slots=2)
+        victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[0]
+        cluster.network.crash(victim)
+        await job.has_slots(3)
+        await manager.release_job(job.job_id, DISPATCHER, "it has ended")
+        await asyncio.sleep(1)
+    assert len(cluster.workers.starts) == 15
+    assert cluster.workers.groups == {}
+    assert cluster.workers.lists == looks
+
+
+@on_virtual_time
+async def test_recovered_task_executors_are_looked_for_once(tmp_path: Path) -> None:
+    """Whatever the number of groups."""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS, TWO_CPUS)
+    await cluster.start_resource_manager()
+    jobs = [await running_job(cluster, number, slots=2) for number in (1, 2)]
+    looks = cluster.workers.lists
+    cluster.network.crash("ResourceManager")
+    await asyncio.sleep(5)
+    for job in jobs:
+        await job.register()
+        await job.declare(2)
+    victim, _ = jobs[0].master.calls_of(JobMasterGateway.offer_slots)[0]
+    cluster.network.crash(victim)
+    await jobs[0].has_slots(3)
+    assert len(cluster.workers.starts) == 5
+    assert cluster.workers.lists == looks + 1
+
+
+@on_virtual_time
 async def test_a_late_worker_is_not_killed_by_the_one_that_was_to_take_its_place(
     tmp_path: Path,
 ) -> None:
