@@ -130,7 +130,7 @@ async def test_a_jobs_slots_are_the_bundles_of_a_placement_group(resources: RayR
     job = await resources.running_job(2)
     [(group_id, group)] = resources.groups().items()
     assert group["state"] == "CREATED"
-    assert group["name"] == f"{resources.namespace}-{job.job_id}-0"
+    assert group["name"] == f"{resources.namespace}-{job.job_id}-default-0"
     assert group["bundles"] == dict.fromkeys((0, 1), ONE_CPU.to_ray_resources())
     where = locations(job)
     assert {location.worker_group.value for location in where.values()} == {group_id}
