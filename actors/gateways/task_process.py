@@ -58,9 +58,24 @@ class ResultPartitionNotFoundError(FlinkRayError):
 class TaskProcessArguments:
     """What a task process is started with."""
 
+    cluster_id: str
     configuration: dict[str, str]
     """The cluster's."""
     task_executor_address: str
+
+
+@message
+class TaskProcessHost:
+    """The operating system's process."""
+
+    pid: int
+    started: int
+    """In ticks since the machine was started: ids of processes are used again."""
+    mark: str
+    """In the environment of what it starts, under ``PROCESS_MARK``."""
+
+
+PROCESS_MARK = "FLINKRAY_TASK_PROCESS"
 
 
 @message
@@ -100,7 +115,12 @@ class ChannelPlaces:
 
 
 class TaskProcessGateway(RpcGateway):
-    """Runs the tasks of some slots of one TaskExecutor, which alone calls it, but for reads."""
+    """Runs the tasks of one job in some slots of one TaskExecutor, which alone calls it, but for
+    reads."""
+
+    @abstractmethod
+    async def host(self) -> TaskProcessHost | None:
+        """None: the process is pretended."""
 
     @abstractmethod
     @ask_timeout(None)

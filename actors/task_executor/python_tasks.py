@@ -53,7 +53,7 @@ class PythonTasks:
         tasks have these states now, their final one last and once."""
         self._endpoint = endpoint
         self.processes = new_processes(self._process_died)
-        self.results = TaskResults(self.processes)
+        self.results = TaskResults(self.processes, self._has_no_results)
         self._cancellation_timeout = cancellation_timeout
         self._on_states = on_states
         self._parts = DeployedParts()
@@ -83,12 +83,12 @@ class PythonTasks:
         blob_server: str | None,
     ) -> None:
         """Run tasks of a message, each with the index of its slot: one message per process."""
-        by_place: dict[int, tuple[TaskProcessPlace, list[TaskDeployment]]] = {}
+        by_place: dict[TaskProcessPlace, list[TaskDeployment]] = {}
         for task, slot_index in tasks:
-            place = self.processes.place_of(slot_index)
-            by_place.setdefault(place.number, (place, []))[1].append(task)
+            place = self.processes.place_of(slot_index, deployments.job_id)
+            by_place.setdefault(place, []).append(task)
             self._add(deployments, task, place)
-        for place, of_place in by_place.values():
+        for place, of_place in by_place.items():
             self._send(place, deployments, tuple(of_place), job_master_id, blob_server)
 
     def _add(
@@ -125,13 +125,13 @@ class PythonTasks:
 
     def cancel(self, attempts: Iterable[ExecutionAttemptID]) -> None:
         """Idempotent, also for tasks that have ended: one message per process."""
-        by_place: dict[int, tuple[TaskProcessPlace, list[_Task]]] = {}
+        by_place: dict[TaskProcessPlace, list[_Task]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is not None and not task.is_cancelling:
                 task.is_cancelling = True
-                by_place.setdefault(task.place.number, (task.place, []))[1].append(task)
-        for place, of_place in by_place.values():
+                by_place.setdefault(task.place, []).append(task)
+        for place, of_place in by_place.items():
             self.processes.cancel_tasks(place, tuple(task.attempt_id for task in of_place))
             self._endpoint.schedule_run_async(
                 self._cancellation_timeout, partial(self._end_by_force, of_place)
@@ -166,9 +166,9 @@ class PythonTasks:
         """What the stream tasks of a job have read and written, as far as their processes answer:
         one message for each."""
         tasks = (task for task in self._tasks.values() if task.job_id == job_id)
-        places = {task.place.number: task.place for task in tasks}
+        places = dict.fromkeys(task.place for task in tasks)
         ask = self.processes.io_metrics_at
-        answers = await asyncio.gather(*(ask(place, job_id) for place in places.values()))
+        answers = await asyncio.gather(*(ask(place, job_id) for place in places))
         return tuple(one for answer in answers for one in answer)
 
     # --- what becomes of them ---------------------------------------------------------------------
@@ -208,17 +208,31 @@ class PythonTasks:
     # --- ends -------------------------------------------------------------------------------------
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """No task runs in the slot any more: what they have loaded is forgotten.  A process that
-        does not do that is replaced."""
+        """No task runs in the slot any more.  Its process ends, unless the job needs it for another
+        slot or for results; then what the tasks have loaded is forgotten, and a process that does
+        not do that is ended, too."""
         place = self._places.pop(allocation_id, None)
-        if place is None or place.gateway is None:
+        if place is None:
             return
-        name = place.process_name
+        if not self._is_needed(place):
+            ending = self.processes.end(place)
+            if ending is not None:
+                await ending
+            return
+        process = place.gateway
+        if process is None:
+            return
         try:
-            await place.gateway.free_slot(allocation_id, job_id)
+            await process.free_slot(allocation_id, job_id)
         except FlinkRayError as error:
-            if place.process_name == name:
-                self.processes.kill(place, f"{place} did not free a slot and was killed: {error}")
+            self.processes.kill(place, f"{place} did not free a slot and was killed: {error}")
+
+    def _is_needed(self, place: TaskProcessPlace) -> bool:
+        return self.results.are_at(place) or place in self._places.values()
+
+    def _has_no_results(self, place: TaskProcessPlace) -> None:
+        if not self._is_needed(place):
+            self.processes.end(place)
 
     def forget_job(self, job_id: JobID) -> None:
         """Its JobMaster is gone, or it has nothing here any more."""

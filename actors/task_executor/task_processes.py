@@ -1,7 +1,8 @@
-"""The task processes of a TaskExecutor: started ahead, watched, replaced when they die."""
+"""The task processes of a TaskExecutor: each serves one job, in some of its slots."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -12,9 +13,16 @@ from flinkray.actors.gateways.task_process import (
     JobPartition,
     TaskProcessArguments,
     TaskProcessGateway,
+    TaskProcessHost,
 )
 from flinkray.actors.shared.deployment_parts import SentParts
-from flinkray.actors.task_executor.standby_task_processes import RESTART_PAUSE, StandbyTaskProcesses
+from flinkray.actors.task_executor.leftover_processes import end_with_descendants
+from flinkray.actors.task_executor.process_watch import ProcessWatch
+from flinkray.actors.task_executor.task_process_pool import (
+    ProcessRequest,
+    StartedProcess,
+    TaskProcessPool,
+)
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
@@ -26,35 +34,52 @@ log = logging.getLogger(__name__)
 
 TASK_PROCESS_FACTORY = "flinkray.actors.task_process.endpoint:create_task_process"
 
+_CAUSE_TIME = 1.0
+"""Seconds from the end of a process until it is reported without knowing more."""
+
 Call = Callable[[TaskProcessGateway], Coroutine[Any, Any, None]]
 
 
 class TaskProcessPlace:
-    """Where the tasks of some slots run: a process, or the one that is being started for it."""
+    """Where the tasks of a job run that are in certain slots: a process of that job alone, or the
+    one that is being started."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, job_id: JobID) -> None:
         self.number = number
-        self.starts = 0
-        self.process_name: str | None = None
-        self.gateway: TaskProcessGateway | None = None
-        """None: not there (yet)."""
+        self.job_id = job_id
+        self.process: StartedProcess | None = None
+        """None: it is not there yet."""
+        self.request: ProcessRequest | None = None
+        """By which it is waited for."""
+        self.is_over = False
+        """The process has died or was ended, and another place takes this one's."""
         self.data_address: DataAddress | None = None
-        """Of the present process; None: nobody has asked for it."""
+        """None: nobody has asked for it."""
         self.sent_parts = SentParts()
-        """To the present process."""
         self.waiting: list[Call] = []
         """For the process that is being started."""
         self.watch: TerminationWatch | None = None
+        self.end_watch: ProcessWatch | None = None
+
+    @property
+    def gateway(self) -> TaskProcessGateway | None:
+        """None: there is no process (yet)."""
+        return None if self.process is None or self.is_over else self.process.gateway
+
+    @property
+    def process_name(self) -> str | None:
+        """None: there is no process yet."""
+        return None if self.process is None else self.process.name
 
     def __str__(self) -> str:
-        return f"the task process {self.process_name}"
+        return f"the task process {self.process_name or 'that is being started'}"
 
 
 class TaskProcesses:
     """Lives on the main thread of its TaskExecutor.
 
-    Slots are given to places by their index, so a slot's place never changes.  The places of the
-    TaskExecutor's own slots get their processes at the start, others when they are first used.
+    The process of a job's slot follows from the slot's index, so that a restarted task finds its
+    process there.  It ends with the job: what the job has done to it, later jobs do not see.
     """
 
     def __init__(
@@ -63,40 +88,50 @@ class TaskProcesses:
         arguments: TaskExecutorArguments,
         *,
         slots_per_process: int,
-        standbys: int = 0,
+        waiting: int = 0,
         on_died: Callable[[TaskProcessPlace, str], None],
         factory: str = TASK_PROCESS_FACTORY,
     ) -> None:
-        """*standbys*: so many more wait to take the place of one that dies.  *on_died* is called
-        once for each process of a place that died, was killed or could not be started; what was
-        waiting for it is dropped."""
+        """
+        Args:
+            waiting: so many wait for a job while others run, but no more than the slots need.
+            on_died: called once for each place whose process died, was killed or could not be
+                started; what was waiting for it is dropped.
+        """
         self._endpoint = endpoint
-        self._resource_id = arguments.resource_id
         self._placement = Placement(
             worker_group=arguments.worker_group, bundle_index=arguments.bundle_index
         )
-        self._arguments = TaskProcessArguments(arguments.cluster.configuration, endpoint.address)
+        self._arguments = TaskProcessArguments(
+            arguments.cluster.cluster_id, arguments.cluster.configuration, endpoint.address
+        )
         self._slots_per_process = slots_per_process
+        self._waiting = waiting
         self._on_died = on_died
         self._factory = factory
-        self._places: dict[int, TaskProcessPlace] = {}
-        self._standbys = StandbyTaskProcesses(
-            endpoint, arguments.resource_id, standbys, self._start_process
-        )
+        self._ahead = 0
+        """So many the TaskExecutor's own slots need."""
+        self._places: dict[tuple[int, JobID], TaskProcessPlace] = {}
+        self._pool = TaskProcessPool(endpoint, arguments.resource_id, self._start_process)
 
     def start_ahead(self, number_of_slots: int) -> None:
-        """Start the processes for the slots with the first so many indices."""
-        for slot_index in range(0, number_of_slots, self._slots_per_process):
-            self.place_of(slot_index)
+        """Keep processes waiting for the slots with the first so many indices."""
+        self._ahead = -(-number_of_slots // self._slots_per_process)
+        self._fill()
 
-    def place_of(self, slot_index: int) -> TaskProcessPlace:
-        """Where a slot's tasks run."""
-        number = slot_index // self._slots_per_process
-        place = self._places.get(number)
+    def place_of(self, slot_index: int, job_id: JobID) -> TaskProcessPlace:
+        """Where a job's tasks run that are in that slot."""
+        key = slot_index // self._slots_per_process, job_id
+        place = self._places.get(key)
         if place is None:
-            place = self._places[number] = TaskProcessPlace(number)
+            place = self._places[key] = TaskProcessPlace(*key)
             self._start(place)
+            self._fill()
         return place
+
+    def _fill(self) -> None:
+        in_use = len(self._places)
+        self._pool.keep(max(self._ahead - in_use, min(self._ahead, self._waiting)))
 
     def tell(self, place: TaskProcessPlace, call: Call) -> None:
         """Send to the place's process, or to the one that is being started.  Messages arrive in the
@@ -169,15 +204,38 @@ class TaskProcesses:
     def forget_job(self, job_id: JobID) -> None:
         """Its next deployments are another JobMaster's."""
         for place in self._places.values():
-            place.sent_parts.forget(job_id)
-            self.tell(place, lambda process: process.forget_job(job_id))
+            if place.job_id == job_id:
+                place.sent_parts.forget(job_id)
+                self.tell(place, lambda process: process.forget_job(job_id))
 
     def kill(self, place: TaskProcessPlace, cause: str) -> None:
-        """End the place's process and start another."""
-        name = place.process_name
-        if name is not None:
-            self._endpoint.create_task(self._endpoint.rpc_service.kill(name), f"kill {name}")
-        self._died(place, place.starts, cause)
+        """End the place's process; its tasks have failed."""
+        self._died(place, cause)
+
+    def end(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
+        """The job needs the process no more.  What is returned is done when it is gone, with all
+        that it started; None: there is none."""
+        if place.is_over:
+            return None
+        self._leave(place)
+        return self._end_process(place)
+
+    def _end_process(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
+        process, service = place.process, self._endpoint.rpc_service
+        if process is None:
+            return None
+
+        host, name = process.host, f"end {process.name}"
+        killing = self._endpoint.create_task(service.kill(process.name), name)
+        if host is None:
+            return killing
+
+        async def end() -> None:
+            count = await service.run_blocking(end_with_descendants, host)
+            if count:
+                log.info("ended %d processes that %s had started", count, place)
+
+        return self._endpoint.create_task(end(), name)
 
     def _send(self, place: TaskProcessPlace, call: Call, gateway: TaskProcessGateway) -> None:
         async def send() -> None:
@@ -188,39 +246,13 @@ class TaskProcesses:
 
         self._endpoint.create_task(send(), f"message to {place}")
 
-    def _start(self, place: TaskProcessPlace, delay: float = 0.0) -> None:
-        place.starts += 1
-        start = place.starts
-        place.sent_parts = SentParts()
-        standby = self._standbys.take()
-        if standby is not None:
-            place.process_name, process = standby
-            self._began(place, start, process)
-            return
-        place.process_name = f"TaskProcess-{place.number}.{start}-{self._resource_id}"
-        if delay:
-            self._endpoint.schedule_run_async(delay, lambda: self._spawn_later(place, start))
-        else:
-            self._spawn_later(place, start)
+    def _start(self, place: TaskProcessPlace) -> None:
+        place.request = self._pool.request(
+            lambda process: self._began(place, process),
+            lambda cause: self._died(place, cause),
+        )
 
-    def _spawn_later(self, place: TaskProcessPlace, start: int) -> None:
-        self._endpoint.create_task(self._spawn(place, start), f"start {place}")
-
-    async def _spawn(self, place: TaskProcessPlace, start: int) -> None:
-        name = place.process_name
-        assert name is not None
-        try:
-            process = await self._start_process(name)
-        except Exception as error:  # noqa: BLE001 - whatever the new process raised while it started
-            cause = f"{place} could not be started: {type(error).__name__}: {error}"
-            self._died(place, start, cause, pause=RESTART_PAUSE)
-            return
-        if place.starts != start:
-            await self._endpoint.rpc_service.kill(name)
-            return
-        self._began(place, start, process)
-
-    async def _start_process(self, name: str) -> TaskProcessGateway:
+    async def _start_process(self, name: str) -> StartedProcess:
         """Raises whatever the new process raised while it started."""
         service = self._endpoint.rpc_service
         address = await service.spawn(
@@ -232,25 +264,52 @@ class TaskProcesses:
                 placement=self._placement,
             )
         )
-        return await service.connect(address, TaskProcessGateway)
+        gateway = await service.connect(address, TaskProcessGateway)
+        return StartedProcess(name, gateway, await gateway.host())
 
-    def _began(self, place: TaskProcessPlace, start: int, process: TaskProcessGateway) -> None:
-        place.gateway = process
+    def _began(self, place: TaskProcessPlace, process: StartedProcess) -> None:
+        place.process, place.request = process, None
         place.watch = self._endpoint.watch(
-            process, lambda reason: self._died(place, start, f"{place} died: {reason}")
+            process.gateway, lambda reason: self._died(place, f"{place} died: {reason}")
         )
+        self._watch_end(place, process.host)
         waiting, place.waiting = place.waiting, []
         for call in waiting:
-            self._send(place, call, process)
-        self._standbys.fill()  # not before: what a job waits for comes first
+            self._send(place, call, process.gateway)
 
-    def _died(self, place: TaskProcessPlace, start: int, cause: str, pause: float = 0.0) -> None:
-        if place.starts != start or not self._endpoint.is_running:
+    def _watch_end(self, place: TaskProcessPlace, host: TaskProcessHost | None) -> None:
+        if host is None:
             return
-        log.warning("%s: %s", self._resource_id, cause)
+        cause = f"{place} died: there is no process {host.pid} any more"
+
+        def ended() -> None:
+            # the other watch knows more of the cause, if it gets to know of the end
+            self._endpoint.schedule_run_async(_CAUSE_TIME, lambda: self._died(place, cause))
+
+        try:
+            place.end_watch = ProcessWatch(self._endpoint.rpc_service.loop, host.pid, ended)
+        except ProcessLookupError:
+            ended()
+        except OSError as error:
+            log.info("the end of %s is heard of by its connection only: %s", place, error)
+
+    def _died(self, place: TaskProcessPlace, cause: str) -> None:
+        if place.is_over or not self._endpoint.is_running:
+            return
+        log.warning("%s: %s", self._endpoint.address, cause)
+        self._leave(place)
+        self._end_process(place)
+        self._on_died(place, cause)
+
+    def _leave(self, place: TaskProcessPlace) -> None:
+        place.is_over = True
+        place.waiting = []
+        place.data_address = None
         if place.watch is not None:
             place.watch.cancel()
-        place.gateway = place.watch = place.data_address = None
-        place.waiting = []
-        self._start(place, pause)
-        self._on_died(place, cause)
+        if place.end_watch is not None:
+            place.end_watch.cancel()
+        if place.request is not None:
+            self._pool.withdraw(place.request)
+        del self._places[place.number, place.job_id]
+        self._fill()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from flinkray.actors.gateways.task_process import ChannelPlaces, JobPartition, PartitionPlaces
 from flinkray.actors.shared.produced_partitions import ProducedPartition
@@ -19,8 +19,12 @@ class TaskResults:
     """Pipelined results are there while their task runs, blocking ones from its end until they are
     released.  The data is in the task processes; nobody waits until it is deleted (TM-28)."""
 
-    def __init__(self, processes: TaskProcesses) -> None:
+    def __init__(
+        self, processes: TaskProcesses, on_no_results: Callable[[TaskProcessPlace], None]
+    ) -> None:
+        """*on_no_results* is called when the last result at a place is not needed any more."""
         self._processes = processes
+        self._on_no_results = on_no_results
         self._kept = TaskExecutorPartitions()
         self._places: dict[JobPartition, TaskProcessPlace] = {}
 
@@ -62,18 +66,22 @@ class TaskResults:
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> ChannelPlaces:
         """The same, by where their channels are reached."""
-        by_place: dict[int, tuple[TaskProcessPlace, list[ResultPartitionID]]] = {}
+        by_place: dict[TaskProcessPlace, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             if one.job_id == job_id and one.partition.data_set_id == data_set_id:
-                by_place.setdefault(place.number, (place, []))[1].append(one.partition)
+                by_place.setdefault(place, []).append(one.partition)
         addresses: list[DataAddress] = []
         partitions: list[tuple[ResultPartitionID, ...]] = []
-        for place, here in by_place.values():
+        for place, here in by_place.items():
             address = await self._processes.data_address_of(place)
             if address is not None:
                 addresses.append(address)
                 partitions.append(tuple(here))
         return ChannelPlaces(tuple(addresses), tuple(partitions))
+
+    def are_at(self, place: TaskProcessPlace) -> bool:
+        """Whether something is kept there, or is being produced."""
+        return place in self._places.values()
 
     def has_results_of(self, job_id: JobID) -> bool:
         """Whether something is kept for the job."""
@@ -123,3 +131,5 @@ class TaskResults:
                 by_place.setdefault(place, []).append(one)
         for place, of_place in by_place.items():
             self._processes.release_partitions(place, tuple(of_place))
+            if not self.are_at(place):
+                self._on_no_results(place)

@@ -140,9 +140,9 @@ class CodeLoops:
     """The loop of a process for the coroutines of its job: made when it is needed first, and again
     when it has ended."""
 
-    def __init__(self, main: MainLoop, *, has_own_process: bool) -> None:
+    def __init__(self, main: MainLoop, *, is_threaded: bool) -> None:
         self.main = main
-        self._has_own_process = has_own_process
+        self._is_threaded = is_threaded
         self._loop: CodeLoop | None = None
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> CodeCall:
@@ -157,6 +157,6 @@ class CodeLoops:
     def _present(self) -> CodeLoop:
         loop = self._loop
         if loop is None or loop.has_ended:
-            loop = ThreadedCodeLoop() if self._has_own_process else CodeLoop(self.main.loop)
+            loop = ThreadedCodeLoop() if self._is_threaded else CodeLoop(self.main.loop)
             self._loop = loop
         return loop

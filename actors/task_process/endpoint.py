@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
+import uuid
 from functools import partial
+from pathlib import Path
 
 from flinkray.actors.gateways.task_process import (
+    PROCESS_MARK,
     TASK_PROCESS_ENDPOINT,
     JobPartition,
     PartitionData,
     TaskProcessArguments,
     TaskProcessGateway,
+    TaskProcessHost,
     TaskProcessListenerGateway,
 )
 from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
@@ -41,6 +47,9 @@ log = logging.getLogger(__name__)
 _REPORT_RETRY_DELAY = 0.1
 """Seconds until states are reported again that the TaskExecutor did not take."""
 
+_PR_SET_CHILD_SUBREAPER = 36
+"""Of Linux: see prctl(2)."""
+
 
 async def create_task_process(
     rpc_service: RpcService, arguments: TaskProcessArguments
@@ -54,8 +63,22 @@ async def create_task_process(
     return TaskProcess(rpc_service, configuration, task_executor)
 
 
+def mark_process() -> TaskProcessHost:
+    """Have this process's TaskExecutor find what user code starts here and leaves behind.
+
+    Children are in the process's group, or have the mark in their environment if they leave it;
+    and those whose parents have ended become children of this process while it lives.
+    """
+    mark = os.environ[PROCESS_MARK] = uuid.uuid4().hex
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    stat = Path("/proc/self/stat").read_text()
+    return TaskProcessHost(os.getpid(), int(stat.rpartition(")")[2].split()[19]), mark)
+
+
 class TaskProcess(RpcEndpoint, TaskProcessGateway):
-    """Dies with the process of its TaskExecutor, which has started it."""
+    """Dies with the process of its TaskExecutor, which has started it, or with its job."""
 
     def __init__(
         self,
@@ -64,6 +87,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         task_executor: TaskProcessListenerGateway,
     ) -> None:
         super().__init__(rpc_service, TASK_PROCESS_ENDPOINT)
+        self._host = mark_process() if rpc_service.has_own_process else None
         self._interrupt_interval = configuration.get(options.TASK_CANCELLATION_INTERVAL)
         self._task_executor = task_executor
         self._parts = DeployedParts()
@@ -76,7 +100,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             producer_state=task_executor.request_partition_state,
         )
         main = MainLoop(rpc_service.loop)
-        self._code_loops = CodeLoops(main, has_own_process=rpc_service.has_own_process)
+        self._code_loops = CodeLoops(main, is_threaded=rpc_service.has_threads)
         self._functions = FunctionTasks(self._reader, self._partitions, task_executor, main)
         self._files = JobFiles(rpc_service)
         self._streams = StreamTasks(
@@ -117,6 +141,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             except FlinkRayError as error:
                 log.info("the TaskExecutor does not take task states: %s", error)
                 return
+
+    async def host(self) -> TaskProcessHost | None:
+        return self._host
 
     # --- tasks ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +17,9 @@ from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.scheduler.shared.states import ExecutionState
+
+_LOOK_EVERY = 0.02
+"""Seconds between two looks at the processes of tasks."""
 
 Build = Callable[[StreamExecutionEnvironment], Any]
 
@@ -103,10 +107,11 @@ class ClusterRunner:
 
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
         wait_for_prestarted(self._cluster.cluster_id)
-        before, begun = self._processor_seconds(), time.perf_counter()
-        result = env.execute("benchmark")
-        whole = time.perf_counter() - begun
-        processor = self._processor_seconds() - before - self._overhead
+        with ProcessorTime() as spent:
+            begun = time.perf_counter()
+            result = env.execute("benchmark")
+            whole = time.perf_counter() - begun
+        processor = spent.seconds() - self._overhead
         vertices = self._cluster.job(result.get_job_id()).details().vertices
         running, finished = (
             [max(e.state_timestamps[state.name] for e in v.executions) for v in vertices]
@@ -116,20 +121,47 @@ class ClusterRunner:
         self._besides.append(whole - (last - first))
         return Taken(max(processor, 1e-6), max(last - first, 1e-6))
 
-    def _processor_seconds(self) -> float:
-        """Of the processes of tasks, until now."""
-        spent = 0.0
-        for process in task_processes():
-            with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                spent += times.user + times.system
-        return spent
-
     def notes(self) -> list[str]:
         return [f"start and end of a job besides: {median(self._besides):.2f} s (median)"]
 
     def close(self) -> None:
         self._cluster.close()
+
+
+class ProcessorTime:
+    """Of the processes of tasks, while it is entered.  They end with their job, so that they are
+    looked at again and again; what one spends after the last look is not counted."""
+
+    def __init__(self) -> None:
+        self._spent: dict[int, tuple[float, float]] = {}
+        """By process: before, and when it was looked at last."""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="processor time")
+
+    def __enter__(self) -> ProcessorTime:
+        self._look(is_first=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def seconds(self) -> float:
+        """Of all of them together."""
+        return sum(last - before for before, last in self._spent.values())
+
+    def _run(self) -> None:
+        while not self._is_over.wait(_LOOK_EVERY):
+            self._look()
+
+    def _look(self, *, is_first: bool = False) -> None:
+        for process in task_processes():
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                now = times.user + times.system
+                before, _ = self._spent.get(process.pid, (now if is_first else 0.0, now))
+                self._spent[process.pid] = before, now
 
 
 def task_processes() -> list[psutil.Process]:

@@ -269,12 +269,14 @@ SLOTS_PER_TASK_PROCESS = ConfigOption(
     "interpreter of its own, and nobody else to suffer when its code crashes. Many: for many "
     "tasks that do little, which then start faster and need less memory.",
 )
-STANDBY_TASK_PROCESSES = ConfigOption(
-    "taskmanager.standby-task-processes",
+WAITING_TASK_PROCESSES = ConfigOption(
+    "taskmanager.waiting-task-processes",
     integer(minimum=0),
-    0,
-    "So many task processes of each TaskExecutor wait to take the place of one that dies, whose "
-    "tasks need not wait for a new process then (0.5 to 1.5 s). Each needs some 60 MiB.",
+    4,
+    "A task process serves one job. While some run tasks, so many others of each TaskExecutor wait "
+    "for the next job, or to take the place of one that dies, but no more than its slots need; a "
+    "job that finds none waits for a new one (0.5 to 1.5 s). Each needs some 60 MiB. Without jobs, "
+    "as many wait as the slots need.",
 )
 TASK_CANCELLATION_INTERVAL = ConfigOption(
     "task.cancellation.interval",

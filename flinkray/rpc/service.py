@@ -94,6 +94,11 @@ class RpcService(ABC):
 
     @property
     @abstractmethod
+    def has_threads(self) -> bool:
+        """Whether threads can be started here: not in a simulation."""
+
+    @property
+    @abstractmethod
     def executor(self) -> Executor:
         """Threads for blocking work."""
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from flinkray.client.python_job import PythonJobBuilder, python_job
-from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
@@ -27,8 +26,7 @@ SECONDS = 10
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MiniCluster]:
-    monkeypatch.setattr(LocalRpcService, "has_own_process", True)
+async def cluster(tmp_path: Path) -> AsyncIterator[MiniCluster]:
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
         yield cluster
 
@@ -171,6 +169,17 @@ async def test_a_task_of_a_coroutine_that_exits_fails_its_job(cluster: MiniClust
         await asyncio.sleep(3600)
 
     await assert_fails_alone(cluster, begins, "SystemExit: 4")
+
+
+async def test_a_coroutine_that_spoils_its_loop_for_others_fails_its_job(
+    cluster: MiniCluster,
+) -> None:
+    async def spoils(context: Any) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(lambda *args, **options: 1 / 0)  # type: ignore[arg-type]
+        raise ValueError("spoilt")
+
+    await assert_fails_alone(cluster, spoils, "ValueError: spoilt")
 
 
 @pytest.mark.parametrize(

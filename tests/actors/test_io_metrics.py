@@ -58,13 +58,13 @@ def measured(*subtasks: int) -> tuple[TaskIOMetrics, ...]:
 
 # --- a TaskExecutor and its processes -------------------------------------------------------------
 
-_processes: dict[str, TestingGateway[TaskProcessGateway]] = {}
-"""By the place in their name."""
+_processes: list[TestingGateway[TaskProcessGateway]] = []
+"""In the order in which they are started."""
 
 
 def create_double(rpc_service: RpcService, arguments: TaskProcessArguments) -> RpcEndpoint:
-    place = rpc_service.process_name.split("-")[1].partition(".")[0]
-    return _processes[place].create_endpoint(rpc_service, "taskprocess")
+    number = int(rpc_service.process_name.split("-")[1])
+    return _processes[number - 1].create_endpoint(rpc_service, "taskprocess")
 
 
 def python_tasks(endpoint: RpcEndpoint, slots_per_process: int) -> PythonTasks:
@@ -102,15 +102,14 @@ async def run_four(tasks: PythonTasks) -> None:
     )
     tasks.add_parts(deployments)
     tasks.start(deployments, [(task, i) for i, task in enumerate(deployments.tasks)], MASTER, None)
-    for process in _processes.values():
+    for process in _processes:
         await process.wait_for(TaskProcessGateway.run_tasks)
 
 
 def doubles(count: int) -> list[TestingGateway[TaskProcessGateway]]:
     _processes.clear()
-    for place in range(count):
-        _processes[str(place)] = TestingGateway(TaskProcessGateway).lenient()
-    return list(_processes.values())
+    _processes.extend(TestingGateway(TaskProcessGateway).lenient() for _ in range(count))
+    return _processes
 
 
 @on_virtual_time

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.task_executor.task_process_pool import REFILL_PAUSE
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobID, ResourceID, ResourceManagerId
@@ -112,6 +113,26 @@ async def until_running(cluster: MiniCluster, job_id: JobID, attempts: int = 0) 
     await until(running, "all RUNNING")
 
 
+def users(cluster: MiniCluster) -> set[str]:
+    """The task processes that were sent tasks."""
+
+    def was_used(name: str) -> bool:
+        handled = cluster.network.services[name].metrics.handled
+        method = handled.get("TaskProcessGateway.run_tasks")
+        return method is not None and method.calls > 0
+
+    return {name for name in cluster.processes("TaskProcess") if was_used(name)}
+
+
+async def until_only_waiting(cluster: MiniCluster, number: int) -> None:
+    """So many task processes are there, and none has had a job."""
+
+    def are_new() -> bool:
+        return len(cluster.processes("TaskProcess")) == number and not users(cluster)
+
+    await eventually(are_new, 10, "processes of ended jobs gone and replaced")
+
+
 async def cancelled(cluster: MiniCluster, job_id: JobID) -> JobStatus:
     await (await cluster.dispatcher()).cancel_job(job_id)
     return (await cluster.result(job_id)).status
@@ -202,13 +223,7 @@ async def test_blocking_results_are_read_when_they_are_finished_and_released_the
         starts = [e.start_time for e in received if e.start_time is not None]
         assert len(ends) == 3
         assert max(ends) <= min(starts)
-        releases = sum(
-            service.metrics.handled[name].calls
-            for service in cluster.network.services.values()
-            for name in service.metrics.handled
-            if name == "TaskProcessGateway.release_partitions"
-        )
-        assert releases >= 1
+        await until_only_waiting(cluster, 4)
 
 
 @on_virtual_time
@@ -309,33 +324,93 @@ async def test_only_the_region_of_a_dead_task_process_restarts_and_its_task_exec
 
 
 @on_virtual_time
-async def test_a_standby_takes_the_place_of_a_dead_task_process_and_is_followed_by_another(
+async def test_a_waiting_process_takes_the_place_of_a_dead_one_and_is_followed_by_another(
     tmp_path: Path,
 ) -> None:
-    configuration = {**FOUR_SLOTS, "taskmanager.standby-task-processes": "1"}
-    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         job_id = await cluster.submit(python_job(waiting(), parallelism=4))
         await until_running(cluster, job_id)
+        running = cluster.processes("TaskProcess")
 
-        def waits(standby: int) -> Callable[[], bool]:
-            return lambda: any(
-                name.startswith(f"TaskProcess-standby.{standby}-")
-                for name in cluster.processes("TaskProcess")
-            )
+        def are_waiting() -> bool:
+            return len(cluster.processes("TaskProcess")) == 8
 
-        await eventually(waits(1), 10, "a standby")
-        died = cluster.crash("TaskProcess-2")
+        await eventually(are_waiting, 10, "as many that wait as slots")
+        waiting_ones = cluster.processes("TaskProcess")[4:]
+        died = cluster.crash(running[1])
+        began = asyncio.get_running_loop().time()
         await until_running(cluster, job_id, attempts=5)
-
+        assert asyncio.get_running_loop().time() - began < REFILL_PAUSE, "nothing was started"
         assert died in (await cluster.details(job_id)).exceptions[0].text
-        assert not any(name.startswith("TaskProcess-2") for name in cluster.processes())
-        await eventually(waits(2), 10, "another standby")
-        cluster.crash("TaskProcess-standby.2")
-        await eventually(waits(3), 10, "the next standby")
-        cluster.crash("TaskProcess-standby.1")
+
+        await eventually(are_waiting, 10, "another one that waits")
+        cluster.crash(waiting_ones[3])
+        await eventually(are_waiting, 10, "one in its stead")
+        cluster.crash(waiting_ones[0])
         await until_running(cluster, job_id, attempts=6)
         assert (await cluster.details(job_id)).restarts == 2
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_each_job_has_task_processes_of_its_own_which_end_with_it(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        first = await cluster.submit(python_job(waiting(), parallelism=2))
+        await until_running(cluster, first)
+        of_first = users(cluster)
+        second = await cluster.submit(python_job(waiting(), parallelism=2))
+        await until_running(cluster, second)
+        of_second = users(cluster) - of_first
+        assert len(of_first) == len(of_second) == 2
+
+        assert await cancelled(cluster, first) is JobStatus.CANCELED
+        await eventually(lambda: not of_first & {*cluster.processes()}, 10, "its processes gone")
+
+        third = await cluster.submit(python_job(waiting(), parallelism=2))
+        await until_running(cluster, third)
+        assert len(users(cluster) - of_second) == 2
+        assert of_second <= {*cluster.processes()}, "another job's go on"
+
+
+@on_virtual_time
+async def test_jobs_have_processes_of_their_own_where_slots_share_processes(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
+        for number in (1, 2):
+            job_id = await cluster.submit(python_job(waiting(), parallelism=2))
+            await until_running(cluster, job_id)
+            assert len(users(cluster)) == number
+        assert len(cluster.processes("TaskExecutor")) == 1
+
+
+@on_virtual_time
+async def test_a_job_that_returns_to_a_slot_finds_a_new_process_there(tmp_path: Path) -> None:
+    """Ten in a row: none sees what another has done to its process."""
+    async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
+        seen: set[str] = set()
+        for _ in range(10):
+            job_id = await cluster.submit(python_job(waiting()))
+            await until_running(cluster, job_id)
+            (process,) = users(cluster)
+            assert process not in seen
+            seen.add(process)
+            assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_a_process_stays_as_long_as_its_results_are_kept(tmp_path: Path) -> None:
+    """TM-28: also when its slot has been given back, and the job has ended."""
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        builder = PythonJobBuilder("producer", job_type=JobType.BATCH)
+        data_set = builder.persist(builder.add(sending(1)))
+        job_id = await cluster.submit(builder.build())
+        assert (await cluster.result(job_id)).status is JobStatus.FINISHED
+        (process,) = users(cluster)
+        await asyncio.sleep(100)
+        assert process in cluster.processes()
+
+        dispatcher = await cluster.dispatcher()
+        await dispatcher.release_cluster_data_set(data_set)
+        await eventually(lambda: process not in cluster.processes(), 100, "its process gone")
 
 
 @on_virtual_time

@@ -32,16 +32,16 @@ def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
     """TM-28: the JobMaster died before it could tell that the job had finished.  The old data was
     left in its process for ever, and a failure of the new task took the place of both."""
     processes: Any = _Processes()
-    results = TaskResults(processes)
+    results = TaskResults(processes, lambda place: None)
     produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
-    results.begun(produced, TaskProcessPlace(0))
+    results.begun(produced, TaskProcessPlace(0, JOB))
     results.ended(produced, is_finished=True)
     results.promote(JOB, [PARTITION.partition])
 
     again = JobPartition(JOB, replace(PARTITION.partition, graph_id=NEXT_GRAPH))
     anew = (ProducedPartition(again, 1, is_pipelined=False, total=1),)
 
-    results.begun(anew, TaskProcessPlace(1))
+    results.begun(anew, TaskProcessPlace(1, JOB))
 
     assert processes.released == [PARTITION]
     assert results.report() == ()
@@ -52,9 +52,9 @@ def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
 def test_result_of_a_task_that_ends_after_its_job_is_gone_is_not_kept() -> None:
     """TM-28.  The TaskExecutor followed the job for ever, and could not be released."""
     processes: Any = _Processes()
-    results = TaskResults(processes)
+    results = TaskResults(processes, lambda place: None)
     produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
-    results.begun(produced, TaskProcessPlace(0))
+    results.begun(produced, TaskProcessPlace(0, JOB))
 
     results.job_gone(JOB)
     results.ended(produced, is_finished=True)

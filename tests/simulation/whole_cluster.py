@@ -139,7 +139,7 @@ SMALL = Scale(
     10.0,
     20.0,
     NODE,
-    {**CONFIGURATION, "taskmanager.standby-task-processes": "1"},
+    {**CONFIGURATION, "taskmanager.waiting-task-processes": "1"},
 )
 LARGE = Scale(
     (16, 17),

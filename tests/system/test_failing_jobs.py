@@ -252,7 +252,7 @@ def test_a_process_that_dies_while_its_job_is_cancelled_is_named_once_for_all_it
 
     assert handle.wait(timeout=60) is JobStatus.CANCELED
     (failure,) = handle.exceptions()
-    assert failure.text.startswith("the task process TaskProcess-0.")
+    assert failure.text.startswith("the task process TaskProcess-")
     assert {entry.text for entry in failure.concurrent} == {failure.text}
     shown = failures(info(handle))
     assert sum("died" in line for line in shown) == 1

@@ -76,9 +76,10 @@ def pids_of(kind: str) -> dict[str, int]:
 
 
 def pid_of(kind: str, resource_id: str) -> int:
-    """Of the first process of a kind that belongs to a TaskExecutor."""
-    _, pid = min(each for each in pids_of(kind).items() if each[0].endswith(resource_id))
-    return pid
+    """Of the process of a kind that belongs to a TaskExecutor, and which was started first: others
+    wait."""
+    found = {name: pid for name, pid in pids_of(kind).items() if name.endswith(resource_id)}
+    return found[min(found, key=lambda name: (len(name), name))]
 
 
 def task_executors_of(handle: JobHandle) -> dict[str, list[int]]:
@@ -153,20 +154,20 @@ def test_a_killed_task_process_is_followed_by_the_one_that_waits(
     def seen() -> list[int]:
         return [int(line) for line in pids.read_text().splitlines()]
 
-    def standby(number: int) -> int | None:
-        prefix = f"TaskProcess-standby.{number}-"
+    def waiting(number: int) -> int | None:
+        prefix = f"TaskProcess-{number}-"
         found = (pid for name, pid in pids_of("TaskProcess").items() if name.startswith(prefix))
         return next(found, None)
 
-    configuration = {"taskmanager.standby-task-processes": "1"}
-    with flinkray.connect(cluster_id="standbys", configuration=configuration) as client:
+    configuration = {"taskmanager.waiting-task-processes": "1"}
+    with flinkray.connect(cluster_id="waiting", configuration=configuration) as client:
         job = python_job(waits, restart_strategy=FixedDelayRestart(1, 0.0))
         handle = client.submit(job)
         wait_until(seen, 60, "the task to run")
-        first = wait_until(lambda: standby(1), 60, "a standby")
+        first = wait_until(lambda: waiting(2), 60, "one that waits")
         kill(seen()[0])
         wait_until(lambda: len(seen()) == 2, 60, "the task to run again")
         assert seen()[1] == first
-        wait_until(lambda: standby(2), 60, "another standby")
+        wait_until(lambda: waiting(3), 60, "another one that waits")
         handle.cancel()
         assert handle.wait(timeout=60) is JobStatus.CANCELED

@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -29,8 +30,24 @@ logger = logging.getLogger(__name__)
 FAILED_START_LINGER = 10.0
 """Seconds that a process whose first start failed waits for its spawner to ask why."""
 
+_LOOP_END_GRACE = 2.0
+"""Seconds that Ray has to end a process after it has stopped its event loop."""
+
 RESTART_PAUSE = 1.0
 """Seconds between a failed start after a restart and the next one."""
+
+
+def end_with_the_loop() -> None:
+    """End this process when the present event loop does: it would be there and answer nobody."""
+    thread = threading.current_thread()
+    join, exit_process, pause = thread.join, os._exit, threading.Event().wait  # may be spoilt later
+
+    def watch() -> None:
+        join()
+        pause(_LOOP_END_GRACE)
+        exit_process(1)
+
+    threading.Thread(target=watch, name="end with the loop", daemon=True).start()
 
 
 class RayProcess:
@@ -45,6 +62,7 @@ class RayProcess:
         environment: dict[str, str],
     ) -> None:
         os.environ.update(environment)
+        end_with_the_loop()
         from flinkray.rpc.ray.service import RayRpcService
 
         self._name = name
@@ -130,6 +148,7 @@ class PrestartedProcess(RayProcess):
         from flinkray.rpc.ray.prestarted import Prestarted
         from flinkray.rpc.ray.service import RayRpcService
 
+        end_with_the_loop()
         for module in imports:
             importlib.import_module(module)
         self._actor = ray.get_runtime_context().current_actor

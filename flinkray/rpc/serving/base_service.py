@@ -341,6 +341,10 @@ class BaseRpcService(RpcService):
     def has_own_process(self) -> bool:
         return False
 
+    @property
+    def has_threads(self) -> bool:
+        return not getattr(self.loop, "is_unreal", False)
+
     # --- work and end -------------------------------------------------------------------------
 
     @property

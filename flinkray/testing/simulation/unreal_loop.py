@@ -20,6 +20,9 @@ def _forbidden(name: str) -> Callable[..., Any]:
 class UnrealLoop(asyncio.AbstractEventLoop):
     """Sockets, pipes, signals and other processes are refused."""
 
+    is_unreal = True
+    """For RPC services: no thread can be started."""
+
     @abstractmethod
     def refusal(self, what: str) -> ForbiddenInSimulationError:
         """The error of something forbidden, which the run is going to end with."""

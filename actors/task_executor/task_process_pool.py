@@ -1,0 +1,150 @@
+"""Task processes that are started ahead and wait for a job."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProcessHost
+from flinkray.core.error_text import summary_of
+from flinkray.core.ids import ResourceID
+from flinkray.rpc import RpcEndpoint, TerminationWatch, TimerHandle
+
+log = logging.getLogger(__name__)
+
+RESTART_PAUSE = 1.0
+"""Seconds after a start that failed until the next one."""
+
+REFILL_PAUSE = 1.0
+"""Seconds after a process was taken until another is started in its stead: the processor has better
+to do while a job is being deployed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartedProcess:
+    """A task process that has no job yet."""
+
+    name: str
+    gateway: TaskProcessGateway
+    host: TaskProcessHost | None
+    """None: it is pretended."""
+
+
+class ProcessRequest:
+    """Somebody needs a process."""
+
+    def __init__(
+        self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
+    ) -> None:
+        self.on_started = on_started
+        self.on_failed = on_failed
+
+
+class TaskProcessPool:
+    """Lives on the main thread of its TaskExecutor.
+
+    Each process is given away once: it serves one job and ends with it.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        resource_id: ResourceID,
+        start_process: Callable[[str], Awaitable[StartedProcess]],
+    ) -> None:
+        """*start_process* starts the one of that name; may raise anything."""
+        self._endpoint = endpoint
+        self._resource_id = resource_id
+        self._start_process = start_process
+        self._wanted = 0
+        self._ready: dict[StartedProcess, TerminationWatch] = {}
+        self._requests: deque[ProcessRequest] = deque()
+        self._starting = 0
+        self._started = 0
+        self._is_pausing = False
+        """After a start that failed."""
+        self._refill: TimerHandle | None = None
+
+    def keep(self, number: int) -> None:
+        """So many are to wait from now on; those that wait already stay."""
+        self._wanted = number
+        if self._refill is None:
+            self._fill()
+
+    def request(
+        self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
+    ) -> ProcessRequest | None:
+        """Call back with a process, in this call if one waits, else when one has started; then the
+        request is returned until when it can be withdrawn.  It fails with the first start that
+        does."""
+        if self._ready:
+            process = next(iter(self._ready))
+            self._ready.pop(process).cancel()
+            self._fill_later()
+            on_started(process)
+            return None
+        request = ProcessRequest(on_started, on_failed)
+        self._requests.append(request)
+        self._fill()
+        return request
+
+    def withdraw(self, request: ProcessRequest) -> None:
+        """It is not called back any more; the process that was started for it waits."""
+        if request in self._requests:
+            self._requests.remove(request)
+
+    def _fill_later(self) -> None:
+        if self._refill is not None:
+            self._refill.cancel()
+        self._refill = self._endpoint.schedule_run_async(REFILL_PAUSE, self._refill_now)
+
+    def _refill_now(self) -> None:
+        self._refill = None
+        self._fill()
+
+    def _fill(self) -> None:
+        """Begin to start those that are missing: at once those that somebody waits for."""
+        if self._is_pausing:
+            return
+        wanted = len(self._requests)
+        if self._refill is None:
+            wanted += self._wanted
+        while len(self._ready) + self._starting < wanted:
+            self._starting += 1
+            self._started += 1
+            name = f"TaskProcess-{self._started}-{self._resource_id}"
+            self._endpoint.create_task(self._start(name), f"start {name}")
+
+    async def _start(self, name: str) -> None:
+        try:
+            process = await self._start_process(name)
+        except Exception as error:  # noqa: BLE001 - whatever the new process raised while it started
+            self._starting -= 1
+            self._could_not_start(f"{name} could not be started: {summary_of(error)}")
+            return
+        self._starting -= 1
+        if self._requests:
+            self._requests.popleft().on_started(process)
+            self._fill()
+            return
+        watch = self._endpoint.watch(process.gateway, lambda reason: self._died(process, reason))
+        self._ready[process] = watch
+
+    def _could_not_start(self, cause: str) -> None:
+        log.warning("%s", cause)
+        if not self._is_pausing:
+            self._is_pausing = True
+            self._endpoint.schedule_run_async(RESTART_PAUSE, self._pause_over)
+        if self._requests:
+            self._requests.popleft().on_failed(cause)
+
+    def _pause_over(self) -> None:
+        self._is_pausing = False
+        self._fill()
+
+    def _died(self, process: StartedProcess, reason: str) -> None:
+        if self._ready.pop(process, None) is not None:
+            log.warning("%s died: %s", process.name, reason)
+            self._fill()

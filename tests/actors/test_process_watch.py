@@ -1,0 +1,120 @@
+"""Ends of processes whose sockets stay open, and of what they have started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+
+import psutil
+import pytest
+
+from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
+from flinkray.actors.task_executor.leftover_processes import end_with_descendants
+from flinkray.actors.task_executor.process_watch import ProcessWatch
+
+FORKS_AND_EXITS = """
+import os, sys, time
+if not os.fork():
+    time.sleep(3600)
+print("ready", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def start(code: str, mark: str = "") -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, PROCESS_MARK: mark},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def host_of(process: subprocess.Popen[bytes], mark: str) -> TaskProcessHost:
+    with open(f"/proc/{process.pid}/stat") as file:
+        return TaskProcessHost(process.pid, int(file.read().rpartition(")")[2].split()[19]), mark)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_the_end_of_a_process_is_told_although_a_fork_holds_its_files() -> None:
+    process = start(FORKS_AND_EXITS)
+    host = host_of(process, "")
+    ended = asyncio.Event()
+    ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
+    await asyncio.sleep(0)
+    assert not ended.is_set()
+    assert process.stdin is not None
+    process.stdin.close()
+    await asyncio.wait_for(ended.wait(), 30)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    assert end_with_descendants(host) == 1
+
+
+async def test_a_watch_that_was_cancelled_says_nothing() -> None:
+    process = start("import sys; print('ready', flush=True); sys.stdin.read()")
+    ended = asyncio.Event()
+    watch = ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
+    watch.cancel()
+    watch.cancel()
+    process.communicate(b"")
+    await asyncio.sleep(0)
+    assert not ended.is_set()
+    with pytest.raises(OSError, match="No such process"):
+        ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
+
+
+STARTS_OTHERS = """
+import os, subprocess, sys, time
+child = subprocess.Popen(["sleep", "3600"])
+apart = subprocess.Popen(["sleep", "3601"], start_new_session=True)
+print("ready", flush=True)
+print(child.pid, apart.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_what_a_process_has_started_ends_with_it_also_if_that_has_ended(is_dead: bool) -> None:
+    mark = uuid.uuid4().hex
+    process = start(STARTS_OTHERS, mark)
+    host = host_of(process, mark)
+    assert process.stdout is not None
+    started = [int(pid) for pid in process.stdout.readline().split()]
+    other = subprocess.Popen(["sleep", "3600"])
+    if is_dead:
+        process.kill()
+        process.wait()
+    assert all(map(is_running, started))
+
+    assert end_with_descendants(host) == 2
+
+    assert not any(map(is_running, [process.pid, *started]))
+    assert is_running(other.pid), "not its child"
+    other.kill()
+    other.wait()
+    process.communicate()
+
+
+def test_a_process_that_has_the_id_of_one_that_ended_is_left_alone() -> None:
+    process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    host = TaskProcessHost(process.pid, 1, uuid.uuid4().hex)
+    assert end_with_descendants(host) == 0
+    assert is_running(process.pid)
+    process.kill()
+    process.wait()

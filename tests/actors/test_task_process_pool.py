@@ -1,0 +1,148 @@
+"""Task processes that wait for jobs, by themselves; with jobs: test_python_jobs.py."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.actors.gateways.task_process import TaskProcessGateway
+from flinkray.actors.task_executor.task_process_pool import (
+    REFILL_PAUSE,
+    RESTART_PAUSE,
+    ProcessRequest,
+    StartedProcess,
+    TaskProcessPool,
+)
+from flinkray.core.ids import ResourceID
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+
+
+class Processes:
+    """Starts them, or not."""
+
+    def __init__(self, number: int) -> None:
+        self.network = LocalNetwork()
+        self.endpoint = RpcEndpoint(LocalRpcService("executor", self.network), "endpoint")
+        self.endpoint.start()
+        self.started: list[str] = []
+        self.given: list[str] = []
+        self.refusals: list[str] = []
+        self.failures = 0
+        self.pool = TaskProcessPool(self.endpoint, ResourceID("te"), self.start)
+        self.pool.keep(number)
+
+    async def start(self, name: str) -> StartedProcess:
+        self.started.append(name)
+        if self.failures:
+            self.failures -= 1
+            raise OSError("no memory")
+        service = LocalRpcService(name, self.network)
+        process = TestingGateway(TaskProcessGateway).lenient().create_endpoint(service, "process")
+        process.start()
+        gateway = await self.endpoint.rpc_service.connect(process.address, TaskProcessGateway)
+        return StartedProcess(name, gateway, None)
+
+    def request(self) -> ProcessRequest | None:
+        return self.pool.request(
+            lambda process: self.given.append(process.name), self.refusals.append
+        )
+
+
+async def settled() -> None:
+    await asyncio.sleep(REFILL_PAUSE / 4)
+
+
+def name(number: int) -> str:
+    return f"TaskProcess-{number}-te"
+
+
+@on_virtual_time
+async def test_none_is_started_unless_some_are_wanted() -> None:
+    processes = Processes(0)
+    await settled()
+    assert processes.started == []
+    assert processes.request() is not None
+    await settled()
+    assert processes.given == processes.started == [name(1)]
+
+
+@on_virtual_time
+async def test_each_is_given_once_and_replaced_after_a_pause() -> None:
+    processes = Processes(2)
+    await settled()
+    assert processes.started == [name(1), name(2)]
+    assert processes.request() is None
+    assert processes.request() is None
+    assert processes.given == [name(1), name(2)], "at once"
+    await settled()
+    assert processes.started == [name(1), name(2)], "a job is being deployed"
+    await asyncio.sleep(REFILL_PAUSE)
+    assert processes.started == [name(number) for number in (1, 2, 3, 4)]
+
+
+@on_virtual_time
+async def test_a_request_that_finds_none_is_not_delayed_by_the_pause() -> None:
+    processes = Processes(1)
+    await settled()
+    processes.request()
+    assert processes.request() is not None
+    await settled()
+    assert processes.given == processes.started == [name(1), name(2)]
+    await asyncio.sleep(REFILL_PAUSE)
+    assert processes.started == [name(1), name(2), name(3)]
+
+
+@on_virtual_time
+async def test_what_was_started_for_a_request_that_is_withdrawn_waits_for_the_next() -> None:
+    processes = Processes(0)
+    request = processes.request()
+    assert request is not None
+    processes.pool.withdraw(request)
+    await settled()
+    assert processes.given == []
+    assert processes.request() is None
+    assert processes.given == [name(1)]
+
+
+@on_virtual_time
+async def test_one_that_cannot_be_started_is_followed_by_another_after_a_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    processes = Processes(1)
+    processes.failures = 1
+    await settled()
+    assert processes.started == [name(1)]
+    assert f"{name(1)} could not be started: OSError: no memory" in caplog.text
+    await asyncio.sleep(RESTART_PAUSE)
+    assert processes.started == [name(1), name(2)]
+    processes.request()
+    assert (processes.given, processes.refusals) == ([name(2)], [])
+
+
+@on_virtual_time
+async def test_a_request_fails_with_the_start_and_the_next_one_waits_for_the_pause() -> None:
+    processes = Processes(0)
+    processes.failures = 1
+    processes.request()
+    await settled()
+    (refusal,) = processes.refusals
+    assert "no memory" in refusal
+    processes.request()
+    await settled()
+    assert processes.started == [name(1)]
+    await asyncio.sleep(RESTART_PAUSE)
+    assert processes.given == [name(2)]
+
+
+@on_virtual_time
+async def test_one_that_dies_while_it_waits_is_replaced() -> None:
+    processes = Processes(1)
+    await settled()
+    processes.network.services[name(1)].abort()
+    await settled()
+    assert processes.started == [name(1), name(2)]
+    processes.request()
+    assert processes.given == [name(2)]

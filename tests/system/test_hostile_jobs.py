@@ -1,0 +1,204 @@
+"""What the code of a job does to its process ends with that process, and harms that job alone."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import ctypes
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient
+from flinkray.client.python_job import python_job
+from flinkray.core.errors import JobExecutionError
+from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.waiting import wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill]
+
+SECONDS = 30
+"""Within which a job has ended, on a machine under load."""
+
+
+@pytest.fixture(scope="module")
+def client(ray_cluster: object) -> Iterator[ClusterClient]:
+    with flinkray.connect(cluster_id="hostile") as client:
+        yield client
+
+
+def exits(context: Any) -> None:
+    os._exit(7)
+
+
+def kills_itself(context: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reads_nowhere(context: Any) -> None:
+    ctypes.string_at(0)
+
+
+def closes_all_files(context: Any) -> None:
+    os.closerange(3, 10_000)
+    context.wait_until_cancelled()
+
+
+def closes_all_files_and_returns(context: Any) -> None:
+    os.closerange(3, 10_000)
+
+
+async def stops_its_loop(context: Any) -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(3600)
+
+
+async def closes_the_files_of_its_loop(context: Any) -> None:
+    os.closerange(3, 10_000)
+    await asyncio.sleep(3600)
+
+
+def has_no_streams(context: Any) -> None:
+    sys.stdout = sys.stderr = sys.__stderr__ = None  # type: ignore[assignment]
+    raise ValueError("in silence")
+
+
+def opens_nothing(context: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    with open("/dev/null"):
+        pass
+
+
+def recurses_hardly(context: Any) -> None:
+    sys.setrecursionlimit(60)
+    context.wait_until_cancelled(5)
+    raise ValueError("not deep")
+
+
+def breaks_modules(context: Any) -> None:
+    socket.socket.send = None  # type: ignore[method-assign,assignment]
+    builtins.isinstance = None  # type: ignore[assignment]
+    time.monotonic = None  # type: ignore[assignment]
+    context.wait_until_cancelled()
+
+
+HARM: dict[Callable[[Any], Any], str] = {
+    exits: "died",
+    kills_itself: "died",
+    reads_nowhere: "died",
+    closes_all_files: "died",
+    closes_all_files_and_returns: "died",
+    closes_the_files_of_its_loop: "died",
+    stops_its_loop: "its code has stopped it",
+    has_no_streams: "ValueError: in silence",
+    opens_nothing: "Too many open files",
+    recurses_hardly: "",
+    breaks_modules: "",
+}
+
+
+def run(client: ClusterClient, code: Callable[[Any], Any]) -> str:
+    """What the job has failed with; empty: nothing."""
+    handle = client.submit(python_job(code, restart_strategy=NoRestart()))
+    status = handle.wait(timeout=SECONDS)
+    if status is JobStatus.FINISHED:
+        return ""
+    with pytest.raises(JobExecutionError) as failed:
+        handle.result(timeout=SECONDS)
+    return str(failed.value)
+
+
+@pytest.mark.parametrize(("code", "cause"), HARM.items(), ids=[code.__name__ for code in HARM])
+def test_a_job_that_harms_its_process_fails_soon_and_alone(
+    client: ClusterClient, code: Callable[[Any], Any], cause: str
+) -> None:
+    def finishes(context: Any) -> None:
+        with tempfile.TemporaryFile():
+            pass
+
+    text = run(client, code)
+    assert text
+    assert cause in text
+    assert run(client, finishes) == ""
+
+
+def test_what_a_job_does_to_its_process_is_not_there_for_the_next(
+    client: ClusterClient, tmp_path: Path
+) -> None:
+    """Five jobs in a row failed because one had lowered its process's limit of open files."""
+    note = tmp_path / "pid"
+
+    def changes_all(context: Any) -> None:
+        os.chdir("/")
+        os.environ["OF_ANOTHER_JOB"] = "1"
+        os.umask(0o777)
+        tempfile.mkstemp = None  # type: ignore[assignment]
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True, name="left").start()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    def finds_nothing(context: Any) -> None:
+        assert os.getcwd() != "/"
+        assert "OF_ANOTHER_JOB" not in os.environ
+        assert os.umask(0o022) != 0o777
+        assert callable(tempfile.mkstemp)
+        assert "left" not in [thread.name for thread in threading.enumerate()]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 64
+        note.write_text(str(os.getpid()))
+
+    assert run(client, changes_all) == ""
+    for _ in range(3):
+        assert run(client, finds_nothing) == ""
+    wait_until(lambda: not psutil.pid_exists(int(note.read_text())), 20, "the end of its process")
+
+
+@pytest.mark.parametrize("how", ["returns", "exits", "is cancelled"])
+def test_what_a_job_has_started_ends_with_its_process(
+    client: ClusterClient, tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / how
+
+    def starts_processes(context: Any) -> None:
+        folder.mkdir()
+        child = subprocess.Popen(["sleep", "3600"])
+        apart = subprocess.Popen(["sleep", "3601"], start_new_session=True)
+        forked = os.fork()
+        if not forked:
+            time.sleep(3602)
+            os._exit(0)
+        for pid in (child.pid, apart.pid, forked):
+            (folder / str(pid)).touch()
+        (folder / "all").touch()
+        if how == "exits":
+            os._exit(1)
+        elif how == "is cancelled":
+            context.wait_until_cancelled()
+
+    handle = client.submit(python_job(starts_processes, restart_strategy=NoRestart()))
+    wait_until((folder / "all").exists, SECONDS, "three processes")
+    if how == "is cancelled":
+        handle.cancel()
+    handle.wait(timeout=SECONDS)
+    pids = [int(path.name) for path in folder.iterdir() if path.name != "all"]
+    assert len(pids) == 3
+
+    def is_there(pid: int) -> bool:
+        try:
+            return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    wait_until(lambda: not any(map(is_there, pids)), 20, "the end of all three")
