@@ -67,9 +67,9 @@ def test_result_of_a_task_that_ends_after_its_job_is_gone_is_not_kept() -> None:
 def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None:
     """The JobMaster could not have the task cancelled, and takes it for ended."""
     processes: Any = _Processes()
-    results = TaskResults(processes)
+    results = TaskResults(processes, lambda place: None)
     produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
-    results.begun(produced, TaskProcessPlace(0))
+    results.begun(produced, TaskProcessPlace(0, JOB))
 
     results.release(JOB, [PARTITION.partition])
     results.ended(produced, is_finished=True)
@@ -81,9 +81,9 @@ def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None
 def test_result_that_is_the_clusters_is_not_released_for_its_job() -> None:
     """TM-28."""
     processes: Any = _Processes()
-    results = TaskResults(processes)
+    results = TaskResults(processes, lambda place: None)
     produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
-    results.begun(produced, TaskProcessPlace(0))
+    results.begun(produced, TaskProcessPlace(0, JOB))
     results.ended(produced, is_finished=True)
     results.promote(JOB, [PARTITION.partition])
 

@@ -151,6 +151,7 @@ EXCEPTIONS: dict[str, str] = {
     },
     "TaskProcessGateway.request_io_metrics": READS,
     "TaskProcessGateway.data_address": READS,
+    "TaskProcessGateway.host": READS,
     "TaskProcessGateway.read_partition": "tasks read it, under ids with the execution graph's",
     "StreamCoordinatorGateway.find_results": READS,
     "BlobServerGateway.put": "blobs are named by the hash of what is in them",
