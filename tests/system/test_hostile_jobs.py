@@ -73,7 +73,7 @@ async def closes_the_files_of_its_loop(context: Any) -> None:
 
 
 def has_no_streams(context: Any) -> None:
-    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdout = sys.stderr = None
     raise ValueError("in silence")
 
 
