@@ -157,7 +157,10 @@ class SourceEnumeratorsProcess(CoordinatorProcess):
     title = "the coordinator of the job's sources"
     ends_by_itself = 10.0
 
-    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph) -> None:
+    def __init__(
+        self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph, cluster_id: str
+    ) -> None:
+        self._cluster_id = cluster_id
         self._job_master = job_master
         self._graph = graph
         self._vertices = tuple(
@@ -169,6 +172,7 @@ class SourceEnumeratorsProcess(CoordinatorProcess):
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
         graph = self._graph
         arguments = StreamCoordinatorArguments(
+            self._cluster_id,
             graph.job_id,
             self._job_master.fencing_token,
             action.coordinator,
@@ -254,6 +258,8 @@ def coordinator_processes(
         CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
             job_master, graph, services, spark_driver_factory
         ),
-        CoordinatorKind.SOURCE_ENUMERATORS: SourceEnumeratorsProcess(job_master, graph),
+        CoordinatorKind.SOURCE_ENUMERATORS: SourceEnumeratorsProcess(
+            job_master, graph, services.arguments.cluster_id
+        ),
         CoordinatorKind.MASTER_FORMATS: MasterFormatsProcess(job_master, graph),
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
 from flinkray.rpc import (
@@ -104,17 +105,16 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
     async def initialize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
     ) -> tuple[InputSplit, ...]:
-        def work() -> Sequence[InputSplit]:
+        def work() -> tuple[InputSplit, ...]:
             user_format = self._load(vertex_id, master_format)
             prepare = getattr(user_format, "initialize_global", None)
             if prepare is not None:
                 prepare(parallelism)
             if not master_format.makes_splits:
                 return ()
-            splits: Sequence[InputSplit] = user_format.create_input_splits(parallelism)
-            return splits
+            return tuple(user_format.create_input_splits(parallelism))
 
-        return tuple(await self.rpc_service.run_blocking(work))
+        return await call_user_code(self.rpc_service, work)
 
     async def finalize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
@@ -122,7 +122,7 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
         def work() -> None:
             self._load(vertex_id, master_format).finalize_global(parallelism)
 
-        await self.rpc_service.run_blocking(work)
+        await call_user_code(self.rpc_service, work)
 
     async def aggregate(
         self, function: bytes, accumulator: bytes | None, value: bytes
@@ -140,7 +140,7 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
                 cloudpickle.dumps(after), cloudpickle.dumps(aggregate.get_result(after))
             )
 
-        return await self.rpc_service.run_blocking(work)
+        return await call_user_code(self.rpc_service, work)
 
     def _load(self, vertex_id: JobVertexID, master_format: MasterFormat) -> Any:
         if vertex_id not in self._formats:

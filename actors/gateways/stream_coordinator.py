@@ -52,6 +52,7 @@ class VertexCode:
 class StreamCoordinatorArguments:
     """What the process is started with."""
 
+    cluster_id: str
     job_id: JobID
     job_master_id: JobMasterId
     coordinator: CoordinatorID

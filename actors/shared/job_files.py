@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import hashlib
 import importlib
 import io
+import os
 import shutil
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import JobID
@@ -19,6 +24,12 @@ from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 
 Fetch = Callable[[BlobKey], Awaitable[bytes]]
 
+_LOCK = "lock"
+"""Held by the process whose files they are, as long as it lives."""
+
+_BEING_MADE = 60.0
+"""Seconds after which a folder without a lock is none that is being made."""
+
 _ARCHIVES = (".zip", ".whl", ".egg")
 """Python imports from these as they are."""
 
@@ -26,13 +37,13 @@ _ARCHIVES = (".zip", ".whl", ".egg")
 class JobFiles:
     """Lives on the process's main thread.
 
-    A process has one import path and one set of modules: jobs that have tasks in one process at
-    the same time should not bring different modules of one name.  What a job has brought is
-    forgotten with it, so that later jobs import their own.
+    They are in a folder that this process holds a lock on, so that they can be told from those that
+    a process has left which died (:func:`sweep_job_files`).
     """
 
-    def __init__(self, rpc_service: RpcService) -> None:
+    def __init__(self, rpc_service: RpcService, cluster_id: str) -> None:
         self._rpc_service = rpc_service
+        self._cluster_id = cluster_id
         self._provided: dict[JobID, asyncio.Future[_Unpacked]] = {}
 
     async def provide(self, job_id: JobID, files: tuple[JobFile, ...], fetch: Fetch) -> None:
@@ -76,18 +87,74 @@ class JobFiles:
             await fetch(file.content) if isinstance(file.content, BlobKey) else file.content
             for file in files
         ]
-        unpacked = await self._rpc_service.run_blocking(_unpack, files, contents)
+        unpacked = await self._rpc_service.run_blocking(_unpack, self._cluster_id, files, contents)
         for entry in unpacked.imports:
             sys.path.insert(0, entry)
         importlib.invalidate_caches()
         return unpacked
 
 
+def sweep_job_files(cluster_id: str) -> int:
+    """Remove what processes of the cluster have left on this machine that died; how many folders.
+    Blocks."""
+    count = 0
+    for folder in _root().glob(f"{_prefix(cluster_id)}*"):
+        try:
+            is_left = folder.stat().st_uid == os.getuid() and _is_abandoned(folder)
+        except OSError:  # somebody else removes it
+            continue
+        if is_left:
+            shutil.rmtree(folder, ignore_errors=True)
+            count += 1
+    return count
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether nobody holds its lock; one without a lock is being made, or was half removed."""
+    try:
+        lock = (folder / _LOCK).open("rb")
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime > _BEING_MADE
+    with lock:
+        return _takes(lock)
+
+
+def _takes(lock: BinaryIO) -> bool:
+    """Whether the lock is had now: until the file is closed, by this process and its forks."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _root() -> Path:
+    return Path(tempfile.gettempdir())
+
+
+def _prefix(cluster_id: str) -> str:
+    """Of the names of a cluster's folders; an id may hold what a name must not."""
+    return f"flinkray-files-{hashlib.sha256(cluster_id.encode()).hexdigest()[:16]}-"
+
+
+def _new_folder(cluster_id: str) -> tuple[Path, BinaryIO]:
+    """With its lock, held."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_prefix(cluster_id), dir=_root()))
+        lock = (folder / _LOCK).open("wb")
+        if _takes(lock):
+            return folder, lock
+        lock.close()  # a sweep was faster, and removes it
+
+
 class _Unpacked:
     """In a folder of their own."""
 
-    def __init__(self, folder: str, imports: list[str], cached: dict[str, str]) -> None:
+    def __init__(
+        self, folder: str, lock: BinaryIO, imports: list[str], cached: dict[str, str]
+    ) -> None:
         self.folder = folder
+        self._lock = lock
         self.imports = imports
         self.cached = cached
 
@@ -101,10 +168,12 @@ class _Unpacked:
             if str(getattr(module, "__file__", None)).startswith(inside):
                 del sys.modules[name]
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
 
 
-def _unpack(files: tuple[JobFile, ...], contents: list[bytes]) -> _Unpacked:
-    folder = Path(tempfile.mkdtemp(prefix="flinkray-files-"))
+def _unpack(cluster_id: str, files: tuple[JobFile, ...], contents: list[bytes]) -> _Unpacked:
+    sweep_job_files(cluster_id)
+    folder, lock = _new_folder(cluster_id)
     imports: list[str] = []
     cached: dict[str, str] = {}
     for number, (file, content) in enumerate(zip(files, contents, strict=True)):
@@ -121,7 +190,7 @@ def _unpack(files: tuple[JobFile, ...], contents: list[bytes]) -> _Unpacked:
         else:
             as_it_is = file.is_directory or path.suffix in _ARCHIVES
             imports.append(str(path if as_it_is else path.parent))
-    return _Unpacked(str(folder), imports, cached)
+    return _Unpacked(str(folder), lock, imports, cached)
 
 
 def _has_failed(providing: asyncio.Future[_Unpacked]) -> bool:

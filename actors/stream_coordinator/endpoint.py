@@ -18,6 +18,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.shared.chain_code import ChainCode
 from flinkray.actors.shared.job_files import JobFiles
+from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.core.blobs import BlobKey
@@ -51,7 +52,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
         self._hosts = {vertex.vertex_id: self._new_host(vertex) for vertex in arguments.vertices}
         self._job_files = arguments.files
-        self._files = JobFiles(rpc_service)
+        self._files = JobFiles(rpc_service, arguments.cluster_id)
         self._alignment = AlignmentGroups()
         self._attempts: dict[str, int] = {}
         """Of source tasks, the latest that was heard of."""
@@ -96,7 +97,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             code = vertex.code
             if isinstance(code, BlobKey):
                 code = await fetch(code)
-            return await self.rpc_service.run_blocking(_load_source, code)
+            return await call_user_code(self.rpc_service, lambda: _load_source(code))
 
         return SourceHost(self, vertex.name, load, self._failed)
 

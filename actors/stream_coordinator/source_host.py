@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from flinkray.actors.gateways.stream_coordinator import ReaderProgress
+from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, TimerHandle
-from flinkray.streaming.errors import operator_error
+from flinkray.streaming.errors import OperatorError, operator_error
 from flinkray.streaming.sources.hosted_source import HostedSource
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.time.system_clock import SystemClock
@@ -80,11 +81,15 @@ class SourceHost:
         async with self._calls:
             try:
                 call = await prepare()
-                await self._endpoint.rpc_service.run_blocking(call)
-            except Exception as error:  # noqa: BLE001 - whatever the user's code raised
-                self._on_failed(operator_error(error, self._name))
+                delay = await call_user_code(
+                    self._endpoint.rpc_service, partial(self._call, call), self._described
+                )
+            except Exception as error:  # noqa: BLE001 - also what has kept it from being loaded
+                if not isinstance(error, OperatorError):
+                    error = self._described(error)
+                self._on_failed(error)
                 await asyncio.get_running_loop().create_future()  # the job begins anew, or ends
-            self._plan_discovery()
+            self._plan_discovery(delay)
         for subtask in tuple(self._waiting):
             self._notify(subtask)
 
@@ -100,14 +105,18 @@ class SourceHost:
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    def _plan_discovery(self) -> None:
-        hosted = self._hosted
+    def _call(self, call: Callable[[], None]) -> float | None:
+        """In the thread; when new splits are to be looked for is user code's to say, too."""
+        call()
+        return None if self._hosted is None else self._hosted.seconds_until_discovery()
+
+    def _described(self, error: BaseException) -> OperatorError:
+        return operator_error(error, self._name)
+
+    def _plan_discovery(self, delay: float | None) -> None:
         if self._discovery is not None:
             self._discovery.cancel()
             self._discovery = None
-        if hosted is None:
-            return
-        delay = hosted.seconds_until_discovery()
         if delay is not None:
             self._discovery = self._endpoint.schedule_run_async(delay, self._discover)
 
@@ -122,4 +131,6 @@ class SourceHost:
         """End the enumerator; waits for the call that is under way."""
         if self._hosted is not None and not self._calls.locked():
             async with self._calls:
-                await self._endpoint.rpc_service.run_blocking(self._hosted.close)
+                await call_user_code(
+                    self._endpoint.rpc_service, self._hosted.close, self._described
+                )

@@ -16,6 +16,7 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessHost,
 )
 from flinkray.actors.shared.deployment_parts import SentParts
+from flinkray.actors.shared.job_files import sweep_job_files
 from flinkray.actors.task_executor.leftover_processes import end_with_descendants
 from flinkray.actors.task_executor.process_watch import ProcessWatch
 from flinkray.actors.task_executor.task_process_pool import (
@@ -118,6 +119,12 @@ class TaskProcesses:
         """Keep processes waiting for the slots with the first so many indices."""
         self._ahead = -(-number_of_slots // self._slots_per_process)
         self._fill()
+
+    async def sweep_files(self) -> None:
+        """Remove the files of jobs that processes of the cluster have left here when they died."""
+        service = self._endpoint.rpc_service
+        if service.has_own_process:
+            await service.run_blocking(sweep_job_files, self._arguments.cluster_id)
 
     def place_of(self, slot_index: int, job_id: JobID) -> TaskProcessPlace:
         """Where a job's tasks run that are in that slot."""
@@ -234,6 +241,7 @@ class TaskProcesses:
             count = await service.run_blocking(end_with_descendants, host)
             if count:
                 log.info("ended %d processes that %s had started", count, place)
+            await self.sweep_files()
 
         return self._endpoint.create_task(end(), name)
 

@@ -60,7 +60,7 @@ async def create_task_process(
     task_executor = await rpc_service.connect(
         arguments.task_executor_address, TaskProcessListenerGateway
     )
-    return TaskProcess(rpc_service, configuration, task_executor)
+    return TaskProcess(rpc_service, arguments.cluster_id, configuration, task_executor)
 
 
 def mark_process() -> TaskProcessHost:
@@ -83,6 +83,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     def __init__(
         self,
         rpc_service: RpcService,
+        cluster_id: str,
         configuration: Configuration,
         task_executor: TaskProcessListenerGateway,
     ) -> None:
@@ -102,7 +103,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         main = MainLoop(rpc_service.loop)
         self._code_loops = CodeLoops(main, is_threaded=rpc_service.has_threads)
         self._functions = FunctionTasks(self._reader, self._partitions, task_executor, main)
-        self._files = JobFiles(rpc_service)
+        self._files = JobFiles(rpc_service, cluster_id)
         self._streams = StreamTasks(
             self, configuration, self._partitions, self._reader.is_to_come, self._files.cached
         )
@@ -121,6 +122,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         for task in tuple(self._tasks.values()):
             task.abandon()
         self._code_loops.close()
+        self._files.close()
         self._streams.abandon()
 
     async def _tell(self, states: tuple[TaskExecutionState, ...]) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from flinkray.client.python_job import PythonJobBuilder, python_job
-from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.graph.job_graph import MasterFormat, NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.spark.user_code import dump_function
 from flinkray.testing.mini_cluster import MiniCluster
 from tests.actors.conftest import QUICK
 
@@ -217,3 +218,26 @@ async def test_coroutines_exchange_bytes_and_wait_for_each_other(cluster: MiniCl
     builder.connect(builder.add(sends), builder.add(reads))
     result = await asyncio.wait_for(cluster.result(await cluster.submit(builder.build())), SECONDS)
     assert result.status is JobStatus.FINISHED, result.failure
+
+
+FORMATS_RAISE = ["half a surrogate pair", "SystemExit", "an error of its own", "GeneratorExit"]
+
+
+@pytest.mark.parametrize("raised", [*FORMATS_RAISE, "what cannot be shown", "a huge text"])
+async def test_whatever_a_format_raises_fails_its_job_with_the_cause(
+    cluster: MiniCluster, raised: str
+) -> None:
+    raises, cause = RAISED[raised]
+
+    class Format:
+        def initialize_global(self, parallelism: int) -> None:
+            raises()
+
+    builder = PythonJobBuilder("with a format", restart_strategy=NoRestart())
+    code = dump_function(Format)
+    builder.add(lambda context: None, name="n", master_format=MasterFormat(code))
+    job_id = await cluster.submit(builder.build())
+    result = await asyncio.wait_for(cluster.result(job_id), SECONDS)
+    assert result.status is JobStatus.FAILED
+    assert "the format of n failed: " in str(result.failure)
+    assert cause.partition(": ")[2] in str(result.failure)

@@ -362,6 +362,45 @@ def test_the_error_of_an_enumerator_begins_with_the_users_frames(
     assert "subtask" not in text
 
 
+class OddError(BaseException):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+ODD: dict[str, tuple[Callable[[], BaseException], str]] = {
+    "exits": (lambda: SystemExit(3), "SystemExit: 3"),
+    "half a surrogate pair": (lambda: ValueError("\udc80"), r"ValueError: \udc80"),
+    "cannot be shown": (OddError, "OddError"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("when", ["start", "next_discovery_time"])
+def test_whatever_an_enumerator_raises_fails_the_program_with_the_cause(
+    when: str, odd: str, cluster: ThreadedCluster
+) -> None:
+    make, cause = ODD[odd]
+
+    def fails(self: Any) -> Any:
+        raise make()
+
+    class Odd(FixedSplitsEnumerator[int]):
+        pass
+
+    setattr(Odd, when, fails)
+
+    class OddSource(IteratorSource):
+        def create_enumerator(self, context: Any, clock: Any) -> Any:
+            return Odd(context, [0])
+
+    env = on(cluster)
+    env.from_source(OddSource(lambda split, offset: iter([1])), None, "queue").print()
+    with pytest.raises(JobExecutionError) as failed:
+        env.execute()
+    assert cause in str(failed.value)
+    assert "in operator 'enumerator of Source: queue" in str(failed.value)
+
+
 def test_an_error_that_says_what_to_change_shows_no_frames_of_the_framework(
     cluster: ThreadedCluster,
 ) -> None:

@@ -1,0 +1,112 @@
+"""Files of jobs on the disk: those of processes that live stay, others go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.shared.job_files import JobFiles, sweep_job_files
+from flinkray.core.blobs import BlobKey
+from flinkray.core.ids import JobID
+from flinkray.rpc import LocalRpcService
+from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
+
+JOB = JobID(b"j" * 16)
+FILE = JobFile(name="data.txt", content=b"data", use=JobFileUse.CACHE)
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+async def no_fetch(key: BlobKey) -> bytes:
+    raise AssertionError(key)
+
+
+async def provided(cluster_id: str) -> JobFiles:
+    files = JobFiles(LocalRpcService(), cluster_id)
+    await files.provide(JOB, (FILE,), no_fetch)
+    return files
+
+
+HOLDS_FILES = """
+import asyncio, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from tests.actors.test_job_files import provided
+
+async def main():
+    files = await provided(sys.argv[2])
+    print("ready", flush=True)
+    sys.stdin.read()
+
+asyncio.run(main())
+"""
+
+
+def process_with_files(folder: Path, cluster_id: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_FILES, str(folder), cluster_id],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_files_of_a_process_that_was_killed_are_swept_and_those_of_others_stay(
+    temporary_folder: Path,
+) -> None:
+    """They stayed on the disk for ever."""
+    living, dead = (process_with_files(temporary_folder, "here") for _ in range(2))
+    foreign = process_with_files(temporary_folder, "elsewhere")
+    kill(dead)
+    kill(foreign)
+    assert len(list(temporary_folder.iterdir())) == 3
+
+    assert sweep_job_files("here") == 1
+
+    assert len(list(temporary_folder.iterdir())) == 2
+    assert sweep_job_files("elsewhere") == 1, "of another cluster's on this machine"
+    kill(living)
+    assert sweep_job_files("here") == 1
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_the_next_process_of_the_cluster_removes_what_a_dead_one_has_left(
+    temporary_folder: Path,
+) -> None:
+    kill(process_with_files(temporary_folder, "here"))
+    files = asyncio.run(provided("here"))
+    (folder,) = temporary_folder.iterdir()
+    (cached,) = files.cached(JOB).values()
+    assert Path(cached).is_relative_to(folder)
+    assert Path(cached).read_text() == "data"
+    assert sweep_job_files("here") == 0, "it lives"
+    files.close()
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_a_folder_that_is_being_made_is_left_alone_and_an_old_one_is_not(
+    temporary_folder: Path,
+) -> None:
+    files = asyncio.run(provided("here"))
+    (folder,) = temporary_folder.iterdir()
+    files.close()
+    folder.mkdir()
+    assert sweep_job_files("here") == 0
+    os.utime(folder, (0, 0))
+    assert sweep_job_files("here") == 1
