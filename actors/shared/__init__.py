@@ -10,4 +10,5 @@ __all__ = [
     "one_way",
     "produced_partitions",
     "settings",
+    "user_calls",
 ]
