@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -11,11 +12,16 @@ from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProces
 from flinkray.core.error_text import summary_of
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import RpcEndpoint, TerminationWatch, TimerHandle
+from flinkray.rpc.time_limit import within
 
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE = 1.0
 """Seconds after a start that failed until the next one."""
+
+START_TIMEOUT = 60.0
+"""Seconds after which one that is being started is given up.  Ray starts few processes at a time;
+one that dies as it starts takes the place of others for a minute, and one may never be started."""
 
 REFILL_PAUSE = 1.0
 """Seconds after a process was taken until another is started in its stead: the processor has better
@@ -119,7 +125,11 @@ class TaskProcessPool:
 
     async def _start(self, name: str) -> None:
         try:
-            process = await self._start_process(name)
+            process = await within(START_TIMEOUT, self._start_process(name))
+        except asyncio.TimeoutError:
+            self._starting -= 1
+            self._could_not_start(f"{name} could not be started within {START_TIMEOUT:g} s")
+            return
         except Exception as error:  # noqa: BLE001 - whatever the new process raised while it started
             self._starting -= 1
             self._could_not_start(f"{name} could not be started: {summary_of(error)}")

@@ -10,6 +10,7 @@ from flinkray.actors.gateways.task_process import TaskProcessGateway
 from flinkray.actors.task_executor.task_process_pool import (
     REFILL_PAUSE,
     RESTART_PAUSE,
+    START_TIMEOUT,
     ProcessRequest,
     StartedProcess,
     TaskProcessPool,
@@ -31,11 +32,15 @@ class Processes:
         self.given: list[str] = []
         self.refusals: list[str] = []
         self.failures = 0
+        self.hang: set[int] = set()
+        """Which starts never end, counted from 1."""
         self.pool = TaskProcessPool(self.endpoint, ResourceID("te"), self.start)
         self.pool.keep(number)
 
     async def start(self, name: str) -> StartedProcess:
         self.started.append(name)
+        if len(self.started) in self.hang:
+            await asyncio.get_running_loop().create_future()
         if self.failures:
             self.failures -= 1
             raise OSError("no memory")
@@ -145,4 +150,31 @@ async def test_one_that_dies_while_it_waits_is_replaced() -> None:
     await settled()
     assert processes.started == [name(1), name(2)]
     processes.request()
+    assert processes.given == [name(2)]
+
+
+@on_virtual_time
+async def test_a_request_is_served_by_whichever_process_is_there_first() -> None:
+    """Tasks stayed DEPLOYING while the start of their own process hung, and another one waited."""
+    processes = Processes(0)
+    processes.hang = {1}
+    processes.request()
+    processes.pool.keep(1)
+    await settled()
+    assert processes.started == [name(1), name(2)]
+    assert processes.given == [name(2)]
+
+
+@on_virtual_time
+async def test_a_start_that_never_ends_is_given_up_and_its_request_fails() -> None:
+    """Tasks stayed DEPLOYING for ever."""
+    processes = Processes(0)
+    processes.hang = {1}
+    processes.request()
+    await asyncio.sleep(START_TIMEOUT - 1)
+    assert (processes.given, processes.refusals) == ([], [])
+    await asyncio.sleep(2)
+    assert processes.refusals == [f"{name(1)} could not be started within 60 s"]
+    processes.request()
+    await asyncio.sleep(RESTART_PAUSE)
     assert processes.given == [name(2)]
