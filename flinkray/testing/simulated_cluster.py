@@ -19,7 +19,7 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import RpcConnectionError, RpcError
 from flinkray.core.ids import JobID, JobMasterId, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec
@@ -161,6 +161,8 @@ class SimulatedResourceManagerDriver(WorkerNodesDriver):
         self._process = rpc_service.process
 
     async def _take_time(self) -> None:
+        if self._process.is_banished:
+            raise RpcConnectionError(f"{self._process.name} is not served: it is taken for dead")
         await asyncio.sleep(self._simulation.durations.draw("provider"))
 
     def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:

@@ -49,6 +49,8 @@ class SimulatedDisk(FileSystem):
         self.intercept: Callable[[str, str], bool] | None = None
         """Asked of every operation (as ``"sync"``) and its path: whether it is to fail after it had
         its effect."""
+        self.changes = 0
+        """So many times something has changed, or become durable."""
         self._simulation = simulation
         self._random = random
         self._writes = 0
@@ -164,6 +166,7 @@ class SimulatedDisk(FileSystem):
 
     def lose_power(self) -> None:
         """The machine stops: what was not synced is lost, or half of it is."""
+        self.changes += 1
         random = self._random
         for path, is_durable in tuple(self._directories.items()):
             if not is_durable and path in self._directories and random.random() < 0.5:
@@ -209,6 +212,7 @@ class SimulatedDisk(FileSystem):
 
     def _operate(self, what: str, path: str) -> bool:
         """An operation begins; returns whether it is to fail after its effect."""
+        self.changes += what not in ("read", "list")
         process = self._process()
         if process is not None:
             if not process.is_alive:

@@ -9,9 +9,12 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
+from flinkray.rpc.wire.envelope import Kind, unpack
 from flinkray.testing.simulation.process import SimulatedProcess
+from flinkray.testing.simulation.seeds import stream
 
 if TYPE_CHECKING:
+    from flinkray.testing.simulation.link import End
     from flinkray.testing.simulation.simulation import Simulation
 
 _SHARES = ("loss", "duplication", "breaks_before", "breaks_after", "delay")
@@ -50,6 +53,17 @@ class Faults:
     """A node dies with all its processes; it comes back after a while, with or without its disk."""
     storage_every: float = 0.0
     """For a while a disk, or the shared storage, fails or takes its time."""
+    power_every: float = 0.0
+    """A disk, or the shared storage, loses its power: what was not synced is lost."""
+    freeze_every: float = 0.0
+    """A process stops as by SIGSTOP and never goes on, not even when the faults are over."""
+    banish_every: float = 0.0
+    """A process that stops, or is well, is taken for dead by what supervises it: its successor is
+    started, and it goes on, or wakes up after as much as a minute, beside it for a while."""
+
+    aimed: float = 0.0
+    """Share of the methods whose calls, and of those whose answers, something befalls: they are
+    lost, doubled or late, or who sends or gets them is killed or hangs just then."""
 
     torn_writes: float = 0.0
     """Share of the changes on disks in whose middle the process is killed."""
@@ -67,6 +81,9 @@ class Faults:
     """Nothing goes wrong after this time, and what was broken is mended."""
     spare: tuple[str, ...] = ()
     """What the names of processes begin with that are never killed, stopped or slowed down."""
+    only_killed: tuple[str, ...] = ()
+    """What the names of processes begin with that neither freeze nor are banished: only their death
+    has something take their place."""
     vary: bool = True
 
     def of_seed(self, random: Random) -> Faults:
@@ -76,12 +93,16 @@ class Faults:
         changes: dict[str, float] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in (*_SHARES, "torn_writes", "clock_error"):
+            if field.name in (*_SHARES, "torn_writes", "clock_error", "aimed"):
                 changes[field.name] = value * random.choice((0.0, 0.1, 0.5, 1.0))
             elif field.name.endswith("_every"):
                 factor = random.choice((0.0, 1.0, 1.0, 3.0, 10.0))
                 changes[field.name] = value * factor
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+_LONGEST_SLEEP, _LONGEST_EXILE = 60.0, 10.0
+"""Seconds that a banished process hangs, and that it acts after that."""
 
 
 class Nemesis:
@@ -110,6 +131,9 @@ class Nemesis:
             ("partition_every", self._partition),
             ("node_crash_every", self._node_crash),
             ("storage_every", self._storage),
+            ("power_every", self._power),
+            ("freeze_every", self._freeze),
+            ("banish_every", self._banish),
         ):
             every = getattr(self.faults, kind)
             if every > 0:
@@ -119,6 +143,8 @@ class Nemesis:
 
     def _make_weather(self) -> None:
         network = self._simulation.network
+        if self.faults.aimed > 0:
+            network.aim(Aims(self._simulation, self.faults.aimed))
         network.set_conditions(
             replace(
                 network.conditions,
@@ -136,6 +162,9 @@ class Nemesis:
             return
         self._process.die("the faults are over")
         network = self._simulation.network
+        if network.aims is not None:
+            network.aims.end()
+        network.aim(None)
         network.set_conditions(
             replace(
                 network.conditions,
@@ -169,10 +198,16 @@ class Nemesis:
         self._mending.remove(mend)
         mend()
 
-    def _victim(self) -> SimulatedProcess | None:
+    def _victim(self, *, for_good: bool = False) -> SimulatedProcess | None:
+        """*for_good*: it will not come to itself, so others must be able to know of it."""
         kinds: dict[str, list[SimulatedProcess]] = {}
+        spared = self.faults.spare
+        if for_good:
+            spared += self.faults.only_killed
         for process in self._simulation.victims():
-            if not process.name.startswith(self.faults.spare or ("\0",)):
+            if for_good and not process.has_started:
+                continue
+            if not process.name.startswith(spared or ("\0",)):
                 kinds.setdefault(process.kind, []).append(process)
         if not kinds:
             return None
@@ -192,13 +227,65 @@ class Nemesis:
             return
         steps = self._random.choice((0, self._random.randint(1, 40)))
         keep = self._random.random() >= self.faults.lost_disks
+        witness = self._witness(victim) if self._random.random() < 0.4 else None
+        if witness is not None:
+            self._simulation.hang(witness)
         self._simulation.crash(victim, after_steps=steps, keep_disk=keep)
+        if witness is not None:  # which finds a successor where it left the victim
+            await self._for_a_while(lambda: self._simulation.resume(witness))
+
+    def _witness(self, victim: SimulatedProcess) -> SimulatedProcess | None:
+        """Somebody who has a connection to the victim, if faults may befall him."""
+        spared = self.faults.spare or ("\0",)
+        found = [
+            connection.near.process
+            for connection in self._simulation.network.connections()
+            if connection.far.process is victim
+            and connection.near.process.node
+            and not connection.near.process.name.startswith(spared)
+        ]
+        return self._random.choice(found) if found else None
 
     async def _hang(self) -> None:
         victim = self._victim()
         if victim is not None:
             self._simulation.hang(victim)
             await self._for_a_while(lambda: self._simulation.resume(victim))
+
+    async def _freeze(self) -> None:
+        victim = self._victim(for_good=True)
+        if victim is not None:
+            self._simulation.freeze(victim)
+
+    async def _banish(self) -> None:
+        """Most wake late; all of them find that they are not wanted any more."""
+        victim = self._victim(for_good=True)
+        if victim is None:
+            return
+        simulation, random = self._simulation, self._random
+        if random.random() < 0.7:
+            simulation.hang(victim)
+            await asyncio.sleep(random.uniform(*simulation.network.conditions.node_death_noticed))
+        if not victim.is_alive:
+            return
+        simulation.banish(victim)
+
+        def end() -> None:
+            simulation.end_banished(victim)
+
+        self._mending.append(end)
+        await asyncio.sleep(_LONGEST_SLEEP * random.random() ** 2)
+        simulation.resume(victim)
+        await asyncio.sleep(_LONGEST_EXILE * random.random())
+        self._mending.remove(end)
+        end()
+
+    async def _power(self) -> None:
+        disks = self._simulation.disks()
+        if disks:
+            disk = self._random.choice(disks)
+            self._simulation.tell("disk %s: the power is gone for a moment", disk.name)
+            disk.lose_power()
 
     async def _slow(self) -> None:
         victim = self._victim()
@@ -247,3 +334,160 @@ class Nemesis:
             disk.failing = disk.slowness = 0.0
 
         await self._for_a_while(mend)
+
+
+_REQUESTS = frozenset({Kind.ASK, Kind.TELL})
+_ANSWERS = frozenset({Kind.RESULT, Kind.ERROR})
+_MOST_STEPS = 12
+"""Callbacks that a victim runs yet, at most: its handler is between two of its awaits."""
+_LONGEST_HANG = 12.0
+_LONGEST_DELAY = 8.0
+_LONGEST_EXILE = 6.0
+
+
+@dataclass(slots=True)
+class _Aim:
+    """What befalls the frames of one method in one direction."""
+
+    fate: Callable[[End, bytes, int | None], None]
+    share: float
+    left: int
+    """Frames that it may befall yet."""
+
+
+class Aims:
+    """Faults that wait for a moment: a call of one method, or its answer, is on its way.
+
+    Which methods a seed aims at, and with what; both are drawn when a method is first used."""
+
+    def __init__(self, simulation: Simulation, share: float) -> None:
+        """*share* of the methods, and of the answers of methods, are aimed at."""
+        self._simulation = simulation
+        self._network = simulation.network
+        self._share = share
+        self._random = stream(simulation.seed, "aims")
+        self._aims: dict[tuple[str, bool], _Aim | None] = {}
+        self._hung: list[SimulatedProcess] = []
+
+    def end(self) -> None:
+        """What hangs goes on."""
+        while self._hung:
+            self._simulation.resume(self._hung.pop())
+
+    def befall(self, end: End, frame: bytes, lane: int | None) -> bool:
+        """*frame* is being sent; returns whether something has befallen it."""
+        envelope = unpack(frame)
+        connection = end.connection
+        if envelope.kind in _REQUESTS:
+            method = envelope.method
+            if envelope.kind is Kind.ASK:
+                connection.methods[envelope.sequence] = method
+        elif envelope.kind in _ANSWERS:
+            method = connection.methods.pop(envelope.sequence, "")
+        else:
+            return False
+        if not method:
+            return False
+        aim = self._aim(method, envelope.kind in _ANSWERS)
+        if aim is None or aim.left == 0 or self._random.random() >= aim.share:
+            return False
+        aim.left -= 1
+        aim.fate(end, frame, lane)
+        return True
+
+    def _aim(self, method: str, is_answer: bool) -> _Aim | None:
+        key = method, is_answer
+        if key not in self._aims:
+            random = stream(self._simulation.seed, "aim", method, is_answer)
+            self._aims[key] = self._draw(random) if random.random() < self._share else None
+        return self._aims[key]
+
+    def _draw(self, random: Random) -> _Aim:
+        network = self._network
+        fate = random.choice(
+            (
+                network.lose,
+                network.break_before,
+                network.break_after,
+                network.duplicate,
+                self._delay,
+                self._crash_sender,
+                self._crash_sender,
+                self._lose_with_sender,
+                self._crash_receiver,
+                self._crash_receiver,
+                self._hang_receiver,
+                self._banish_sender,
+            )
+        )
+        return _Aim(fate, random.choice((0.3, 1.0)), random.choice((1, 1, 2, 4, 10)))
+
+    # --- fates ------------------------------------------------------------------------------------
+
+    def _delay(self, end: End, frame: bytes, lane: int | None) -> None:
+        end.deliver(frame, lane, self._random.random() * _LONGEST_DELAY)
+
+    def _crash_sender(self, end: End, frame: bytes, lane: int | None) -> None:
+        end.deliver(frame, lane, self._network.latency())
+        self._crash(end.process, "it had sent a message")
+
+    def _lose_with_sender(self, end: End, frame: bytes, lane: int | None) -> None:
+        if self._may_befall(end.process):
+            end.lose(frame, "lost with its sender")
+            self._crash(end.process, "it was about to send a message")
+        else:
+            self._network.break_before(end, frame, lane)
+
+    def _crash_receiver(self, end: End, frame: bytes, lane: int | None) -> None:
+        delay = self._network.latency()
+        end.deliver(frame, lane, delay)
+        victim = end.peer.process
+        steps = self._random.randint(1, _MOST_STEPS)
+        if self._may_befall(victim):
+            self._simulation.scheduler.at(
+                self._simulation.now + delay, lambda: self._crash_in(victim, steps)
+            )
+
+    def _crash_in(self, victim: SimulatedProcess, steps: int) -> None:
+        if victim.is_alive:
+            self._simulation.crash(victim, after_steps=steps)
+
+    def _hang_receiver(self, end: End, frame: bytes, lane: int | None) -> None:
+        delay = self._network.latency()
+        end.deliver(frame, lane, delay)
+        victim = end.peer.process
+        simulation = self._simulation
+        if self._may_befall(victim):
+            length = delay + self._random.random() ** 2 * _LONGEST_HANG
+            simulation.hang(victim)
+            self._hung.append(victim)
+            simulation.scheduler.at(simulation.now + length, lambda: simulation.resume(victim))
+
+    def _banish_sender(self, end: End, frame: bytes, lane: int | None) -> None:
+        """It will try again, when others may have taken its place."""
+        end.lose(frame, "lost")
+        victim, simulation = end.process, self._simulation
+        if self._may_befall(victim, for_good=True):
+            length = self._random.random() * _LONGEST_EXILE
+            now = simulation.now
+            simulation.scheduler.at(now, lambda: self._banish(victim))
+            simulation.scheduler.at(now + length, lambda: simulation.end_banished(victim))
+
+    def _banish(self, victim: SimulatedProcess) -> None:
+        if victim.is_alive and not victim.is_banished:
+            self._simulation.banish(victim)
+
+    def _crash(self, victim: SimulatedProcess, why: str) -> None:
+        """When what it does now is done."""
+        if self._may_befall(victim):
+            self._simulation.tell("%s will be killed: %s", victim.name, why)
+            victim.die_after(1, "it was killed")
+
+    def _may_befall(self, process: SimulatedProcess, *, for_good: bool = False) -> bool:
+        faults = self._simulation.faults
+        spared = faults.spare
+        if for_good:
+            spared += faults.only_killed
+            if not process.has_started or process.is_banished:
+                return False
+        return process.node != "" and not process.name.startswith(spared or ("\0",))

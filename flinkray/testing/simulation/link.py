@@ -30,6 +30,8 @@ class SimulatedConnection:
         self.hasty: set[int] = set()
         """For the network: requests that were sent in bad weather and whose callers do not wait for
         ever."""
+        self.methods: dict[int, str] = {}
+        """For aims: of the asks that are not answered, by their numbers."""
 
     def break_off(self, reason: str) -> None:
         """It is no more, and each side finds out after a while."""

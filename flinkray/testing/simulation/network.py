@@ -16,6 +16,7 @@ from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
+    from flinkray.testing.simulation.faults import Aims
     from flinkray.testing.simulation.service import SimulatedRpcService
 
 _KEPT = 4096
@@ -69,6 +70,8 @@ class SimulatedNetwork:
         self.intercept: Callable[[End, Envelope], bool] | None = None
         """While the network is faulty, asked of every frame before weather is drawn for it: whether
         it is to be lost."""
+        self.aims: Aims | None = None
+        """Asked, while there are any, of every frame before the weather is."""
         self.set_conditions(self.conditions)
 
     def set_conditions(self, conditions: Conditions) -> None:
@@ -76,7 +79,12 @@ class SimulatedNetwork:
         self.conditions = conditions
         self._shortest, longest = conditions.latency
         self._spread = longest - self._shortest
-        self.is_faulty = conditions.faulty > 0
+        self.is_faulty = conditions.faulty > 0 or self.aims is not None
+
+    def aim(self, aims: Aims | None) -> None:
+        """From now on; None: at nothing."""
+        self.aims = aims
+        self.set_conditions(self.conditions)
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -92,12 +100,14 @@ class SimulatedNetwork:
         conditions = self.conditions
         if end.is_client:
             self._note_deadline(end, frame)
+        if self.aims is not None and self.aims.befall(end, frame, lane):
+            return
         share = self._draw()
         for chance, fate in (
-            (conditions.loss, self._lose),
-            (conditions.duplication, self._duplicate),
-            (conditions.breaks_before, self._break_before),
-            (conditions.breaks_after, self._break_after),
+            (conditions.loss, self.lose),
+            (conditions.duplication, self.duplicate),
+            (conditions.breaks_before, self.break_before),
+            (conditions.breaks_after, self.break_after),
             (conditions.delay, self._delay),
         ):
             if share < chance:
@@ -111,26 +121,28 @@ class SimulatedNetwork:
         if envelope.timeout is not None or envelope.kind is Kind.TELL:
             end.connection.hasty.add(envelope.sequence)
 
-    def _lose(self, end: End, frame: bytes, lane: int | None) -> None:
+    # what may befall a frame
+
+    def lose(self, end: End, frame: bytes, lane: int | None) -> None:
         envelope = unpack(frame)
         if envelope.kind in _NEVER_LOST:
             end.deliver(frame, lane, self.latency())
         elif envelope.sequence not in end.connection.hasty:
-            self._break_before(end, frame, lane)
+            self.break_before(end, frame, lane)
         else:
             end.lose(frame, "lost")
 
-    def _duplicate(self, end: End, frame: bytes, lane: int | None) -> None:
+    def duplicate(self, end: End, frame: bytes, lane: int | None) -> None:
         end.deliver(frame, lane, self.latency())
         end.deliver_again(
             frame, lane, self.latency() + self._draw() * self.conditions.longest_delay
         )
 
-    def _break_before(self, end: End, frame: bytes, lane: int | None) -> None:
+    def break_before(self, end: End, frame: bytes, lane: int | None) -> None:
         end.lose(frame, "lost with its connection")
         end.connection.break_off("the connection was reset")
 
-    def _break_after(self, end: End, frame: bytes, lane: int | None) -> None:
+    def break_after(self, end: End, frame: bytes, lane: int | None) -> None:
         end.deliver(frame, lane, self.latency(), then_break=True)
 
     def _delay(self, end: End, frame: bytes, lane: int | None) -> None:
@@ -217,6 +229,17 @@ class SimulatedNetwork:
             if not end.connection.is_broken:
                 end.connection.is_broken = True
                 end.peer.learn_of_break(f"the process {process.name} died", noticed_after)
+        return tuple(names)
+
+    def process_banished(self, process: SimulatedProcess) -> tuple[str, ...]:
+        """Nobody connects to it any more; its connections stay.
+
+        Returns the names by which it was known.
+        """
+        process.is_banished = True
+        names = [name for name, service in self.services.items() if service.process is process]
+        for name in names:
+            self.scheduler.graveyard.keep(self.services.pop(name))
         return tuple(names)
 
     # --- partitions -------------------------------------------------------------------------------

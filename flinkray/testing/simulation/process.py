@@ -123,6 +123,12 @@ class SimulatedProcess(UnrealLoop):
         self.ready: deque[Handle | Timer] = deque()
         self.is_listed = False
         """For the scheduler: whether it is among those that can run."""
+        self.has_started = False
+        """Who wanted it knows that its endpoint is there."""
+        self.is_banished = False
+        """It is taken for dead."""
+        self.is_frozen = False
+        """It is stopped for good."""
         self.is_special = False
         """For the scheduler: whether there is more to do after a step than to go on."""
         self._is_busy = False
@@ -174,9 +180,14 @@ class SimulatedProcess(UnrealLoop):
             self.state = ProcessState.STOPPED
             self.scheduler.unlist(self)
 
+    def freeze(self) -> None:
+        """As :meth:`stop_serving`, for good."""
+        self.is_frozen = True
+        self.stop_serving()
+
     def resume(self) -> None:
         """As by SIGCONT: what became ready meanwhile runs now."""
-        if self.state is ProcessState.STOPPED:
+        if self.state is ProcessState.STOPPED and not self.is_frozen:
             self.state = ProcessState.RUNNING
             self._list()
 

@@ -76,6 +76,8 @@ class Simulation:
         self.listeners: list[Callable[[SimulatedProcess], None]] = []
         """Called with each process that comes or goes, outside of any process."""
         self.durations = Durations(stream(seed, "durations"), self.network, self.machines)
+        self.banished: list[SimulatedProcess] = []
+        """Processes that were taken for dead though they lived."""
         self.belongings: dict[type, Any] = {}
         """What a scenario has made, by type, for code in its processes to find; goes with the run.
 
@@ -220,6 +222,32 @@ class Simulation:
         if victim.is_alive:
             self.tell("%s goes on", victim.name)
             victim.resume()
+
+    def freeze(self, process: str | SimulatedProcess) -> None:
+        """Stop a process as by SIGSTOP, for good."""
+        victim = self._find(process)
+        self.tell("%s hangs for good", victim.name)
+        victim.freeze()
+
+    def banish(self, process: str | SimulatedProcess) -> None:
+        """Have a process taken for dead though it lives: as by Ray, which has lost its node.
+
+        Its name is free, and who watches it is told.  Its own connections to others stay.
+        """
+        victim = self._find(process)
+        names = self.network.process_banished(victim)
+        if not names:  # it has not begun
+            victim.die("it was killed")
+            return
+        self.tell("%s is taken for dead", victim.name)
+        self.supervisor.process_died(victim, names, self.network.latency())
+        self.banished.append(victim)
+        self._changed(victim)
+
+    def end_banished(self, process: SimulatedProcess) -> None:
+        """What supervises it has found that it lives."""
+        if process.is_alive:
+            process.die("it was taken for dead")
 
     def slow_down(self, process: str | SimulatedProcess, step_cost: float) -> None:
         """From now on each callback of the process takes so many virtual seconds; 0: none."""
@@ -369,7 +397,7 @@ class Simulation:
 
     def victims(self) -> list[SimulatedProcess]:
         """Processes that faults may befall, oldest first."""
-        return [p for p in self.scheduler.processes if p.node]
+        return [p for p in self.scheduler.processes if p.node and not p.is_banished]
 
     def reachable(self) -> list[SimulatedProcess]:
         """Processes that talk by the network: all those, and the scenario's own."""

@@ -67,6 +67,7 @@ class Supervisor:
     # --- asked by services, in their processes ----------------------------------------------------
 
     async def spawn(self, spec: EndpointSpec, spawner: SimulatedRpcService) -> str:
+        _refuse_banished(spawner.process)
         answer: asyncio.Future[str] = spawner.process.create_future()
 
         async def work() -> None:
@@ -85,9 +86,14 @@ class Supervisor:
             raise
 
     async def kill(self, process_name: str) -> None:
-        """Returns when it is done."""
+        """Returns when it is done.
+
+        Raises:
+            RpcConnectionError: who asks is taken for dead.
+        """
         running = asyncio.get_running_loop()
         assert isinstance(running, SimulatedProcess)
+        _refuse_banished(running)
         done: asyncio.Future[None] = running.create_future()
 
         def kill() -> None:
@@ -235,6 +241,7 @@ class Supervisor:
 
     def _started(self, record: _Record, process: SimulatedProcess, address: str) -> None:
         if record.process is process:
+            process.has_started = True
             _succeed(record.answer, address)
 
     def _not_started(self, record: _Record, process: SimulatedProcess, error: Exception) -> None:
@@ -294,6 +301,11 @@ class Supervisor:
             del self._records[name]
         if process is not self._simulation.main_process:
             self._simulation.kill_process(process, reason)
+
+
+def _refuse_banished(process: SimulatedProcess) -> None:
+    if process.is_banished:
+        raise RpcConnectionError(f"{process.name} is not served: it is taken for dead")
 
 
 def _break(connection: ClientConnection) -> None:

@@ -1,0 +1,91 @@
+"""Seeing the calls that endpoints handle, and on whose behalf they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from flinkray.rpc.endpoint import RpcEndpoint
+from flinkray.rpc.serving import base_service, dispatch
+from flinkray.rpc.serving.handler_call import HandlerCall
+from flinkray.rpc.wire.envelope import unpack_request
+from flinkray.testing.simulation.link import End
+from flinkray.testing.simulation.process import SimulatedProcess
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A call whose handler begins."""
+
+    sender: SimulatedProcess
+    receiver: SimulatedProcess
+    endpoint: RpcEndpoint
+    method: str
+    arguments: tuple[Any, ...]
+    token: bytes | None
+    """That the caller believes in, encoded; None: it names none."""
+
+
+class CallObserver:
+    """Does nothing; override what is of interest.  All run in the step of the handler."""
+
+    def begins(self, call: Call) -> None:
+        """Its handler has not run yet."""
+
+    def began(self, call: Call) -> None:
+        """Its handler has returned, or waits for the first time."""
+
+    def succeeded(self, call: Call, result: object) -> None:
+        """Its handler has returned; the answer is not sent yet."""
+
+
+@contextmanager
+def observed_calls(observer: CallObserver) -> Iterator[None]:
+    """For the length of a simulation: *observer* sees all calls that are handled in it."""
+
+    class Server(dispatch.ServerConnection):
+        """Knows the token of the frame that it is given."""
+
+        def frame_received(self, frame: bytes | memoryview) -> None:
+            self.token = unpack_request(frame)[5]
+            super().frame_received(frame)
+
+    class Observed(HandlerCall):
+        """Tells of itself."""
+
+        __slots__ = ("seen",)
+
+        def __init__(self, connection: Server, endpoint: RpcEndpoint, *rest: Any) -> None:
+            super().__init__(connection, endpoint, *rest)
+            end = connection._transport
+            receiver = asyncio.get_running_loop()
+            assert isinstance(receiver, SimulatedProcess)
+            self.seen = Call(
+                end.peer.process if isinstance(end, End) else receiver,
+                receiver,
+                endpoint,
+                self.method.name,
+                self._arguments,
+                connection.token,
+            )
+
+        def begin(self) -> Any:
+            observer.begins(self.seen)
+            try:
+                return super().begin()
+            finally:
+                observer.began(self.seen)
+
+        def succeeded(self, result: object) -> None:
+            observer.succeeded(self.seen, result)
+            super().succeeded(result)
+
+    with (
+        patch.object(dispatch, "HandlerCall", Observed),
+        patch.object(base_service, "ServerConnection", Server),
+    ):
+        yield

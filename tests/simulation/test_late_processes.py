@@ -1,0 +1,190 @@
+"""Processes that are taken for dead and live, or that never go on; what waits for its moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcError
+from flinkray.rpc import RpcEndpoint
+from flinkray.testing.simulation import Faults, Simulation, simulate
+from flinkray.testing.simulation.calls import Call, CallObserver, observed_calls
+from flinkray.testing.simulation.process import ProcessState
+from tests.rpc.endpoints import EchoGateway, echo_spec
+
+
+@simulate(seeds=10, nodes=2)
+async def test_a_banished_process_has_a_successor_and_still_speaks_to_others(
+    simulation: Simulation,
+) -> None:
+    client = simulation.service()
+    await client.spawn(echo_spec("other"))
+    heard: list[float] = []
+    stay = asyncio.Event()
+
+    async def program() -> None:
+        service = simulation.service("late")
+        other = await service.connect("other/echo", EchoGateway)
+        while True:
+            assert await other.echo("hello") == "hello"
+            heard.append(simulation.now)
+            await asyncio.sleep(0.1)
+
+    process = simulation.start("late", program)
+    await asyncio.sleep(1)
+    simulation.banish(process)
+    await asyncio.sleep(1)
+    assert heard[-1] > 1.5
+    assert "late" not in simulation.network.services
+    successor = await client.spawn(echo_spec("late"))
+    echo = await client.connect(successor, EchoGateway)
+    assert await echo.echo("I am the new one") == "I am the new one"
+    simulation.end_banished(process)
+    await asyncio.sleep(1)
+    assert heard[-1] < simulation.now - 0.9
+    assert await echo.echo("still") == "still"
+    stay.set()
+
+
+@simulate(seeds=10)
+async def test_who_watches_a_banished_process_is_told_and_it_is_started_again(
+    simulation: Simulation,
+) -> None:
+    service = simulation.service()
+    watcher = RpcEndpoint(service, "watcher")
+    watcher.start()
+    told: list[str] = []
+    echo = await service.connect(
+        await service.spawn(echo_spec("echo", max_restarts=-1)), EchoGateway
+    )
+    watcher.watch(echo, told.append)
+    first = simulation.process("echo")
+    simulation.banish(first)
+    await simulation.eventually(lambda: told, within=5)
+
+    async def answers() -> bool:
+        again = await service.connect("echo/echo", EchoGateway)
+        return await again.echo("new") == "new"
+
+    await simulation.eventually(answers, within=10, retry_on=(RpcError,))
+    assert first.is_alive
+    await watcher.close()
+
+
+@simulate(seeds=5)
+async def test_a_banished_process_can_start_and_kill_nobody(simulation: Simulation) -> None:
+    refused: list[str] = []
+
+    async def program() -> None:
+        service = simulation.service("late")
+        await asyncio.sleep(1)
+        for attempt in (service.spawn(echo_spec("child")), service.kill("echo")):
+            with pytest.raises(RpcConnectionError, match="taken for dead"):
+                await attempt
+            refused.append("refused")
+
+    await simulation.service().spawn(echo_spec("echo"))
+    process = simulation.start("late", program)
+    await asyncio.sleep(0.5)
+    simulation.banish(process)
+    await asyncio.sleep(1)
+    assert len(refused) == 2
+    assert simulation.processes("echo")
+
+
+@simulate(seeds=5)
+async def test_a_frozen_process_does_not_go_on_and_can_be_killed(simulation: Simulation) -> None:
+    service = simulation.service()
+    await service.spawn(echo_spec("echo", max_restarts=-1))
+    process = simulation.process("echo")
+    simulation.freeze(process)
+    simulation.resume(process)
+    assert process.state is ProcessState.STOPPED
+    simulation.stop_faults()
+    assert process.state is ProcessState.STOPPED
+    simulation.crash(process)
+    await simulation.eventually(
+        lambda: service.connect("echo/echo", EchoGateway), within=10, retry_on=(RpcError,)
+    )
+
+
+async def _calls(simulation: Simulation) -> None:
+    """A call every tenth of a second, each by a new connection if need be; they are answered when
+    the faults are over."""
+    service = simulation.service(ask_timeout=1.0)
+    await service.spawn(echo_spec("echo", max_restarts=-1))
+
+    async def is_answered() -> bool:
+        echo = await service.connect("echo/echo", EchoGateway)
+        return await echo.echo("x") == "x"
+
+    while simulation.now < 10:
+        try:
+            await is_answered()
+        except (RpcError, RecipientUnreachableError) as error:
+            simulation.tell("%r", error)
+        await asyncio.sleep(0.1)
+    await simulation.eventually(is_answered, within=10, retry_on=(RpcError,))
+
+
+def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed() -> None:
+    marks = {
+        "will be killed: it had sent a message",
+        "will be killed: it was about to send a message",
+        "echo will be killed in",
+        "echo hangs",
+        "a second time",
+        " lost",
+        "then the connection breaks",
+    }
+    seen: set[str] = set()
+    for seed in range(60):
+        faults = Faults(aimed=1.0, until=10, vary=False)
+        simulation = Simulation(seed, faults=faults, story_length=100_000)
+        simulation.run(_calls(simulation))
+        text = simulation.story.text()
+        assert "no fault after this" in text
+        seen |= {mark for mark in marks if mark in text}
+    assert seen == marks
+
+
+def test_the_power_of_a_disk_goes_only_when_that_is_allowed() -> None:
+    async def program(simulation: Simulation) -> bytes | None:
+        disk = simulation.disk()
+        disk.write("file", b"x" * 10)
+        await asyncio.sleep(10)
+        return disk.read("file")
+
+    left = [
+        simulation.run(program(simulation))
+        for simulation in (
+            Simulation(seed, faults=Faults(power_every=every, vary=False))
+            for every in (0.0, 1.0)
+            for seed in range(10)
+        )
+    ]
+    assert left[:10] == [b"x" * 10] * 10
+    assert b"x" * 10 not in left[10:]
+
+
+@simulate(seeds=5)
+async def test_the_calls_that_endpoints_handle_are_seen_with_their_senders(
+    simulation: Simulation,
+) -> None:
+    seen: list[tuple[str, str, str, tuple[object, ...]]] = []
+    ends: list[object] = []
+
+    class Observer(CallObserver):
+        def begins(self, call: Call) -> None:
+            seen.append((call.sender.name, call.receiver.name, call.method, call.arguments))
+
+        def succeeded(self, call: Call, result: object) -> None:
+            ends.append(result)
+
+    with observed_calls(Observer()):
+        service = simulation.service()
+        echo = await service.connect(await service.spawn(echo_spec("echo")), EchoGateway)
+        await echo.echo("x")
+    assert seen == [("test", "echo", "echo", ("x", 1))]
+    assert ends == ["x"]
