@@ -20,12 +20,13 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcGateway, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
+    CoordinatorFailure,
     CoordinatorKind,
     FormatFailed,
     FormatFinalized,
@@ -230,16 +231,18 @@ class MasterFormatsProcess(CoordinatorProcess):
     async def ask(
         self, service: RpcService, address: str, request: FormatRequest
     ) -> CoordinatorEvent:
-        process = await self._connect(service, address)
         vertex_id, code = request.vertex_id, request.master_format
         generation = 0
         try:
+            process = await self._connect(service, address)
             if isinstance(request, InitializeFormat):
                 splits = await process.initialize(vertex_id, code, request.parallelism)
                 return FormatInitialized(vertex_id, splits)
             generation = request.generation
             await process.finalize(vertex_id, code, request.parallelism)
             return FormatFinalized(vertex_id, generation)
+        except RpcError as error:  # what it was asked for is done or not: nobody can know
+            return CoordinatorFailure(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - whatever the user's format raised
             if not isinstance(error, FlinkRayError):
                 error = FlinkRayError(f"{type(error).__name__}: {error}")

@@ -105,7 +105,11 @@ class JobMasterSupervision:
         await self._dispatcher.rpc_service.kill(job_master_process(job_id))
 
     def watch(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
-        """None: that of a previous Dispatcher, whose id is not known yet."""
+        """None: that of a previous Dispatcher, whose id is not known yet.
+
+        It has to register within the time that heartbeats may fail to come: nobody would notice
+        that it hangs before that.
+        """
 
         def terminated(reason: str) -> None:
             self._dispatcher.create_task(self._terminated(job, job_master_id, reason))
@@ -115,6 +119,10 @@ class JobMasterSupervision:
         job.watch = self._dispatcher.watch(
             f"{job_master_process(job.job_id)}/jobmaster", terminated
         )
+        if job.gateway is None:
+            self._heartbeats.monitor_target(
+                self._target(job.job_id, job_master_id), _not_registered_yet
+            )
 
     async def _terminated(
         self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str
@@ -141,6 +149,7 @@ class JobMasterSupervision:
             job.job_master_id = job_master_id
             self.watch(job, job_master_id)
         job.gateway = gateway
+        self._heartbeats.unmonitor_target(self._target(job_id, None))
         self._heartbeats.monitor_target(
             self._target(job_id, job_master_id),
             lambda _: gateway.heartbeat_from_dispatcher(
@@ -161,7 +170,10 @@ class JobMasterSupervision:
         return None
 
     @staticmethod
-    def _target(job_id: JobID, job_master_id: JobMasterId) -> ResourceID:
+    def _target(job_id: JobID, job_master_id: JobMasterId | None) -> ResourceID:
+        """None: that of a previous Dispatcher."""
+        if job_master_id is None:
+            return ResourceID(f"{job_master_process(job_id)}@")
         return job_master_resource_id(job_master_process(job_id), job_master_id)
 
     def heartbeat(self, job_id: JobID, job_master_id: JobMasterId) -> None:
@@ -170,8 +182,7 @@ class JobMasterSupervision:
 
     def forget(self, job: ManagedJob) -> None:
         """The job has no JobMaster at present."""
-        if job.job_master_id is not None:
-            self._heartbeats.unmonitor_target(self._target(job.job_id, job.job_master_id))
+        self._heartbeats.unmonitor_target(self._target(job.job_id, job.job_master_id))
         job.gateway = None
         job.job_master_id = None
 
@@ -205,3 +216,7 @@ class JobMasterSupervision:
         while not is_told:
             await self._dispatcher.rpc_service.pause(_CANCEL_RETRY_DELAY)
             is_told = await self._is_told_to_cancel(job)
+
+
+async def _not_registered_yet(_: None) -> None:
+    """There is nobody to ask for a heartbeat."""

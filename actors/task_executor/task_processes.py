@@ -24,7 +24,13 @@ from flinkray.actors.task_executor.task_process_pool import (
     StartedProcess,
     TaskProcessPool,
 )
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
@@ -37,6 +43,9 @@ TASK_PROCESS_FACTORY = "flinkray.actors.task_process.endpoint:create_task_proces
 
 _CAUSE_TIME = 1.0
 """Seconds from the end of a process until it is reported without knowing more."""
+
+_MAY_HAVE_ARRIVED = (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError)
+"""What a call fails with that was carried out all the same, perhaps."""
 
 Call = Callable[[TaskProcessGateway], Coroutine[Any, Any, None]]
 
@@ -165,7 +174,12 @@ class TaskProcesses:
             try:
                 await process.run_tasks(message, job_master_id, blob_server)
             except FlinkRayError as error:
-                if place.gateway is process:
+                if place.gateway is not process:
+                    return
+                if isinstance(error, _MAY_HAVE_ARRIVED):
+                    # tasks may run there of which nobody would ever hear again
+                    self.kill(place, f"{place} was killed: it did not take its tasks: {error}")
+                else:
                     place.sent_parts.forget(job_id)
                     on_failed(f"{place} did not take it: {error}")
 

@@ -120,13 +120,18 @@ class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
         self._dirty = EntryDirectory(directory, record_type, ".dirty")
         self._clean = EntryDirectory(directory, record_type, ".clean")
         self._sequential = _Sequential(executor)
+        self._in_doubt: set[JobID] = set()
+        """Jobs whose results could not be stored: they may be there, and not durable."""
 
     async def create_dirty_result(self, result: RecordT) -> None:
         def create() -> None:
+            job_id = result.job_id
             for state, entries in (("clean", self._clean), ("dirty", self._dirty)):
-                if entries.exists(result.job_id):
-                    raise JobStoreStateError(result.job_id, f"it has a {state} result already")
+                if job_id not in self._in_doubt and entries.exists(job_id):
+                    raise JobStoreStateError(job_id, f"it has a {state} result already")
+            self._in_doubt.add(job_id)
             self._dirty.write(result)
+            self._in_doubt.remove(job_id)
 
         await self._sequential.run(create)
 

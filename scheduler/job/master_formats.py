@@ -34,6 +34,9 @@ from flinkray.scheduler.job.transitions import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
 
+_MOST_LOSSES = 5
+"""Processes that may be lost while they initialise before the job fails."""
+
 
 class MasterFormats(JobCoordinator):
     """Initialisation before the job is scheduled, input splits while it runs, and finalisation when
@@ -54,6 +57,8 @@ class MasterFormats(JobCoordinator):
         """What was asked, or is to be asked, of each vertex's format."""
         self._generation = 0
         self._splits: dict[JobVertexID, InputSplitAssigner] = {}
+        self._losses = 0
+        """Of processes that were to initialise something."""
 
     # --- what the job wants -----------------------------------------------------------------------
 
@@ -74,6 +79,7 @@ class MasterFormats(JobCoordinator):
     def finalize(self, now: float) -> Steps:
         """Ask for all finalisations, if there are any."""
         self._generation += 1
+        self._pending.clear()
         for vertex_id, vertex in self._vertices.items():
             assert vertex.master_format is not None
             if vertex.master_format.finalizes:
@@ -115,9 +121,14 @@ class MasterFormats(JobCoordinator):
         return [AskCoordinator(self.coordinator_id, r) for r in self._pending.values()]
 
     def _on_lost(self, cause: str, now: float) -> Steps:
-        """Without anything to do it is not missed: it is started again when something is."""
+        """Without anything to do it is not missed: it is started again when something is.  Before
+        the job is scheduled nothing would have to be restarted for it: another one is asked."""
         if not self._pending:
             return ()
+        is_initializing = all(isinstance(r, InitializeFormat) for r in self._pending.values())
+        if is_initializing and not self._record.is_ending and self._losses < _MOST_LOSSES:
+            self._losses += 1
+            return self.ensure(now)
         self._pending.clear()
         failure = Failure(f"the process of the job's formats died: {cause}")
         return () if self._record.is_ending else (GlobalFailure(failure),)

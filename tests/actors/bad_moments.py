@@ -10,7 +10,7 @@ from typing import Any
 
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.wire.envelope import Envelope
+from flinkray.rpc.wire.envelope import Envelope, Kind
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.simulation import Simulation, simulate
 from flinkray.testing.simulation.link import End
@@ -103,6 +103,31 @@ def losing(cluster: ChaosCluster, method: str, number: int = 1) -> Iterator[list
         if len(seen) == number:
             lost.append(end.process.name)
         return len(seen) == number
+
+    network = cluster.network
+    network.intercept, network.is_faulty = is_lost, True
+    try:
+        yield lost
+    finally:
+        network.intercept = None
+
+
+@contextmanager
+def losing_answer(cluster: ChaosCluster, method: str) -> Iterator[list[str]]:
+    """The answer to the first call of that method is lost with its connection; gives who sent
+    it."""
+    asked: set[tuple[object, int]] = set()
+    lost: list[str] = []
+
+    def is_lost(end: End, envelope: Envelope) -> bool:
+        call = end.connection, envelope.sequence
+        if envelope.method == method:
+            asked.add(call)
+        elif envelope.kind is Kind.RESULT and call in asked and not lost:
+            lost.append(end.process.name)
+            end.connection.break_off("the connection was reset")
+            return True
+        return False
 
     network = cluster.network
     network.intercept, network.is_faulty = is_lost, True

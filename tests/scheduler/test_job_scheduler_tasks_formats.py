@@ -10,6 +10,7 @@ from flinkray.core.errors import AttemptDisposedError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, MasterFormat
 from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorFailure,
     CoordinatorID,
     CoordinatorKind,
     FinalizeFormat,
@@ -186,3 +187,30 @@ def test_global_failover_hands_out_all_splits_again() -> None:
     tasks.tell("global_failure", Failure("all"))
     tasks.restart()
     assert split_numbers(tasks, tasks.attempt("a2"), 5) == [0, 1, 2, 3, None]
+
+
+def test_another_process_is_asked_when_one_is_lost_while_it_initializes() -> None:
+    """Seed 2 of the whole cluster: nothing ran yet, and the job was FAILED."""
+    tasks = TasksUnderTest(with_format())
+    tasks.tell("start")
+    for number in range(5):
+        formats = replace(FORMATS, attempt_number=number)
+        tasks.tell("coordinator_started", formats)
+        after = replace(FORMATS, attempt_number=number + 1)
+        assert tasks.tell("coordinator_lost", formats, "killed") == [StartCoordinator(after)]
+    asked = tasks.tell("coordinator_started", after)
+    assert asked == [AskCoordinator(after, InitializeFormat(vertex_id("a"), FORMAT, 2))]
+
+    tasks.tell("coordinator_lost", after, "killed")
+
+    assert tasks.scheduler.status is JobStatus.FAILED
+
+
+def test_what_a_process_that_cannot_be_reached_was_to_initialize_another_is_asked_for() -> None:
+    tasks = TasksUnderTest(with_format())
+    tasks.tell("start")
+    tasks.tell("coordinator_started", FORMATS)
+    unreachable = CoordinatorFailure("RpcConnectionError", "the connection was reset")
+    assert tasks.tell("coordinator_told", FORMATS, unreachable) == [StopCoordinator(FORMATS)]
+    after = replace(FORMATS, attempt_number=1)
+    assert tasks.tell("coordinator_stopped", FORMATS) == [StartCoordinator(after)]

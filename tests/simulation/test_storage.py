@@ -10,7 +10,7 @@ import pytest
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
 from flinkray.core.schema import stored
-from flinkray.ha import StandaloneHaServices, open_directory
+from flinkray.ha import JobStoreStateError, StandaloneHaServices, StoreError, open_directory
 from flinkray.ha.directory import Directory
 from flinkray.testing.simulation import Simulation, simulate
 
@@ -59,6 +59,29 @@ async def test_the_stores_of_a_cluster_work_on_it(simulation: Simulation) -> Non
         if not (await store.recover_job_graphs()).records:
             await store.put_job_graph(record)
     assert (await store.recover_job_graphs()).records == (record,)
+
+
+@simulate(seeds=3)
+async def test_a_result_that_is_there_and_not_durable_is_stored_again(
+    simulation: Simulation,
+) -> None:
+    """Seed 4 of the whole cluster: its name was there and could not be synchronised; the next
+    attempt found it there, and the job's end was acknowledged."""
+    record = Record(JobID.generate(), "a job")
+    service = simulation.service()
+    services = StandaloneHaServices(open_directory("simulated://shared/c"), service.executor)
+    store = services.get_job_result_store(Record)
+    disk = simulation.disk()
+    disk.intercept = lambda what, path: (what, path) == ("sync", "c/job-results")
+    with pytest.raises(StoreError):
+        await store.create_dirty_result(record)
+    disk.intercept = None
+
+    await store.create_dirty_result(record)
+
+    assert disk.durable(f"c/job-results/{record.job_id}.dirty") is not None
+    with pytest.raises(JobStoreStateError, match="dirty result already"):
+        await store.create_dirty_result(record)
 
 
 @simulate(seeds=30)

@@ -1,0 +1,96 @@
+"""What the whole cluster's seeds have brought to light between an owner and its processes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from flinkray.actors.task_process.endpoint import TaskProcess
+from flinkray.client.python_job import PythonJobBuilder
+from flinkray.core.ids import ExecutionAttemptID
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, MasterFormat, NoRestart
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.spark.user_code import dump_function
+from flinkray.testing.waiting import eventually
+from tests.actors.bad_moments import (
+    NODE,
+    losing_answer,
+    on_cluster,
+    start_slowly,
+    starts_of,
+    until_up,
+)
+from tests.actors.chaos_cluster import ChaosCluster
+from tests.simulation import inside
+
+ONE_SLOT = {"taskmanager.numberOfTaskSlots": "1", "taskmanager.cpu.cores": "1"}
+
+
+def running_tasks(cluster: ChaosCluster) -> list[ExecutionAttemptID]:
+    """In all task processes that live."""
+    simulation = cluster.simulation
+    found: list[ExecutionAttemptID] = []
+    for process in simulation.processes("TaskProcess"):
+        endpoint = inside.endpoint_in(simulation, process, TaskProcess)
+        if endpoint is not None:
+            found += [attempt_id for _, attempt_id in inside.tasks_in(endpoint)]
+    return found
+
+
+@on_cluster(NODE, configuration=ONE_SLOT)
+async def test_a_task_whose_start_was_not_answered_does_not_run_on_beside_its_successor(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 38: the TaskExecutor took it for failed, and the task process ran it for ever."""
+
+    async def waits(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    builder = PythonJobBuilder("waits", restart_strategy=FixedDelayRestart(10, 0.1))
+    builder.add(waits)
+    job = builder.build()
+    with losing_answer(cluster, "run_tasks") as lost:
+        await cluster.submit(job)
+        await eventually(lambda: lost, 10, "an answer that is lost")
+
+        async def runs_again() -> bool:
+            (vertex,) = (await cluster.details(job.job_id)).vertices
+            (execution,) = vertex.executions
+            return execution.attempt_number > 0 and execution.state is ExecutionState.RUNNING
+
+        await eventually(runs_again, 60, "the next attempt")
+
+    (attempt,) = running_tasks(cluster)
+    assert attempt.attempt_number > 0
+
+
+class _Format:
+    def finalize_global(self, parallelism: int) -> None:
+        """Nothing is to be committed."""
+
+
+@on_cluster(NODE, configuration=ONE_SLOT)
+async def test_a_job_does_not_fail_with_the_process_that_prepares_its_formats(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 2: nothing ran yet, and the job was FAILED.  Of several formats each is prepared again,
+    by one process (seed 1000)."""
+
+    async def finishes(context: Any) -> None:
+        """Has nothing to do."""
+
+    start_slowly(cluster, "MasterFormats", 0.3)
+    builder = PythonJobBuilder("formats", restart_strategy=NoRestart())
+    for number in range(2):
+        code = dump_function(partial(_Format))
+        builder.add(
+            finishes, name=f"sink {number}", master_format=MasterFormat(code, finalizes=True)
+        )
+    job = builder.build()
+    await cluster.submit(job)
+    await until_up(cluster, "MasterFormats")
+    cluster.crash("MasterFormats")
+
+    assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
+    assert starts_of(cluster, "MasterFormats") == 2
