@@ -1,4 +1,4 @@
-"""What the simulation notices when a safeguard is taken out of the framework.
+"""What the simulation notices when a safeguard is taken out.
 
 Each safeguard is switched off by replacing one small piece of a product class for the length of a
 run; nothing that ships knows of these switches.
@@ -6,15 +6,76 @@ run; nothing that ships knows of these switches.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 from unittest.mock import patch
 
-from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection
+from flinkray.actors.dispatcher import job_cleanup, job_master_supervision
+from flinkray.actors.dispatcher.endpoint import Dispatcher
+from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
+from flinkray.actors.job_master import job_end
+from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
+from flinkray.actors.job_master.slots import JobMasterSlots
+from flinkray.actors.job_master.task_deployer import TaskDeployer
+from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
+from flinkray.actors.slot_pool.endpoint import SlotPool
+from flinkray.actors.task_executor import task_processes
+from flinkray.actors.task_executor.endpoint import TaskExecutor
+from flinkray.actors.task_executor.python_tasks import PythonTasks
+from flinkray.actors.task_executor.resource_manager_registration import ResourceManagerRegistration
+from flinkray.actors.task_executor.slot_offering import SlotOffering
+from flinkray.actors.task_executor.task_execution import TaskExecution
+from flinkray.actors.task_executor.task_results import TaskResults
+from flinkray.actors.task_process.endpoint import TaskProcess
+from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.ha.directory import FileDirectory
+from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
+from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, RpcEndpoint
+from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
+from flinkray.rpc.wire.envelope import TELL, unpack_request
+from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.testing.simulation import Simulation
-from tests.simulation.registration_and_fencing import FAULTS, registration_and_fencing
+from flinkray.testing.simulation.service import SimulatedRpcService
+from tests.simulation import registration_and_fencing, whole_cluster
+
+Switch = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Safeguard:
+    """Something that the product does, and what has it not do so."""
+
+    meaning: str
+    switched_off: Switch
+
+
+# --- how they are switched off -------------------------------------------------------------------
+
+
+def _replace(owner: Any, name: str, replacement: object) -> Switch:
+    return lambda: patch.object(owner, name, replacement)
+
+
+def _nothing(*_: object, **__: object) -> None: ...
+
+
+async def _nothing_async(*_: object, **__: object) -> None: ...
+
+
+def _skip(owner: Any, name: str) -> Switch:
+    """The method does nothing."""
+    is_async = asyncio.iscoroutinefunction(getattr(owner, name))
+    return _replace(owner, name, _nothing_async if is_async else _nothing)
+
+
+def _around(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Switch:
+    """*wrap* is given the function, and makes what is in its place."""
+    return lambda: patch.object(owner, name, wrap(getattr(owner, name)))
 
 
 class _UnfencedLane(dispatch._Lane):
@@ -31,49 +92,517 @@ class _ForgetfulLane(dispatch._Lane):
     last_sequence = property(lambda self: 0, lambda self, sequence: None)
 
 
-Switch = Callable[[], AbstractContextManager[object]]
+def _tells_unfenced(frame_received: Any) -> Any:
+    def unfenced(self: dispatch.ServerConnection, frame: bytes) -> None:
+        _, kind, _, target, *_ = unpack_request(frame)
+        lane = self._lanes.get(target) or self._new_lane(target)
+        token = lane.token
+        if kind == TELL:
+            lane.token = None
+        try:
+            frame_received(self, frame)
+        finally:
+            lane.token = token
 
-SAFEGUARDS: dict[str, tuple[str, Switch]] = {
-    "fencing": (
+    return unfenced
+
+
+def _hears_no_silence(owner: str, target: str) -> Switch:
+    """The endpoint of class *owner* does not notice that targets whose names begin so are silent;
+    None of either: whatever it is."""
+
+    def wrap(monitor_target: Any) -> Any:
+        def monitor(self: HeartbeatManager[Any, Any], target_id: Any, send: Any) -> None:
+            monitor_target(self, target_id, send)
+            if type(self._endpoint).__name__ == owner and target_id.startswith(target):
+                monitored = self._targets[target_id]
+                monitored.timer.cancel()
+                monitored.failures = -1_000_000
+
+        return monitor
+
+    return _around(HeartbeatManager, "monitor_target", wrap)
+
+
+def _stored_later(owner: Any, name: str, when: Callable[[Any, Any], bool]) -> Switch:
+    """The store answers before it has stored."""
+
+    def wrap(store: Any) -> Any:
+        async def store_later(self: Any, record: Any) -> None:
+            if not when(self, record):
+                await store(self, record)
+                return
+            task = asyncio.ensure_future(store(self, record))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+        return store_later
+
+    return _around(owner, name, wrap)
+
+
+def _without_step(step: str) -> Switch:
+    """Of the steps of a write."""
+
+    class Files:
+        def __init__(self, files: Any) -> None:
+            self._files = files
+
+        def __getattr__(self, name: str) -> Any:
+            return _nothing if name == step else getattr(self._files, name)
+
+    def wrap(write: Any) -> Any:
+        def write_without(self: FileDirectory, name: str, data: bytes) -> None:
+            files = self._files
+            self._files = Files(files)  # type: ignore[assignment]
+            try:
+                write(self, name, data)
+            finally:
+                self._files = files
+
+        return write_without
+
+    return _around(FileDirectory, "write", wrap)
+
+
+def _directories_unsynced(_: Any) -> Any:
+    def make(self: FileDirectory, path: str) -> None:
+        if path not in ("", "/"):
+            make(self, path.rpartition("/")[0])
+            self._files.make_directory(path)
+
+    return make
+
+
+async def _clean_before_dirty_is_kept(self: DurableJobResultStore[Any], job_id: Any) -> None:
+    def mark() -> None:
+        result = self._dirty.read(job_id)
+        self._dirty.delete(job_id)
+        if result is not None:
+            self._clean.write(result)
+
+    await self._sequential.run(mark)
+
+
+def _forgets_known_jobs(submit_job: Any) -> Any:
+    async def submit(self: Dispatcher, job_graph: Any) -> None:
+        self._jobs.pop(job_graph.job_id, None)
+        await submit_job(self, job_graph)
+
+    return submit
+
+
+async def _end_not_awaited(self: Dispatcher, job: Any, outcome: Any) -> None:
+    if job.ending is None:
+        job.ending = self.create_task(self._store(job, outcome))
+
+
+def _whoever_tells(job_reached_terminal_state: Any) -> Any:
+    async def told(self: Dispatcher, job_id: Any, master_id: Any, *rest: Any) -> None:
+        job = self._jobs.get(job_id)
+        leader = master_id if job is None else job.job_master_id
+        await job_reached_terminal_state(self, job_id, leader, *rest)
+
+    return told
+
+
+def _not_told_to_cancel(register: Any) -> Any:
+    async def registered(self: Any, *arguments: Any) -> Any:
+        answer = await register(self, *arguments)
+        if isinstance(answer, JobMasterToDispatcherRegistrationSuccess):
+            return replace(answer, cancel_requested=False)
+        return answer
+
+    return registered
+
+
+async def _once(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await work()
+    except FlinkRayError as error:
+        logging.getLogger("flinkray").warning("%s: %s", what, error)
+
+
+async def _one_attempt(self: registration.RetryingRegistration[Any, Any]) -> Any:
+    timeout = self._settings.max_timeout
+    try:
+        gateway = await self._connect()
+        answer = await asyncio.wait_for(self._register(gateway), timeout)
+    except (RpcError, TimeoutError, asyncio.TimeoutError):
+        return await asyncio.get_running_loop().create_future()
+    if isinstance(answer, registration.RegistrationRejection):
+        return answer
+    if isinstance(answer, registration.RegistrationFailure):
+        return await asyncio.get_running_loop().create_future()
+    return registration.RegistrationSuccess(gateway, answer)
+
+
+async def _declared_once(self: SlotPool, address: Any, token: Any, requirements: Any) -> None:
+    from flinkray.actors.gateways import ResourceManagerGateway
+
+    async def declare() -> None:
+        manager = await self.connect(address, ResourceManagerGateway, token)
+        await manager.declare_required_resources(self.fencing_token, requirements)
+
+    await _once("declare", declare)
+
+
+async def _offered_once(self: SlotOffering, job_id: Any) -> None:
+    master = self._job_leaders.job_master(job_id)
+    offering = self._table.offer_slots(job_id)
+
+    async def offer() -> None:
+        if master is not None and offering is not None:
+            answer = await master.offer_slots(self._resource_id, offering.offers)
+            now = self._endpoint.clock.monotonic()
+            self._carry_out(self._table.offer_answered(offering, answer.accepted, now))
+
+    await _once("offer", offer)
+    self._offering.discard(job_id)
+
+
+async def _told_once(self: TaskProcess, states: Any) -> None:
+    name = self.rpc_service.process_name
+    await _once("tell", lambda: self._task_executor.task_states_changed(name, states))
+
+
+async def _reported_once(services: Any, master_id: Any, result: Any, details: Any) -> None:
+    async def report() -> None:
+        dispatcher = await services.connect_to_dispatcher()
+        await dispatcher.job_reached_terminal_state(result.job_id, master_id, result, details)
+
+    await _once("report the end", report)
+
+
+async def _swallow(self: SlotPoolConnection, pool: Any, call: Any) -> None:
+    await _once("tell the pool", lambda: call(pool))
+
+
+async def _ask_for_no_news(self: SlotPoolConnection, pool: Any) -> None:
+    await pool.request_heartbeat()
+    if pool is self._pool and self._heartbeats is not None:
+        self._heartbeats.receive_heartbeat(self._resource_id, None)
+
+
+def _any_news(self: SlotPoolConnection, pool_number: int, news_number: int) -> bool:
+    if self._pool is None or pool_number != self._number:
+        return False
+    self._news_seen = max(news_number, self._news_seen)
+    return True
+
+
+def _only_python(_: Any) -> Any:
+    def cancel_all(self: TaskExecution, attempts: Any, job_master_id: Any) -> None:
+        self._python.cancel(attempts)
+
+    return cancel_all
+
+
+def _from_any_process(states_changed: Any) -> Any:
+    def changed(self: PythonTasks, process_name: str, states: Any) -> None:
+        for state in states:
+            task = self._tasks.get(state.attempt_id)
+            if task is not None:
+                states_changed(self, task.place.process_name, (state,))
+
+    return changed
+
+
+def _reconciling_without(what: str) -> Switch:
+    from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
+
+    def wrap(heartbeat: Any) -> Any:
+        def found(self: Any, resource_id: Any, running: Any) -> Any:
+            return replace(heartbeat(self, resource_id, running), **{what: ()})
+
+        return found
+
+    return _around(DeploymentReconciliation, "heartbeat", wrap)
+
+
+def _pool_lost_in_silence(pool_lost: Any) -> Any:
+    def lost(self: JobMasterSlots, reason: str) -> None:
+        with patch.object(self.task_executors, "remove_all", _nothing):
+            pool_lost(self, reason)
+
+    return lost
+
+
+def _unwatched(watch: Any) -> Any:
+    return lambda self, target, on_terminated: watch(self, target, _nothing)
+
+
+FRAMEWORK: dict[str, Safeguard] = {
+    "fencing": Safeguard(
         "an endpoint refuses calls with another session's token",
-        lambda: patch.object(dispatch, "_Lane", _UnfencedLane),
+        _replace(dispatch, "_Lane", _UnfencedLane),
     ),
-    "generation check": (
+    "generation check": Safeguard(
         "a connection disregards the answer to a registration that it has given up",
-        lambda: patch.object(RegisteredRpcConnection, "_is_current", lambda *_: True),
+        _replace(RegisteredRpcConnection, "_is_current", lambda *_: True),
     ),
-    "de-duplication": (
+    "de-duplication": Safeguard(
         "a connection refuses a frame that came before",
-        lambda: patch.object(dispatch, "_Lane", _ForgetfulLane),
+        _replace(dispatch, "_Lane", _ForgetfulLane),
     ),
-    "heartbeats": (
+    "heartbeats": Safeguard(
         "leader and workers notice each other's silence",
-        lambda: patch.object(HeartbeatManager, "monitor_target", lambda *_: None),
+        _skip(HeartbeatManager, "monitor_target"),
     ),
 }
-"""Name -> what it does, and what switches it off."""
+"""Name -> what it does, and what switches it off, in the scenario of registrations."""
+
+WHOLE_CLUSTER: dict[str, Safeguard] = {
+    **FRAMEWORK,
+    "fencing of one-way messages": Safeguard(
+        "an endpoint refuses also those of another session",
+        _around(dispatch.ServerConnection, "frame_received", _tells_unfenced),
+    ),
+    "reconciliation": Safeguard(
+        "a JobMaster compares what its TaskExecutors run with what it has deployed",
+        _skip(TaskDeployer, "running"),
+    ),
+    "reconciliation: missing": Safeguard(
+        "a task that does not run although it was deployed has failed",
+        _reconciling_without("missing"),
+    ),
+    "reconciliation: unknown": Safeguard(
+        "a task that runs and was given up is cancelled",
+        _reconciling_without("unknown"),
+    ),
+    "cancelling of both kinds": Safeguard(
+        "a task that was given up is cancelled, be it a Spark executor's",
+        _around(TaskExecution, "cancel_all", _only_python),
+    ),
+    "slot comparison": Safeguard(
+        "a TaskExecutor compares its slots with those that the JobMaster knows",
+        _skip(TaskExecutor, "_compare_with_job_master"),
+    ),
+    "submissions stored first": Safeguard(
+        "a job's graph is stored before its submission is acknowledged",
+        _stored_later(
+            DurableJobGraphStore, "put_job_graph", lambda store, job: job.job_id not in store._known
+        ),
+    ),
+    "cancels stored first": Safeguard(
+        "that a job is to be cancelled is stored before it is acknowledged",
+        _stored_later(DurableJobGraphStore, "put_job_graph", lambda _, job: job.cancel_requested),
+    ),
+    "ends stored first": Safeguard(
+        "how a job ended is stored before its JobMaster may forget it",
+        _replace(Dispatcher, "_job_ended", _end_not_awaited),
+    ),
+    "content synchronised": Safeguard(
+        "a file's content is made durable before the file takes its name", _without_step("sync")
+    ),
+    "names synchronised": Safeguard(
+        "a file's name is made durable before its write returns", _without_step("sync_directory")
+    ),
+    "new directories synchronised": Safeguard(
+        "a directory is made durable before something in it is",
+        _around(FileDirectory, "_make", _directories_unsynced),
+    ),
+    "clean before dirty goes": Safeguard(
+        "a result is stored as clean before the dirty one is deleted",
+        _replace(DurableJobResultStore, "mark_result_as_clean", _clean_before_dirty_is_kept),
+    ),
+    "de-duplication of submissions": Safeguard(
+        "a job that is submitted again is not run again",
+        _around(Dispatcher, "submit_job", _forgets_known_jobs),
+    ),
+    "ends of past JobMasters": Safeguard(
+        "how a job ended is believed of the JobMaster alone that leads it",
+        _around(Dispatcher, "job_reached_terminal_state", _whoever_tells),
+    ),
+    "past JobMasters rejected": Safeguard(
+        "a JobMaster that does not lead its job is refused at the Dispatcher",
+        _replace(
+            job_master_supervision.JobMasterSupervision,
+            "_why_not_led_by",
+            lambda self, job_id, _: None if self._job(job_id) else "there is no such job",
+        ),
+    ),
+    "deaths of past JobMasters": Safeguard(
+        "the death of a JobMaster that leads no more has no consequence",
+        _around(
+            Dispatcher,
+            "_job_master_terminated",
+            lambda terminated: (
+                lambda self, job, _, reason: terminated(self, job, job.job_master_id, reason)
+            ),
+        ),
+    ),
+    "kill before another start": Safeguard(
+        "whoever is taken for dead is killed before its successor is started",
+        _skip(SimulatedRpcService, "kill"),
+    ),
+    "telling again to cancel": Safeguard(
+        "a JobMaster that was not reached is told again to cancel its job",
+        _skip(job_master_supervision.JobMasterSupervision, "_keep_telling_to_cancel"),
+    ),
+    "successors told to cancel": Safeguard(
+        "a JobMaster that registers hears that its job is to be cancelled",
+        _around(job_master_supervision.JobMasterSupervision, "register", _not_told_to_cancel),
+    ),
+    "clean-up insisted on": Safeguard(
+        "what is done after a job's end is tried until it is done",
+        _replace(job_cleanup, "retry_until_done", _once),
+    ),
+    "ends reported again": Safeguard(
+        "a job's end is reported until it is stored",
+        _replace(job_end, "report_end", _reported_once),
+    ),
+    "watches": Safeguard(
+        "who depends on an endpoint is told of its end",
+        _around(RpcEndpoint, "watch", _unwatched),
+    ),
+    "registrations tried again": Safeguard(
+        "a registration that was refused, lost or not answered is repeated",
+        _replace(registration.RetryingRegistration, "_attempts", _one_attempt),
+    ),
+    "heartbeats: Dispatcher of JobMaster": Safeguard(
+        "a JobMaster that hangs is replaced", _hears_no_silence("Dispatcher", "JobMaster")
+    ),
+    "heartbeats: JobMaster of SlotPool": Safeguard(
+        "a SlotPool that hangs is replaced", _hears_no_silence("JobMaster", "SlotPool")
+    ),
+    "heartbeats: JobMaster of TaskExecutor": Safeguard(
+        "the tasks of a TaskExecutor that hangs run elsewhere",
+        _hears_no_silence("JobMaster", "TaskExecutor"),
+    ),
+    "heartbeats: JobMaster of Spark driver": Safeguard(
+        "a Spark driver that hangs is replaced", _hears_no_silence("JobMaster", "SparkDriver")
+    ),
+    "heartbeats: ResourceManager of TaskExecutor": Safeguard(
+        "a TaskExecutor that hangs is replaced",
+        _hears_no_silence("ResourceManager", "TaskExecutor"),
+    ),
+    "heartbeats: ResourceManager of JobMaster": Safeguard(
+        "a JobMaster that hangs gets no more slots",
+        _hears_no_silence("ResourceManager", "JobMaster"),
+    ),
+    "heartbeats: TaskExecutor of JobMaster": Safeguard(
+        "a TaskExecutor registers anew at a JobMaster that it does not hear",
+        _hears_no_silence("TaskExecutor", "JobMaster"),
+    ),
+    "heartbeats: TaskExecutor of ResourceManager": Safeguard(
+        "a TaskExecutor registers anew at a ResourceManager that it does not hear",
+        _hears_no_silence("TaskExecutor", "ResourceManager"),
+    ),
+    "order of a SlotPool's news": Safeguard(
+        "a SlotPool of whose news some are missing is replaced",
+        _replace(SlotPoolConnection, "is_next", _any_news),
+    ),
+    "count of a SlotPool's news": Safeguard(
+        "at a heartbeat the JobMaster has all news that were sent before the last one",
+        _replace(SlotPoolConnection, "_ask_for_news", _ask_for_no_news),
+    ),
+    "SlotPools that do not listen": Safeguard(
+        "a SlotPool that does not take what it is told is replaced",
+        _replace(SlotPoolConnection, "_told", _swallow),
+    ),
+    "slots of a lost SlotPool": Safeguard(
+        "TaskExecutors are told that nobody holds the slots any more which the pool had",
+        _around(JobMasterSlots, "_pool_lost", _pool_lost_in_silence),
+    ),
+    "requirements declared again": Safeguard(
+        "what a job needs is declared until it arrives",
+        _replace(SlotPool, "_keep_declaring", _declared_once),
+    ),
+    "slots offered again": Safeguard(
+        "slots are offered until the JobMaster has answered",
+        _replace(SlotOffering, "_keep_offering", _offered_once),
+    ),
+    "slots that nobody uses": Safeguard(
+        "a slot that is not used is free again after a while",
+        _skip(TaskExecutor, "_free_timed_out_slots"),
+    ),
+    "one allocation per slot": Safeguard(
+        "a TaskExecutor refuses to give a slot that it has given",
+        _skip(TaskSlotTable, "_refuse_unless_possible"),
+    ),
+    "slot reports": Safeguard(
+        "the ResourceManager's books are put right by what TaskExecutors report",
+        _skip(SlotAllocation, "report_slots"),
+    ),
+    "orders of past JobMasters": Safeguard(
+        "a TaskExecutor refuses the orders of JobMasters that lead no more",
+        _skip(TaskExecution, "_refuse_past_leader"),
+    ),
+    "orders of past ResourceManagers": Safeguard(
+        "a TaskExecutor gives slots for the ResourceManager alone at which it is registered",
+        _skip(ResourceManagerRegistration, "check"),
+    ),
+    "jobs that have nothing here": Safeguard(
+        "a TaskExecutor leaves the JobMasters of jobs that have nothing there",
+        _skip(TaskExecutor, "_leave_unless_used"),
+    ),
+    "results of lost JobMasters": Safeguard(
+        "a TaskExecutor deletes the results of a job whose JobMaster is gone",
+        _skip(TaskResults, "job_gone"),
+    ),
+    "results of dead task processes": Safeguard(
+        "a TaskExecutor knows that results have died with their process",
+        _skip(TaskResults, "process_died"),
+    ),
+    "ends of tasks told again": Safeguard(
+        "a task process tells the states of its tasks until it is heard",
+        _replace(TaskProcess, "_tell", _told_once),
+    ),
+    "last words of task processes": Safeguard(
+        "what a process says of tasks is not taken for news of its successor's",
+        _around(PythonTasks, "states_changed", _from_any_process),
+    ),
+    "task processes in doubt": Safeguard(
+        "a task process that may run tasks of which nobody knows is killed",
+        _replace(task_processes, "_MAY_HAVE_ARRIVED", ()),
+    ),
+}
+"""Likewise, in the scenario of a whole cluster."""
 
 
-def seeds_until_noticed(name: str | None, first: int, at_most: int) -> tuple[int, str] | None:
+@dataclass(frozen=True)
+class Scenario:
+    """Where safeguards are missed."""
+
+    safeguards: dict[str, Safeguard]
+    simulation: Callable[[int], Simulation]
+    run: Callable[[Simulation], Coroutine[Any, Any, None]]
+
+
+REGISTRATIONS = Scenario(
+    FRAMEWORK,
+    lambda seed: Simulation(seed, faults=registration_and_fencing.FAULTS, nodes=2),
+    registration_and_fencing.registration_and_fencing,
+)
+CLUSTER = Scenario(
+    WHOLE_CLUSTER,
+    lambda seed: Simulation(seed, faults=whole_cluster.BRIEF_FAULTS, nodes=2),
+    lambda simulation: whole_cluster.WholeCluster(simulation, whole_cluster.BRIEF).run(jobs=2),
+)
+
+
+def seeds_until_noticed(
+    scenario: Scenario, name: str | None, first: int, at_most: int
+) -> tuple[int, str] | None:
     """Run seeds from *first* on without a safeguard (None: with all of them).
 
     Returns how many it took until one failed and with what; None: *at_most* were run in vain.
     """
     for number in range(at_most):
-        error = run(name, first + number)
+        error = run(scenario, name, first + number)
         if error is not None:
             return number + 1, str(error).splitlines()[0] if str(error) else repr(error)
     return None
 
 
-def run(name: str | None, seed: int) -> Exception | None:
+def run(scenario: Scenario, name: str | None, seed: int) -> Exception | None:
     """The error that one seed fails with."""
-    simulation = Simulation(seed, faults=FAULTS, nodes=2)
-    switched_off = nullcontext() if name is None else SAFEGUARDS[name][1]()
+    simulation = scenario.simulation(seed)
+    switched_off = nullcontext() if name is None else scenario.safeguards[name].switched_off()
     logging.disable(logging.CRITICAL)  # thousands of refused frames
     try:
         with switched_off:
-            simulation.run(registration_and_fencing(simulation))
+            simulation.run(scenario.run(simulation))
     except Exception as error:  # noqa: BLE001 - whatever it is: it was noticed
         return error
     finally:

@@ -6,7 +6,7 @@ import pytest
 
 from flinkray.testing.simulation import Simulation, simulate
 from tests.simulation.registration_and_fencing import FAULTS, registration_and_fencing
-from tests.simulation.safeguards import SAFEGUARDS, seeds_until_noticed
+from tests.simulation.safeguards import REGISTRATIONS, seeds_until_noticed
 
 
 @simulate(seeds=60, faults=FAULTS, nodes=2)
@@ -15,6 +15,6 @@ async def test_the_newest_registration_at_the_last_leader_wins(simulation: Simul
     await registration_and_fencing(simulation)
 
 
-@pytest.mark.parametrize("name", SAFEGUARDS)
+@pytest.mark.parametrize("name", REGISTRATIONS.safeguards)
 def test_a_missing_safeguard_is_noticed(name: str) -> None:
-    assert seeds_until_noticed(name, 1000, 400) is not None
+    assert seeds_until_noticed(REGISTRATIONS, name, 1000, 400) is not None

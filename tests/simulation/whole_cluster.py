@@ -1,26 +1,28 @@
 """A whole cluster that runs a few jobs while everything goes wrong.
 
-What must hold is asked at every step, of the process that ran:
+What must hold at every step, :class:`~tests.simulation.world.World` asks.  Besides, when the last
+fault is over,
 
-- a JobMaster has a fencing token that no other one has had;
-- a slot is given to one job under one allocation, and an allocation is of one slot for ever;
-- a job whose submission was acknowledged is stored, as a graph or as a result;
-- a job that has ended has one result, which stays as it is;
-
-and in the end:
-
-- every job ends, as it should, within :data:`BOUND` seconds of the last fault;
-- a job that was acknowledged to be cancelled does not run on;
-- of a finished job of Python tasks each record has come once through each vertex;
-- nothing is left of ended jobs: no process, no worker group, no slot in use.
+- within :data:`SETTLING` seconds every job that runs is RUNNING, with all of its tasks, and its
+  JobMaster, SlotPool, TaskExecutors and task processes know of the same tasks and slots;
+- within :data:`BOUND` seconds every job that is not endless ends, as it should, and an endless one
+  as soon when it is cancelled then; a job that was acknowledged to be cancelled does not run on;
+- of a finished job of Python tasks each record has come once through each vertex, and its formats
+  have committed;
+- within :data:`CLEANING` seconds of a job's end nothing is left of it: no process, no worker
+  group, no slot, no task, no result in a task process, nobody who follows its JobMaster, no file
+  but the one that tells how it ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
+from math import inf
 from typing import Any
 from zlib import crc32
 
@@ -42,17 +44,25 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
+    MasterFormat,
     ResultPartitionType,
 )
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.spark.user_code import dump_function
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Faults, Simulation
-from tests.simulation.world import StoredJob, World
+from flinkray.testing.simulation.calls import observed_calls
+from flinkray.testing.waiting import ask_again
+from tests.simulation.world import Record, World
 
-BOUND = 150.0
-"""Virtual seconds after the last fault within which every job must have ended."""
+SETTLING = 80.0
+STAYING = 8.0
+"""Longer than a peer may be silent."""
+BOUND = 90.0
+CLEANING = 60.0
+"""Virtual seconds."""
 CONFIGURATION = {
     "rpc.ask-timeout": "3 s",
     "rpc.connection.idle-timeout": "4 s",
@@ -67,11 +77,12 @@ CONFIGURATION = {
     "resourcemanager.previous-worker.recovery.timeout": "10 s",
     "resourcemanager.start-worker.max-failure-rate": "1000",
     "slot.request.timeout": "30 s",
-    "slot.idle.timeout": "5 s",
+    "slot.idle.timeout": "2 s",
     "taskmanager.numberOfTaskSlots": "2",
     "taskmanager.cpu.cores": "1",
     "taskmanager.memory": "1g",
     "jobmaster.max-failovers": "100000",
+    "task.cancellation.timeout": "10 s",
 }
 NODE = ResourceProfile(8, 2**34)
 FOR_EVER = FixedDelayRestart(100_000, 0.1)
@@ -89,13 +100,36 @@ FAULTS = Faults(
     partition_every=6.0,
     node_crash_every=12.0,
     storage_every=8.0,
+    power_every=6.0,
+    freeze_every=12.0,
+    banish_every=10.0,
+    aimed=0.2,
     torn_writes=0.05,
     lost_disks=0.5,
     clock_error=100.0,
     longest=10.0,
     since=0.3,
     until=20.0,
+    only_killed=("Dispatcher", "ResourceManager", "TaskProcess", "UserCodeProcess"),
 )
+
+BRIEF_FAULTS = replace(
+    FAULTS,
+    reset_every=2.0,
+    crash_every=2.0,
+    hang_every=4.0,
+    slow_every=6.0,
+    partition_every=4.0,
+    node_crash_every=8.0,
+    storage_every=6.0,
+    power_every=4.0,
+    freeze_every=6.0,
+    banish_every=5.0,
+    aimed=0.3,
+    longest=7.0,
+    until=9.0,
+)
+"""As much in half the time: for the safeguards, which take many seeds."""
 
 LARGE_FAULTS = replace(
     FAULTS,
@@ -141,6 +175,7 @@ SMALL = Scale(
     NODE,
     {**CONFIGURATION, "taskmanager.waiting-task-processes": "1"},
 )
+BRIEF = replace(SMALL, longest_pause=4.0, latest_start=4.0, end_of_faults=9.0)
 LARGE = Scale(
     (16, 17),
     4,
@@ -168,6 +203,7 @@ class Job:
     graph: JobGraph
     start: float
     cancel_at: float | None
+    """None: it is not; infinity: when it was seen to run after the last fault."""
     is_endless: bool
     result: JobResult | None = None
     is_accepted: bool = False
@@ -177,6 +213,10 @@ class Job:
     @property
     def job_id(self) -> JobID:
         return self.graph.job_id
+
+    @property
+    def is_spark(self) -> bool:
+        return self.graph.vertices[0].invokable.kind == SPARK
 
     @property
     def allowed(self) -> set[JobStatus]:
@@ -191,11 +231,19 @@ RECORDS = 3
 """Of each subtask of a job's first vertex."""
 
 
-def step(pause: float, failures: int = 0) -> Callable[[TaskContext], Coroutine[Any, Any, None]]:
+def step(
+    pause: float, failures: int = 0, until_failure: float = 0.0
+) -> Callable[[TaskContext], Coroutine[Any, Any, None]]:
     """The function of a vertex: has records or reads them, takes its time, and hands each on to one
     subtask of the next vertex; fails in its first so many attempts."""
 
     async def run(context: TaskContext) -> None:
+        from tests.simulation.world import World
+
+        with World.current().runs(context):
+            await work(context)
+
+    async def work(context: TaskContext) -> None:
         from tests.simulation.whole_cluster import records_of
         from tests.simulation.world import World
 
@@ -207,7 +255,7 @@ def step(pause: float, failures: int = 0) -> Callable[[TaskContext], Coroutine[A
                 sender, *read = buffer.decode().split()
                 assert int(sender) == partition, f"{buffer!r} of {partition}"
                 records += read
-        await asyncio.sleep(pause)
+        await asyncio.sleep(until_failure if context.attempt_number < failures else pause)
         if context.attempt_number < failures:
             raise ValueError("as the test wants it")
         for output in context.outputs:
@@ -219,6 +267,19 @@ def step(pause: float, failures: int = 0) -> Callable[[TaskContext], Coroutine[A
         World.current().finished[subtask] = records
 
     return run
+
+
+class Committing:
+    """An output format that tells when it commits."""
+
+    def __init__(self, job_id: JobID, vertex: str) -> None:
+        self._job_id = job_id
+        self._vertex = vertex
+
+    def finalize_global(self, parallelism: int) -> None:
+        from tests.simulation.world import World
+
+        World.current().commits(self._job_id, self._vertex, parallelism)
 
 
 def records_of(source: int) -> list[str]:
@@ -236,6 +297,7 @@ class WholeCluster:
 
     async def run(self, jobs: int = 3) -> None:
         """Start a cluster, let things go wrong, and see that all ends well."""
+        self._is_calm = asyncio.Event()
         simulation = self.simulation
         nodes = [self.scale.node] * len(simulation.nodes)
         configuration = self.scale.configuration
@@ -243,30 +305,36 @@ class WholeCluster:
         self.world = World(simulation, self.cluster)
         simulation.always(self.world.check)
         simulation.listeners.append(self.world.new_process)
+        with observed_calls(self.world):
+            await self._run(jobs)
+
+    async def _run(self, jobs: int) -> None:
+        simulation = self.simulation
         await self.cluster.start()
         self.jobs = [self._job(number) for number in range(jobs)]
         players = [asyncio.ensure_future(self._play(job)) for job in self.jobs]
         await simulation.quiet()
-        done, late = await asyncio.wait(players, timeout=BOUND)
+        await self._look_at_what_runs()
+        done, _ = await asyncio.wait(players, timeout=BOUND)
         for player in done:
             player.result()
         missing = [job.graph.name for job in self.jobs if job.result is None]
-        assert not missing, f"without a result {BOUND:g} s after the last fault: {missing}"
-        for player in late:
-            await player
+        assert not missing, f"without a result long after the last fault: {missing}"
         await self._look_at_the_end()
 
     # --- jobs -------------------------------------------------------------------------------------
 
     def _job(self, number: int) -> Job:
         random, scale = self.simulation.random, self.scale
-        is_endless = random.random() < 0.2
+        is_endless = random.random() < 0.4
         is_python = random.random() < 0.7
         make = self._python_job if is_python else self._spark_job
         name = f"job {number}" + (" without end" if is_endless else "")
         graph = make(name, random.randint(*scale.parallelism), is_endless)
         cancel_at = None
-        if is_endless or random.random() < 0.2:
+        if is_endless and random.random() < 0.6:
+            cancel_at = inf
+        elif is_endless or random.random() < 0.2:
             cancel_at = random.uniform(0, scale.end_of_faults)
         start = random.choice((0.0, random.uniform(0, scale.latest_start)))
         return Job(graph, start, cancel_at, is_endless)
@@ -294,26 +362,33 @@ class WholeCluster:
                 ResourceProfile(1, 2**30),
                 Invokable(SPARK, script(*attempts)),
             )
-            for i in range(random.choice((1, 1, 2)))
+            for i in range(1 if is_endless else random.choice((1, 1, 2)))
         )
         return JobGraph(JobID.generate(), name, vertices, FOR_EVER)
 
     def _python_job(self, name: str, parallelism: int, is_endless: bool) -> JobGraph:
         random = self.simulation.random
-        is_batch = not is_endless and random.random() < 0.4
+        is_batch = random.random() < 0.4
         job_type = JobType.BATCH if is_batch else JobType.STREAMING
-        builder = PythonJobBuilder(name, job_type=job_type, restart_strategy=FOR_EVER)
-        failures = random.choice((0, 0, 1))
+        failures = random.choice((0, 0, 1, 2))
+        job_id = JobID.generate()
+        builder = PythonJobBuilder(
+            name, job_type=job_type, restart_strategy=FOR_EVER, job_id=job_id
+        )
         widths = [random.randint(1, self.scale.others) for _ in range(random.randint(1, 3))]
         widths[random.randrange(len(widths))] = parallelism
+        failing = random.randrange(len(widths))
         vertices = [
             builder.add(
                 step(
-                    self._pause(is_endless) + (self.scale.shortest_work if i == 0 else 0.0),
-                    failures if i == 0 else 0,
+                    self._pause(is_endless and (i == len(widths) - 1 or not is_batch))
+                    + (self.scale.shortest_work if i == 0 else 0.0),
+                    failures if i == failing else 0,
+                    random.uniform(0.0, 1.5),
                 ),
                 name=f"vertex {i}",
                 parallelism=width,
+                master_format=self._format(job_id, f"vertex {i}"),
             )
             for i, width in enumerate(widths)
         ]
@@ -323,14 +398,21 @@ class WholeCluster:
             builder.connect(producer, consumer, result_type=result_type)
         return builder.build()
 
+    def _format(self, job_id: JobID, vertex: str) -> MasterFormat | None:
+        if self.simulation.random.random() < 0.7:
+            return None
+        return MasterFormat(dump_function(partial(Committing, job_id, vertex)), finalizes=True)
+
     # --- a client ---------------------------------------------------------------------------------
 
     async def _play(self, job: Job) -> None:
         await asyncio.sleep(job.start)
         await self._submit(job)
         canceller = asyncio.ensure_future(self._cancel(job))
+        again = asyncio.ensure_future(self._submit_again(job))
         result = await self._result(job)
         canceller.cancel()
+        again.cancel()
         tell = self.simulation.tell
         tell("%s ended: %s %s", job.graph.name, result.status.name, result.failure or "")
         assert result.status in job.allowed, f"{job.graph.name} ended as {result}"
@@ -350,6 +432,9 @@ class WholeCluster:
             sources = range(vertices[0].parallelism)
             expected = [record for source in sources for record in records_of(source)]
             assert sorted(had) == sorted(expected), f"{job.graph.name}, {vertex.name} had {had}"
+            if vertex.master_format is not None:
+                commits = self.world.committed.get((job.job_id, vertex.name), 0)
+                assert commits, f"{job.graph.name}, {vertex.name} has not committed"
 
     async def _submit(self, job: Job) -> None:
         while True:
@@ -362,7 +447,14 @@ class WholeCluster:
                 self.simulation.tell("%s is not submitted: %s", job.graph.name, error)
             await asyncio.sleep(0.5)
         job.is_accepted = True
-        self.world.accepted[job.job_id] = StoredJob.of(job.job_id)
+        self.world.accepted[job.job_id] = Record.of(job.job_id)
+
+    async def _submit_again(self, job: Job) -> None:
+        """Now and then, as somebody does who has not heard the answer."""
+        for _ in range(self.simulation.random.choice((0, 0, 1, 3))):
+            await asyncio.sleep(self.simulation.random.uniform(0.0, 5.0))
+            with suppress(FlinkRayError):
+                await self.cluster.submit(job.graph)
 
     async def _result(self, job: Job) -> JobResult:
         while True:
@@ -376,7 +468,10 @@ class WholeCluster:
         """Until it is acknowledged; not again."""
         if job.cancel_at is None:
             return
-        await asyncio.sleep(max(0.0, job.cancel_at - self.simulation.now))
+        if job.cancel_at == inf:
+            await self._is_calm.wait()
+        else:
+            await asyncio.sleep(max(0.0, job.cancel_at - self.simulation.now))
         while True:
             try:
                 await (await self.cluster.dispatcher()).cancel_job(job.job_id)
@@ -392,15 +487,65 @@ class WholeCluster:
 
     # --- afterwards -------------------------------------------------------------------------------
 
+    async def _look_at_what_runs(self) -> None:
+        """Of the jobs that are still to be cancelled."""
+        problems: list[str] = []
+
+        async def all_know_the_same() -> bool:
+            problems.clear()
+            for job in self.jobs:
+                if job.cancel_at == inf:
+                    details = await self.cluster.details(job.job_id)
+                    if details.status is not JobStatus.RUNNING:
+                        problems.append(f"{job.graph.name} is {details.status.name}")
+                    problems.extend(self.world.disagreements(details, job.is_spark))
+            return not problems
+
+        give_up = self.simulation.now + SETTLING
+        endless = [job for job in self.jobs if job.cancel_at == inf]
+        while endless:
+            await self._eventually(all_know_the_same, SETTLING, problems)
+            before = [await self._seen(job) for job in endless]
+            await asyncio.sleep(STAYING)
+            after = [await self._seen(job) for job in endless]
+            if before == after:
+                break
+            assert self.simulation.now < give_up, f"without a fault, {before} became {after}"
+        self._is_calm.set()
+
+    async def _seen(self, job: Job) -> tuple[str, int, list[int]]:
+        """What nothing but a fault may change of a job that runs: what it says of itself, and which
+        JobMaster it has."""
+        details = await self.cluster.details(job.job_id)
+        masters = self.simulation.processes(f"JobMaster-{job.job_id}")
+        return details.status.name, details.restarts, [master.number for master in masters]
+
     async def _look_at_the_end(self) -> None:
         cluster = self.cluster
-        await self.simulation.eventually(self._nothing_is_left, within=60)
+        problems: list[str] = []
+
+        def nothing_remains() -> bool:
+            problems[:] = [text for job in self.jobs for text in self.world.remains(job.job_id)]
+            return not problems
+
+        await self._eventually(nothing_remains, CLEANING, problems)
+        await self.simulation.eventually(self._nothing_is_left, within=CLEANING)
         cluster.crash("Dispatcher")
         cluster.crash("ResourceManager")
         for job in self.jobs:
             again = await self._result(job)
             assert again == job.result, f"{job.graph.name} has another result now: {again}"
-        await self.simulation.eventually(self._nothing_is_left, within=60)
+        await self.simulation.eventually(self._nothing_is_left, within=CLEANING)
+
+    async def _eventually(
+        self, is_so: Callable[[], Any], within: float, problems: list[str]
+    ) -> None:
+        try:
+            await ask_again(
+                is_so, lambda: self.simulation.now, within, 1.0, (FlinkRayError,), "it is not so"
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{within:g} s after the last fault: {problems}") from error
 
     def _nothing_is_left(self) -> bool:
         workers = self.cluster.workers
