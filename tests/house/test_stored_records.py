@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 WRITERS = {
     "flinkray/ha/entries.py": "entries of job stores",
     "flinkray/blob/store.py": "parts of blobs, and their markers, which are entries",
-    "flinkray/rpc/ray/directory.py": "process records; a secret and names of standby processes",
+    "flinkray/rpc/ray/directory.py": "process records; a secret and names of prestarted processes",
 }
 """Each with what it stores.  A record is written by ``encode_entry`` or ``encode_record``, and has
 a golden file: see flinkray.core.schema."""

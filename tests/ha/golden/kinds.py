@@ -243,5 +243,5 @@ KINDS = {
         decode_record,
     ),
 }
-"""Ray's key-value store also holds a cluster's secret (random bytes) and the names of standby
+"""Ray's key-value store also holds a cluster's secret (random bytes) and the names of prestarted
 processes (keys without a value), which have no types."""
