@@ -225,6 +225,8 @@ class TasksMachine(RuleBasedStateMachine):
             for collection in (self.tasks.wanted, self.tasks.reserved, self.tasks.tasks):
                 collection.clear()
             self.kept.clear()
+            for side in self.tasks.task_executors.values():
+                side.parts.clear()  # they are let go, and forget the job
             self.act("slot_pool_lost", "killed")
 
     @precondition(lambda self: self.runs())
