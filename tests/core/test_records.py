@@ -114,16 +114,24 @@ def test_a_version_is_read_by_the_next_one_and_by_the_one_after_it(last_version:
         notes: dict[str, Any]
         urgent: bool = False
 
-    def from_1(values: dict[str, Any]) -> dict[str, Any]:
+    def to_milliseconds(values: dict[str, Any]) -> dict[str, Any]:
         seconds = values.pop("seconds")
         return {**values, "milliseconds": round(seconds * 1000)}
 
-    migrations = {1: from_1, 2: with_defaults}
+    def to_integers(values: dict[str, Any]) -> dict[str, Any]:
+        seconds = values.pop("seconds")
+        return {**values, "tenths": round(seconds * 10)}
+
+    def from_tenths(values: dict[str, Any]) -> dict[str, Any]:
+        tenths = values.pop("tenths")
+        return {**values, "milliseconds": tenths * 100}
+
+    migrations = {1: to_milliseconds} if last_version == 2 else {1: to_integers, 2: from_tenths}
     declare_again(
         "tests.Order",
         InMilliseconds,
         version=last_version,
-        migrations={n: migrations[n] for n in range(1, last_version)},
+        migrations=migrations,
     )
     part = InMilliseconds(ORDER.order_id, Size.LARGE, 1500, (), {})
     expected = InMilliseconds(ORDER.order_id, Size.SMALL, 1500, (part,), {})
@@ -268,6 +276,18 @@ def test_no_damage_does_more_than_raise_or_change_a_value(place: int, change: in
 )
 def test_forms_that_make_no_sense_are_refused(form: object) -> None:
     with pytest.raises(StoredFormatError):
+        decode_record(msgpack.packb(form), object)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        ([("tests.Order", 1, None)], msgpack.packb({0: "x"})),
+        ([("tests.Size", 1, ["size"])], msgpack.packb({0: ["SMALL"]})),
+    ],
+)
+def test_a_type_that_has_become_another_kind_of_type_is_refused_by_name(form: object) -> None:
+    with pytest.raises(StoredFormatError, match=r"tests\.\w+ in a shape that is not"):
         decode_record(msgpack.packb(form), object)
 
 

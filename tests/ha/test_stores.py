@@ -125,6 +125,17 @@ async def test_removing_twice_is_harmless_and_frees_the_id(
     await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE, "anew"))
 
 
+async def test_a_graph_that_another_store_has_put_after_ours_was_removed_is_not_overwritten(
+    services: StandaloneHaServices, graphs: JobGraphStore[Graph]
+) -> None:
+    """SPEC HA-24."""
+    await graphs.put_job_graph(Graph(ONE, "first"))
+    await graphs.remove_job_graph(ONE)
+    await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE, "another's"))
+    with pytest.raises(JobStoreStateError, match="stored already"):
+        await graphs.put_job_graph(Graph(ONE, "second"))
+
+
 async def test_all_graphs_are_recovered_in_the_order_they_were_written(
     services: StandaloneHaServices, graphs: JobGraphStore[Graph]
 ) -> None:
@@ -263,6 +274,18 @@ async def test_dirty_results_exclude_the_clean_ones_and_both_count_as_results(
     ]
     assert states == [(False, True, True), (True, False, True), (False, False, False)]
     assert await again.get_result(THREE) is None
+
+
+async def test_a_result_that_is_removed_is_gone_whatever_it_was(
+    directory: Directory, results: JobResultStore[Result]
+) -> None:
+    await results.create_dirty_result(Result(ONE))
+    await results.create_dirty_result(Result(TWO))
+    await results.mark_result_as_clean(TWO)
+    for job_id in (ONE, TWO, THREE):
+        await results.remove_result(job_id)
+        assert not await results.has_result(job_id)
+    assert directory.subdirectory("job-results").names() == []
 
 
 async def test_result_that_was_being_marked_at_a_crash_is_clean(
