@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +45,13 @@ def end_with_descendants(host: TaskProcessHost) -> int:
 
     They are its descendants, those in its process group, and those that have its mark in their
     environment.  Takes some milliseconds per hundred processes of the machine.
+
+    Raises:
+        ValueError: the host does not name one process, or the caller itself would be ended; then
+            nothing is.
     """
+    if host.pid <= 1 or not host.mark:
+        raise ValueError(f"{host} does not name a process: nothing is ended")
     found = _of(host)
     count = len(found.keys() - {host.pid})
     _wait({pid: process for pid, process in found.items() if pid == host.pid}, _GRACE)
@@ -67,6 +75,9 @@ def _of(host: TaskProcessHost) -> dict[int, psutil.Process]:
         belonging |= {p for p, e in table.items() if p == host.pid or e.group == host.pid}
     while more := {p for p, e in table.items() if e.parent in belonging} - belonging:
         belonging |= more
+    spared = {1, *_with_ancestors(os.getpid(), table)}
+    if belonging & spared:
+        raise ValueError(f"{host} is this process, or one that it descends from: nothing is ended")
     found = {}
     for pid in sorted(belonging):
         if pid in table and not table[pid].is_zombie:
@@ -75,6 +86,12 @@ def _of(host: TaskProcessHost) -> dict[int, psutil.Process]:
             except psutil.NoSuchProcess:
                 continue
     return found
+
+
+def _with_ancestors(pid: int, table: dict[int, _Entry]) -> Iterator[int]:
+    while pid in table:
+        yield pid
+        pid = table[pid].parent
 
 
 def _table() -> dict[int, _Entry]:

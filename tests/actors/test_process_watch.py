@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
+from flinkray.actors.task_executor import leftover_processes
 from flinkray.actors.task_executor.leftover_processes import end_with_descendants
 from flinkray.actors.task_executor.process_watch import ProcessWatch
 
@@ -51,8 +52,9 @@ def is_running(pid: int) -> bool:
 
 
 async def test_the_end_of_a_process_is_told_although_a_fork_holds_its_files() -> None:
-    process = start(FORKS_AND_EXITS)
-    host = host_of(process, "")
+    mark = uuid.uuid4().hex
+    process = start(FORKS_AND_EXITS, mark)
+    host = host_of(process, mark)
     ended = asyncio.Event()
     ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
     await asyncio.sleep(0)
@@ -109,6 +111,25 @@ def test_what_a_process_has_started_ends_with_it_also_if_that_has_ended(is_dead:
     other.kill()
     other.wait()
     process.communicate()
+
+
+@pytest.mark.parametrize("whose", ["no mark", "no process", "the caller", "its parent"])
+def test_nothing_is_ended_for_a_host_that_names_the_caller_or_nobody(
+    whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that takes too much must not begin; here it could not end anything if it did."""
+    killed: list[psutil.Process] = []
+    monkeypatch.setattr(leftover_processes, "_kill", killed.append)
+    monkeypatch.setattr(leftover_processes, "_wait", lambda processes, seconds: None)
+    pid = {"no process": 0, "its parent": os.getppid()}.get(whose, os.getpid())
+    started = 0
+    if pid:
+        with open(f"/proc/{pid}/stat") as file:
+            started = int(file.read().rpartition(")")[2].split()[19])
+    mark = "" if whose == "no mark" else uuid.uuid4().hex
+    with pytest.raises(ValueError, match="nothing is ended"):
+        end_with_descendants(TaskProcessHost(pid, started, mark))
+    assert killed == []
 
 
 def test_a_process_that_has_the_id_of_one_that_ended_is_left_alone() -> None:
