@@ -20,7 +20,12 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcGateway, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
@@ -241,7 +246,8 @@ class MasterFormatsProcess(CoordinatorProcess):
             generation = request.generation
             await process.finalize(vertex_id, code, request.parallelism)
             return FormatFinalized(vertex_id, generation)
-        except RpcError as error:  # what it was asked for is done or not: nobody can know
+        except (RecipientUnreachableError, RpcConnectionError, RpcTimeoutError) as error:
+            # what it was asked for is done or not: nobody can know
             return CoordinatorFailure(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - whatever the user's format raised
             if not isinstance(error, FlinkRayError):
