@@ -154,20 +154,18 @@ def test_a_killed_task_process_is_followed_by_the_one_that_waits(
     def seen() -> list[int]:
         return [int(line) for line in pids.read_text().splitlines()]
 
-    def waiting(number: int) -> int | None:
-        prefix = f"TaskProcess-{number}-"
-        found = (pid for name, pid in pids_of("TaskProcess").items() if name.startswith(prefix))
-        return next(found, None)
+    def waiting() -> set[int]:
+        return set(pids_of("TaskProcess").values()) - set(seen())
 
     configuration = {"taskmanager.waiting-task-processes": "1"}
     with flinkray.connect(cluster_id="waiting", configuration=configuration) as client:
         job = python_job(waits, restart_strategy=FixedDelayRestart(1, 0.0))
         handle = client.submit(job)
         wait_until(seen, 60, "the task to run")
-        first = wait_until(lambda: waiting(2), 60, "one that waits")
+        waited = wait_until(waiting, 60, "one that waits")
         kill(seen()[0])
         wait_until(lambda: len(seen()) == 2, 60, "the task to run again")
-        assert seen()[1] == first
-        wait_until(lambda: waiting(3), 60, "another one that waits")
+        assert seen()[1] in waited
+        wait_until(lambda: waiting() - waited, 60, "another one that waits")
         handle.cancel()
         assert handle.wait(timeout=60) is JobStatus.CANCELED
