@@ -10,6 +10,7 @@ from flinkray.core.ids import (
     ExecutionVertexID,
     ResourceID,
 )
+from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.execution.regions import PipelinedRegions
@@ -128,7 +129,9 @@ class Placement:
         """Why regions wait for slots; None: none waits."""
         if not self._missing:
             return None
-        return self._why_short or f"{self._allocator.number_waiting} slots have not come yet."
+        return self._why_short or " ".join(
+            _not_there(number, profile) for profile, number in self._allocator.waiting.items()
+        )
 
     @property
     def _why_short(self) -> str:
@@ -322,3 +325,10 @@ def _near(vertex: ExecutionJobVertex, subtask: ExecutionVertexID) -> list[Execut
 
 _FEW = 8
 """With more producers it does not matter much to be near to one of them (Flink's limit)."""
+
+
+def _not_there(number: int, profile: ResourceProfile) -> str:
+    """Until the ResourceManager says more."""
+    each = "" if profile.is_zero() else f" ({profile} each)"
+    what, has = ("slot", "has") if number == 1 else ("slots", "have")
+    return f"{number} {what}{each} {has} not come yet."

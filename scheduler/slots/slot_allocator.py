@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -210,9 +211,9 @@ class ExecutionSlotAllocator:
         return self._requests_made
 
     @property
-    def number_waiting(self) -> int:
-        """Requests that the pool has not answered."""
-        return len(self._by_request)
+    def waiting(self) -> Counter[ResourceProfile]:
+        """How many requests of which profile the pool has not answered."""
+        return Counter(shared.group.profile for shared in self._by_request.values())
 
     def _new_request(
         self, shared: _SharedSlot, near: dict[ExecutionVertexID, tuple[ResourceID, ...]]

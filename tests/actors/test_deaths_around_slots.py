@@ -217,7 +217,7 @@ async def test_what_a_dead_resource_manager_said_of_shortages_is_forgotten(
     cluster.crash("ResourceManager")
     await asyncio.sleep(0.1)
 
-    assert await reason() == "2 slots have not come yet."
+    assert await reason() == "2 slots (1 CPU, 1g memory each) have not come yet."
 
 
 @on_virtual_time

@@ -79,7 +79,9 @@ def test_started_job_requests_the_bundles_of_one_worker_group_and_waits_for_them
     ]
     assert job.stage_states() == ["SCHEDULED 0", "SCHEDULED 0"]
     assert job.give(1) == []
-    assert job.scheduler.details().pending_reason == "1 slots have not come yet."
+    assert (
+        job.scheduler.details().pending_reason == "1 slot (1 CPU, 1g memory each) has not come yet."
+    )
 
 
 def test_starting_twice_is_an_error() -> None:
@@ -322,7 +324,10 @@ def test_shortage_is_the_reason_for_waiting_until_it_is_over() -> None:
     assert job.tell("resources_short", (shortage(False),)) == []
     assert job.scheduler.details().pending_reason == "2 slots are missing."
     job.tell("resources_short", ())
-    assert job.scheduler.details().pending_reason == "2 slots have not come yet."
+    assert (
+        job.scheduler.details().pending_reason
+        == "2 slots (1 CPU, 1g memory each) have not come yet."
+    )
 
 
 def refused(job: JobUnderTest, failure: SlotRequestFailure) -> list[JobSchedulerAction]:

@@ -272,7 +272,10 @@ def test_lost_slot_pool_is_one_failure_whatever_it_held() -> None:
 def test_job_that_waits_says_why() -> None:
     tasks = stream(a=2)
     tasks.tell("start")
-    assert tasks.scheduler.details().pending_reason == "2 slots have not come yet."
+    assert (
+        tasks.scheduler.details().pending_reason
+        == "2 slots (1 CPU, 1g memory each) have not come yet."
+    )
     tasks.give()
     assert tasks.scheduler.details().pending_reason is None
 

@@ -108,7 +108,7 @@ def test_failed_request_fails_all_who_wait_for_its_slot() -> None:
         (subtask(1, 0), "none came"),
         (subtask(2, 0), "none came"),
     ]
-    assert slots.number_waiting == 1
+    assert slots.waiting.total() == 1
     assert one(slots.allocate([subtask(1, 0)]), SlotRequests).requests != requests.requests
 
 

@@ -161,12 +161,10 @@ def test_job_that_waits_for_resources_says_why_within_five_seconds(
     wait_for_tasks(gate, 3)
     second = client.submit(flinkray.spark_job(doubled, parallelism=3, memory="1g"))
 
-    def reason() -> str | None:
-        """Once the ResourceManager has said it; before that it is only known that slots miss."""
-        text = second.details().pending_reason
-        return text if text is not None and "1 CPU" in text else None
+    reason = wait_until(lambda: second.details().pending_reason, 5, "the reason of waiting")
 
-    assert "3 slots" in wait_until(reason, 5, "the reason of waiting")
+    assert "3 slots" in reason
+    assert "1 CPU" in reason
     gate.open()
     assert rows(first) == expected_rows()
     assert rows(second) == expected_rows()
