@@ -17,6 +17,7 @@ from ray.util.state import list_actors
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.scheduler.graph.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -64,11 +65,15 @@ def all_run(handle: JobHandle) -> bool:
     return bool(found) and all(e.state is ExecutionState.RUNNING for e in found)
 
 
-def pids_of(kind: str) -> dict[str, int]:
-    """Of all processes of a kind, by their names."""
+def pids_of(kind: str, cluster_id: str = CLUSTER_ID) -> dict[str, int]:
+    """Of all processes of a kind of one cluster, by their names: others may end at this moment."""
     actors = list_actors(
         address=ray.get_runtime_context().gcs_address,
-        filters=[("state", "=", "ALIVE"), ("class_name", "=", kind)],
+        filters=[
+            ("state", "=", "ALIVE"),
+            ("class_name", "=", kind),
+            ("ray_namespace", "=", cluster_namespace(cluster_id)),
+        ],
         detail=True,
         limit=1000,
     )
@@ -155,7 +160,7 @@ def test_a_killed_task_process_is_followed_by_the_one_that_waits(
         return [int(line) for line in pids.read_text().splitlines()]
 
     def waiting() -> set[int]:
-        return set(pids_of("TaskProcess").values()) - set(seen())
+        return set(pids_of("TaskProcess", "waiting").values()) - set(seen())
 
     configuration = {"taskmanager.waiting-task-processes": "1"}
     with flinkray.connect(cluster_id="waiting", configuration=configuration) as client:

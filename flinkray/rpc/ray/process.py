@@ -98,7 +98,6 @@ class RayProcess:
         """Encoded: (True, address) or (False, the error of the start)."""
         return self._answer
 
-    @ray.method(enable_task_events=False)
     async def carry(self, request: bytes) -> bytes:
         """For peers that cannot connect: see :mod:`flinkray.rpc.wire.call_transport`."""
         return await self._service.carry(request)
@@ -205,4 +204,5 @@ def _remote(kind: str, base: type) -> Any:
             "__doc__": f"A process of kind {kind}.",
         },
     )
-    return ray.remote(cls)
+    # By an option of the actor: ray.method refuses this one in a process that has joined by ray://.
+    return ray.remote(enable_task_events=False)(cls)
