@@ -103,6 +103,7 @@ from tests.actors.resource_cluster import (
     Worker,
     number,
 )
+from tests.actors.task_executor.test_task_execution import States, finishes, waits
 from tests.actors.task_executor_under_test import (
     JOB,
     MASTER,
@@ -116,7 +117,6 @@ from tests.actors.task_executor_under_test import (
 )
 from tests.actors.test_jobs_on_a_local_cluster import ClusterOfDeafJobMasters
 from tests.actors.test_python_jobs import until_running
-from tests.actors.test_task_execution import States, finishes, waits
 from tests.house.test_fencing import takes_a_leader_id
 
 PAST_MASTER = number(JobMasterId, 77)

@@ -22,8 +22,8 @@ from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.graphs import python_vertex
-from tests.scheduler.job_under_test import FAILURE, RESULT
-from tests.scheduler.test_job_scheduler_tasks_stateful import TasksMachine
+from tests.scheduler.job.job_under_test import FAILURE, RESULT
+from tests.scheduler.job.test_job_scheduler_tasks_stateful import TasksMachine
 
 
 @st.composite

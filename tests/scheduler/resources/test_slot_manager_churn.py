@@ -30,7 +30,7 @@ from tests.scheduler.builders import (
     report,
     requirements,
 )
-from tests.scheduler.test_slot_manager_dedicated import new_slot_manager
+from tests.scheduler.resources.test_slot_manager_dedicated import new_slot_manager
 
 
 class Cluster:

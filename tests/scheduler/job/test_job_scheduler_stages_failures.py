@@ -25,7 +25,7 @@ from tests.scheduler.builders import (
     spark_job,
     spark_vertex,
 )
-from tests.scheduler.job_under_test import (
+from tests.scheduler.job.job_under_test import (
     FAILURE,
     NO_RESTART,
     RESULT,

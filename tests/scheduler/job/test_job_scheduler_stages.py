@@ -49,7 +49,7 @@ from tests.scheduler.builders import (
 )
 from tests.scheduler.graphs import data_set_id, python_vertex
 from tests.scheduler.graphs import job as graph_of
-from tests.scheduler.job_under_test import (
+from tests.scheduler.job.job_under_test import (
     NO_RESTART,
     RESULT,
     JobUnderTest,

@@ -15,7 +15,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import one
-from tests.scheduler.job_under_test import NO_RESTART, JobUnderTest
+from tests.scheduler.job.job_under_test import NO_RESTART, JobUnderTest
 
 
 def test_cancelled_job_ends_when_tasks_and_coordinator_have_ended() -> None:

@@ -17,7 +17,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import only
-from tests.scheduler.test_elastic_job_scheduler import ElasticUnderTest
+from tests.scheduler.elastic.test_elastic_job_scheduler import ElasticUnderTest
 
 
 class ElasticMachine(RuleBasedStateMachine):

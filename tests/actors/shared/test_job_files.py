@@ -40,7 +40,7 @@ async def provided(cluster_id: str) -> JobFiles:
 HOLDS_FILES = """
 import asyncio, sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from tests.actors.test_job_files import provided
+from tests.actors.shared.test_job_files import provided
 
 async def main():
     files = await provided(sys.argv[2])
