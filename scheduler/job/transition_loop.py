@@ -11,8 +11,8 @@ Decision objects know the loop as little as each other: what one wants of anothe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, ClassVar, TypeVar
 
@@ -51,6 +51,10 @@ class Transition:
 _MOST_OF_A_VALUE = 120
 """Characters of one value in a line of a transcript."""
 
+_MUCH = 100
+"""Parts of a value from which on a transcript keeps no more than the text of the transition: what
+ten thousand tasks reported at once would stay in memory until 200 further transitions."""
+
 Step = Transition | JobSchedulerAction
 Steps = Sequence[Step]
 """What follows from a transition, in this order."""
@@ -67,7 +71,8 @@ class Applied:
     """The event that it began with."""
     depth: int
     """0: of the event itself; else one more than that of the transition that it follows from."""
-    transition: Transition
+    transition: Transition | str
+    """Only its text when its event is over and it held much."""
 
     def __str__(self) -> str:
         return f"{self.now:.3f} s: {self.event}: {'  ' * self.depth}{self.transition}"
@@ -116,16 +121,19 @@ class TransitionLoop:
             raise self._illegal(f"work on {event} within another event")
         self._is_running = True
         try:
-            self._run(event, now, steps)
+            applied = self._run(event, now, steps)
         except IllegalTransitionError as error:
             raise self._illegal(f"work on {event}: {error}") from error
         finally:
             self._is_running = False
             for waiting in self._waiting:
                 waiting.clear()
+        self._forget_much(applied)
 
-    def _run(self, event: str, now: float, steps: Iterable[Step]) -> None:
+    def _run(self, event: str, now: float, steps: Iterable[Step]) -> int:
+        """How many transitions were applied."""
         changes = deque((0, step) for step in steps)
+        applied = 0
         later = self._waiting
         handlers_of = self._handlers
         while True:
@@ -142,6 +150,7 @@ class TransitionLoop:
                     continue
                 depth = depth if depth >= 0 else ~depth
                 self._transcript.append(Applied(now, event, depth, transition))
+                applied += 1
                 if len(handlers) == 1:
                     follows = handlers[0](transition, now)
                 else:
@@ -150,13 +159,26 @@ class TransitionLoop:
                     changes.extendleft((depth + 1, s) for s in reversed(follows))
             waiting = next((of_phase for of_phase in later if of_phase), None)
             if waiting is None:
-                return
+                return applied
             changes.append(waiting.popleft())
+
+    def _forget_much(self, last: int) -> None:
+        """Keep only the texts of those of the *last* transitions that hold much."""
+        transcript = self._transcript
+        for index in range(max(0, len(transcript) - last), len(transcript)):
+            transition = transcript[index].transition
+            if isinstance(transition, Transition) and _holds_much(transition):
+                transcript[index] = replace(transcript[index], transition=str(transition))
 
     def _illegal(self, wanted: str) -> IllegalTransitionError:
         return IllegalTransitionError(
             f"{self._subject} cannot {wanted}\nIts transitions:\n{self.story()}"
         )
+
+
+def _holds_much(transition: Transition) -> bool:
+    values = (getattr(transition, f.name) for f in fields(transition))  # type: ignore[arg-type]
+    return any(isinstance(value, Sized) and len(value) >= _MUCH for value in values)
 
 
 def _brief(value: object) -> str:

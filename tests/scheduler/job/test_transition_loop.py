@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -103,6 +105,36 @@ def test_transcript_keeps_the_last_ones() -> None:
     assert [str(one.transition) for one in scene.loop.transcript] == [
         f"Said({word})" for word in "cdefg"
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class SaidOfMany(Transition):
+    many: tuple[object, ...]
+
+
+class Thing:
+    def __str__(self) -> str:
+        return "thing"
+
+
+def test_transcript_keeps_nothing_alive_of_ten_thousand_things_once_their_event_is_over() -> None:
+    """A memory of the text is enough: the reports of all tasks of a large job stayed there."""
+    scene = Scene()
+    first = Thing()
+    is_gone = weakref.ref(first)
+    told: list[str] = []
+
+    def tell(said: SaidOfMany, now: float) -> Steps:
+        told.append(scene.loop.story())
+        return ()
+
+    scene.loop.wire(SaidOfMany, tell)
+    scene.run(SaidOfMany((first, *(Thing() for _ in range(9_999)))))
+    del first
+    gc.collect()
+    assert is_gone() is None
+    assert told == [scene.loop.story()]
+    assert "SaidOfMany([thing, thing, thing and 9997 more])" in told[0]
 
 
 def test_illegal_transition_raises_with_the_transcript_and_leaves_nothing_undone_behind() -> None:
