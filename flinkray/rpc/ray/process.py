@@ -205,4 +205,5 @@ def _remote(kind: str, base: type) -> Any:
         },
     )
     # By an option of the actor: ray.method refuses this one in a process that has joined by ray://.
-    return ray.remote(enable_task_events=False)(cls)
+    options: dict[str, Any] = {"enable_task_events": False}  # Ray's own types do not know it
+    return ray.remote(**options)(cls)
