@@ -6,7 +6,7 @@
 from the kill to the moment that the JobMaster saw the last task RUNNING, by the clock of this one
 machine.  Restarts have no delay.  Each kill waits until the spare TaskExecutor is there again, and
 all task processes: that of each TaskExecutor with tasks, and those that wait
-(taskmanager.waiting-task-processes).
+(taskmanager.prestarted-task-processes).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def kill_one(handle: JobHandle, kind: str) -> float:
 
 def measure(kind: str, rounds: int, waiting: int) -> None:
     cluster_id = f"failover-{kind}"
-    configuration = {**CONFIGURATION, "taskmanager.waiting-task-processes": str(waiting)}
+    configuration = {**CONFIGURATION, "taskmanager.prestarted-task-processes": str(waiting)}
     with flinkray.connect(cluster_id=cluster_id, configuration=configuration) as client:
         handle = client.submit(pairs(rounds + 1))
         found = wait_until_running(handle, 2 * PAIRS)

@@ -44,7 +44,10 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StartWorkerGroup,
 )
 from flinkray.scheduler.shared.slots import SlotOffer, SlotReport, SlotStatus, WorkerLocation
-from flinkray.scheduler.slots.slot_allocator import ExecutionSlotAllocator, LogicalSlotAllocated
+from flinkray.scheduler.slots.execution_slot_allocator import (
+    ExecutionSlotAllocator,
+    LogicalSlotAllocated,
+)
 from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
 from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequests, SlotsLost

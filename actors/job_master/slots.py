@@ -92,7 +92,7 @@ class JobMasterSlots:
     def carry_out(self, action: act.JobSchedulerAction) -> None:
         """Begin; calls reach the pool in this order."""
         match action:
-            case act.DeclareRequirements(requirements):
+            case act.SetRequirements(requirements):
                 self._requirements = requirements
                 self._declare_requirements()
             case SlotRequests():

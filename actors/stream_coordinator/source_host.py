@@ -13,7 +13,7 @@ from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.streaming.errors import OperatorError, operator_error
 from flinkray.streaming.sources.hosted_source import HostedSource
 from flinkray.streaming.sources.source import Source
-from flinkray.streaming.time.system_clock import SystemClock
+from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 
 
 class SourceHost:
@@ -70,7 +70,7 @@ class SourceHost:
             if now is None or self._parallelism != reader.parallelism:
                 if now is not None:
                     now.close()
-                now = self._hosted = HostedSource(source, reader.parallelism, SystemClock())
+                now = self._hosted = HostedSource(source, reader.parallelism, WaitingSystemClock())
                 self._parallelism = reader.parallelism
             now.heard(reader.subtask_index, reader.attempt_number, reader.requests)
 

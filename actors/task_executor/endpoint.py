@@ -118,7 +118,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
                 self,
                 arguments,
                 slots_per_process=slots_per_process,
-                waiting=configuration.get(options.WAITING_TASK_PROCESSES),
+                waiting=configuration.get(options.PRESTARTED_TASK_PROCESSES),
                 on_died=on_died,
                 factory=task_process_factory,
             ),

@@ -35,8 +35,8 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.task.task import StreamTask, TaskInput, TaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
-from flinkray.streaming.time.system_clock import SystemClock
 from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class StreamTaskRun:
         """
         context = self._context
         plan = replace(plan, cached_files=context.cached_files)
-        clock = SystemClock()
+        clock = WaitingSystemClock()
         time_service = ProcessingTimeService(clock)
         builder = ChainBuilder(
             plan,

@@ -269,8 +269,8 @@ SLOTS_PER_TASK_PROCESS = ConfigOption(
     "interpreter of its own, and nobody else to suffer when its code crashes. Many: for many "
     "tasks that do little, which then start faster and need less memory.",
 )
-WAITING_TASK_PROCESSES = ConfigOption(
-    "taskmanager.waiting-task-processes",
+PRESTARTED_TASK_PROCESSES = ConfigOption(
+    "taskmanager.prestarted-task-processes",
     integer(minimum=0),
     4,
     "A task process serves one job. While some run tasks, so many others of each TaskExecutor wait "

@@ -22,7 +22,7 @@ from flinkray.datastream.settings import (
     RuntimeExecutionMode,
 )
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.local.local_job import LocalJob, WaitingClock
+from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
@@ -43,6 +43,7 @@ from flinkray.streaming.sources.collection import (
 from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import SocketSource
 from flinkray.streaming.sources.source import Boundedness, Source
+from flinkray.streaming.time.waiting_clock import WaitingClock
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_execution import StateRestorer
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
-    DeclareRequirements,
     JobSchedulerAction,
+    SetRequirements,
     StartTimer,
     TimerKey,
     TimerPurpose,
@@ -121,7 +121,7 @@ class ElasticJobScheduler(JobScheduler):
             self._pool_lost,
             self._outbox.bulk.pool_lost,
             self._results.pool_lost,
-            self._placement.pool_lost,
+            self._region_slots.pool_lost,
         )
 
     # events
@@ -149,7 +149,7 @@ class ElasticJobScheduler(JobScheduler):
     def _why_pending(self) -> str | None:
         if self._is_executing or self._job.is_ending or self.status is JobStatus.CREATED:
             return super()._why_pending()
-        shortages = self._placement.shortages
+        shortages = self._region_slots.shortages
         return " ".join(s.reason for s in shortages) or "too few slots have come yet."
 
     # transitions
@@ -198,13 +198,13 @@ class ElasticJobScheduler(JobScheduler):
             parallelism=transition.parallelism,
             first_attempt=max(attempts) + 1,
         )
-        shortages = self._placement.shortages
+        shortages = self._region_slots.shortages
         self._build(
             graph,
             first_generation=self._failover.next_generation(),
-            requests_made=self._placement.requests_made,
+            requests_made=self._region_slots.requests_made,
         )
-        self._placement.shortages = shortages
+        self._region_slots.shortages = shortages
         self._is_executing = True
         self._formats.reset_splits()
         steps: list[Step] = [t.StartJobCoordinators()]
@@ -214,7 +214,7 @@ class ElasticJobScheduler(JobScheduler):
         failure = self._state.restore(executions, is_global=True)
         if failure is not None:
             return [*steps, t.GlobalFailure(failure)]
-        self._used = Counter(group.profile for group in self._placement.groups)
+        self._used = Counter(group.profile for group in self._region_slots.groups)
         return [*steps, *self._declare(), *self._execution.begin(t.BeginExecution(), now)]
 
     # decisions
@@ -234,7 +234,7 @@ class ElasticJobScheduler(JobScheduler):
             self._job_master_address,
             tuple(ResourceRequirement(p, n) for p, n in wanted.items() if n > 0),
         )
-        return (DeclareRequirements(declared),)
+        return (SetRequirements(declared),)
 
     def _scale(self, actions: Sequence[ScalingAction]) -> Steps:
         """What ElasticScaling decides, as transitions of the job."""

@@ -12,7 +12,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
 from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
 from flinkray.scheduler.graph.validation import validate
-from flinkray.scheduler.shared.matching import size_of
+from flinkray.scheduler.shared.requirement_matching import size_of
 from flinkray.scheduler.shared.slots import ResourceRequirement
 
 Parallelism = Mapping[JobVertexID, int]
@@ -128,7 +128,7 @@ def _suffices(
     counts: Sequence[int],
 ) -> bool:
     """Whether the largest profiles, then the smaller ones, find the smallest slots that hold them
-    (as :func:`flinkray.scheduler.shared.matching.match_slots`, by numbers)."""
+    (as :func:`flinkray.scheduler.shared.requirement_matching.missing_slots`, by numbers)."""
     left = [count for _, count in supply]
     order = sorted(range(len(bounds)), key=lambda i: size_of(bounds[i].profile), reverse=True)
     for index in order:

@@ -48,7 +48,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.job.master_formats import MasterFormats
 from flinkray.scheduler.job.operator_coordinators import JobCoordinator, OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
-from flinkray.scheduler.job.placement import Placement
+from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.results import Results
 from flinkray.scheduler.job.source_enumerators import SourceEnumerators, has_enumerators
 from flinkray.scheduler.job.spark_driver import SparkDriver
@@ -137,7 +137,7 @@ class JobScheduler:
         restarts = self._restarts = PendingRestarts()
         self._tracker = PartitionTracker(graph, regions)
         self._reports = TaskReports(graph, self._tracker)
-        self._placement = Placement(graph, regions, requests_made=requests_made)
+        self._region_slots = RegionSlots(graph, regions, requests_made=requests_made)
         self._execution = JobExecution(graph, regions, self._job, restarts, self._state)
         self._failover = Failover(
             graph,
@@ -173,21 +173,21 @@ class JobScheduler:
 
     def _wire(self) -> None:
         """Who applies which transition."""
-        execution, failover, placement = self._execution, self._failover, self._placement
+        execution, failover, region_slots = self._execution, self._failover, self._region_slots
         coordinators, results, reports = self._coordinators, self._results, self._reports
         bulk = self._outbox.bulk
         wire = self._loop.wire
         # what others report
-        wire(t.SlotsTold, placement.slots_told)
-        wire(t.SlotFailed, placement.slot_failed)
+        wire(t.SlotsTold, region_slots.slots_told)
+        wire(t.SlotFailed, region_slots.slot_failed)
         wire(
             t.TaskExecutorLost,
             bulk.task_executor_lost,
             results.task_executor_lost,
-            placement.task_executor_lost,
+            region_slots.task_executor_lost,
         )
-        wire(t.SlotPoolLost, bulk.pool_lost, results.pool_lost, placement.pool_lost)
-        wire(t.ResourcesShort, placement.resources_short)
+        wire(t.SlotPoolLost, bulk.pool_lost, results.pool_lost, region_slots.pool_lost)
+        wire(t.ResourcesShort, region_slots.resources_short)
         wire(t.TasksReported, reports.reported)
         wire(t.DeploymentsFailed, bulk.deployments_failed, reports.deployments_failed)
         wire(t.CancellationsFailed, reports.cancellations_failed)
@@ -198,19 +198,19 @@ class JobScheduler:
         # regions
         wire(t.BeginExecution, self._begin)
         wire(t.ScheduleRegions, execution.schedule)
-        wire(t.RequestSlots, placement.request)
-        wire(t.RequestSlotsAgain, placement.request_again)
+        wire(t.RequestSlots, region_slots.request)
+        wire(t.RequestSlotsAgain, region_slots.request_again)
         wire(t.DeployRegion, coordinators.region_deployed, execution.deploy)
-        wire(t.CancelRegions, placement.cancel, coordinators.regions_cancelled, execution.cancel)
+        wire(t.CancelRegions, region_slots.cancel, coordinators.regions_cancelled, execution.cancel)
         wire(t.CoordinatorsBegan, execution.coordinators_began)
-        wire(t.CoordinatorEnded, placement.coordinator_ended, execution.coordinator_ended)
+        wire(t.CoordinatorEnded, region_slots.coordinator_ended, execution.coordinator_ended)
         wire(t.RegionsOver, failover.regions_over)
         wire(t.RegionsFinished, results.regions_finished)
         wire(t.RegionsUnfinished, results.regions_unfinished)
         # attempts
         wire(t.AttemptsFailed, execution.attempts_failed)
-        wire(t.AttemptsOver, placement.attempts_over, execution.attempts_over)
-        wire(t.AttemptReplaced, placement.attempt_replaced)
+        wire(t.AttemptsOver, region_slots.attempts_over, execution.attempts_over)
+        wire(t.AttemptReplaced, region_slots.attempt_replaced)
         wire(t.SendDeployments, bulk.deploy)
         wire(t.SendCancellations, bulk.cancel)
         # results
@@ -497,7 +497,7 @@ class JobScheduler:
     def _why_pending(self) -> str | None:
         if self.status is not JobStatus.RUNNING or self._job.suspension is not None:
             return None
-        return self._placement.why_pending()
+        return self._region_slots.why_pending()
 
     # --- the job's own transitions ----------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class StartTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclareRequirements:
+class SetRequirements:
     """Set the requirements of the SlotPool (elastic jobs)."""
 
     requirements: ResourceRequirements
@@ -129,7 +129,7 @@ class JobEnded:
 
 
 JobSchedulerAction = (
-    DeclareRequirements
+    SetRequirements
     | SlotRequests
     | CancelSlotRequests
     | ReturnSlots

@@ -23,7 +23,7 @@ from flinkray.scheduler.job.coordinator_events import (
 from flinkray.scheduler.job.deployment import partition_locations
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.operator_coordinators import RegionCoordinator
-from flinkray.scheduler.job.placement import failure_of
+from flinkray.scheduler.job.region_slots import failure_of
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     AttemptReplaced,

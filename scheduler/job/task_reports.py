@@ -6,7 +6,7 @@ from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
-from flinkray.scheduler.job.placement import failure_of
+from flinkray.scheduler.job.region_slots import failure_of
 from flinkray.scheduler.job.transition_loop import Steps, Transition
 from flinkray.scheduler.job.transitions import (
     AttemptsFailed,

@@ -7,7 +7,7 @@ from math import ceil
 
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.slot_index import Service, service_of
-from flinkray.scheduler.shared.matching import size_of, times_it_fits
+from flinkray.scheduler.shared.requirement_matching import size_of, times_it_fits
 from flinkray.scheduler.shared.slots import ResourceRequirement
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 from flinkray.core.ids import AllocationID, JobID, SlotID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.matching import times_it_fits
+from flinkray.scheduler.shared.requirement_matching import times_it_fits
 from flinkray.scheduler.shared.slots import (
     SlotReport,
     SlotStatus,

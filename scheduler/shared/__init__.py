@@ -3,7 +3,7 @@
 __all__ = [
     "failure",
     "io_metrics",
-    "matching",
+    "requirement_matching",
     "slots",
     "spark_reports",
     "states",

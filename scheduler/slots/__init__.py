@@ -1,9 +1,9 @@
 """The slots of a job: its SlotPool's decisions, and how subtasks share slots."""
 
 __all__ = [
+    "execution_slot_allocator",
     "held_slots",
     "logical_slot",
-    "slot_allocator",
     "slot_assignment",
     "slot_pool",
     "slot_pool_actions",

@@ -9,7 +9,7 @@ from math import inf
 
 from flinkray.core.ids import SlotRequestId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.matching import size_of
+from flinkray.scheduler.shared.requirement_matching import size_of
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.slots.slot_requests import SlotRequest
 

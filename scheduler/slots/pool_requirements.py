@@ -7,7 +7,7 @@ from math import inf
 
 from flinkray.core.ids import AllocationID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.matching import size_of
+from flinkray.scheduler.shared.requirement_matching import size_of
 from flinkray.scheduler.shared.slots import ResourceRequirement
 from flinkray.scheduler.slots.pooled_slots import PooledSlots
 

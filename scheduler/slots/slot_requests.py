@@ -7,8 +7,9 @@ JobMaster's (*reserved*) until it says :class:`ReturnSlots` (the pool may give t
 request, under the same AllocationID) or hears :class:`SlotsLost`.
 
 A request is for one physical slot.  Which subtasks share it is the JobMaster's affair
-(:mod:`flinkray.scheduler.slots.slot_sharing`, :mod:`flinkray.scheduler.slots.slot_allocator`): the
-pool only carries the subtasks' ids along, to name them when it explains itself.
+(:mod:`flinkray.scheduler.slots.slot_sharing`,
+:mod:`flinkray.scheduler.slots.execution_slot_allocator`): the pool only carries the subtasks' ids
+along, to name them when it explains itself.
 
 Order: the events of one SlotPool arrive in the order in which they happened; a SlotsLost never
 comes before the SlotAllocated that it takes back.  After the pool's death everything that was

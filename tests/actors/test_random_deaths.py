@@ -94,7 +94,7 @@ def passing_on(pause: float, failures: int) -> Callable[[TaskContext], Awaitable
     return run
 
 
-class Story:
+class Chaos:
     """One seed: its cluster, jobs and faults."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -367,4 +367,4 @@ class Story:
 
 @simulate(seeds=40, nodes=2)
 async def test_every_job_ends_once_and_leaves_nothing_whoever_dies(simulation: Simulation) -> None:
-    await Story(simulation).happens()
+    await Chaos(simulation).happens()

@@ -26,7 +26,7 @@ from tests.rpc.on_services import (
 )
 
 
-class Story(RpcEndpoint):
+class RecordingEndpoint(RpcEndpoint):
     """Notes what happens to it; stops when :attr:`may_stop` is set."""
 
     def __init__(self, service: RpcService, endpoint_id: str = "story") -> None:
@@ -99,7 +99,7 @@ async def test_a_stopping_endpoint_still_answers_but_is_not_running(services: Se
 async def test_on_stops_error_is_what_termination_fails_with(services: Services) -> None:
     """RPC-12, RPC-13"""
     service = services.host
-    endpoint = Story(service)
+    endpoint = RecordingEndpoint(service)
     endpoint.stop_error = OSError("disk full")
     endpoint.may_stop.set()
     endpoint.start()
@@ -111,7 +111,7 @@ async def test_on_stops_error_is_what_termination_fails_with(services: Services)
 async def test_on_starts_error_terminates_the_endpoint_with_it(services: Services) -> None:
     """RPC-18"""
     service = services.host
-    endpoint = Story(service)
+    endpoint = RecordingEndpoint(service)
     endpoint.start_error = ValueError("no way to start")
     endpoint.start()
     with pytest.raises(ValueError, match="no way to start"):
@@ -141,7 +141,7 @@ async def test_a_call_that_waited_for_an_on_start_that_was_given_up_is_told_at_o
 async def test_closing_twice_runs_on_stop_once(services: Services) -> None:
     """RPC-19"""
     service = services.host
-    endpoint = Story(service)
+    endpoint = RecordingEndpoint(service)
     endpoint.start()
     await asyncio.sleep(0)
     first, second = endpoint.close(), endpoint.close()
@@ -154,7 +154,7 @@ async def test_closing_twice_runs_on_stop_once(services: Services) -> None:
 @on_every_service
 async def test_an_endpoint_that_was_never_started_closes_without_hooks(services: Services) -> None:
     service = services.host
-    endpoint = Story(service)
+    endpoint = RecordingEndpoint(service)
     await endpoint.close()
     assert endpoint.story == []
     with pytest.raises(RuntimeError, match="started or closed before"):
@@ -165,7 +165,7 @@ async def test_an_endpoint_that_was_never_started_closes_without_hooks(services:
 async def test_on_stop_may_wait_for_what_it_runs_on_the_main_thread(services: Services) -> None:
     """RPC-16"""
     service = services.host
-    endpoint = Story(service)
+    endpoint = RecordingEndpoint(service)
     endpoint.start()
     await asyncio.sleep(0)
     terminated = endpoint.close()
@@ -222,7 +222,7 @@ async def test_closing_the_service_stops_all_its_endpoints_whatever_one_does(
 ) -> None:
     """RPC-14, RPC-15"""
     service = services.host
-    endpoints = [Story(service, f"story-{number}") for number in range(5)]
+    endpoints = [RecordingEndpoint(service, f"story-{number}") for number in range(5)]
     for endpoint in endpoints:
         endpoint.start()
     endpoints[2].stop_error = OSError("the third fails")
@@ -381,7 +381,7 @@ async def test_scheduled_work_runs_on_the_main_thread_when_its_delay_is_over(
     services: Services,
 ) -> None:
     """RPC-27"""
-    endpoint = Story(services.host)
+    endpoint = RecordingEndpoint(services.host)
     endpoint.may_stop.set()
     endpoint.start()
     clock, ran = services.host.clock, asyncio.Queue[float]()
@@ -405,7 +405,7 @@ async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_n
     services: Services,
 ) -> None:
     """RPC-28"""
-    endpoint = Story(services.host)
+    endpoint = RecordingEndpoint(services.host)
     endpoint.may_stop.set()
     endpoint.start()
     ran: list[str] = []
@@ -429,7 +429,7 @@ async def test_an_error_nobody_awaits_terminates_the_endpoint_with_it(services: 
         await asyncio.sleep(0.1)
         raise RuntimeError("in the background")
 
-    def begin(endpoint: Story, how: str) -> None:
+    def begin(endpoint: RecordingEndpoint, how: str) -> None:
         if how == "task":
             endpoint.create_task(fail())
         elif how == "run_async":
@@ -438,7 +438,7 @@ async def test_an_error_nobody_awaits_terminates_the_endpoint_with_it(services: 
             endpoint.schedule_run_async(0.1, fail)
 
     for how in ("task", "run_async", "timer"):
-        endpoint = Story(service)
+        endpoint = RecordingEndpoint(service)
         endpoint.may_stop.set()
         endpoint.start()
         begin(endpoint, how)
@@ -449,7 +449,7 @@ async def test_an_error_nobody_awaits_terminates_the_endpoint_with_it(services: 
 
 @on_every_service
 async def test_background_tasks_are_cancelled_after_on_stop(services: Services) -> None:
-    endpoint = Story(services.host)
+    endpoint = RecordingEndpoint(services.host)
     endpoint.start()
     task = endpoint.create_task(asyncio.Event().wait())
     endpoint.close()

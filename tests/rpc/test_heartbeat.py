@@ -25,7 +25,7 @@ A, B = ResourceID("a"), ResourceID("b")
 SETTINGS = HeartbeatSettings(interval=10.0, timeout=50.0)
 
 
-class Story:
+class RecordedManager:
     """A manager, and all that it reports with the times."""
 
     def __init__(
@@ -71,19 +71,19 @@ async def test_each_heartbeat_begins_the_timeout_anew_and_silence_is_reported_on
     services: Services,
 ) -> None:
     """HB-02, HB-03"""
-    story = Story(services.host, HeartbeatManager)
-    story.manager.monitor_target(A, nowhere)
-    story.manager.monitor_target(B, nowhere)
+    heartbeats = RecordedManager(services.host, HeartbeatManager)
+    heartbeats.manager.monitor_target(A, nowhere)
+    heartbeats.manager.monitor_target(B, nowhere)
     for _ in range(6):
         await asyncio.sleep(40)
-        story.manager.receive_heartbeat(A, "alive")
-        story.manager.receive_heartbeat(B, "alive")
-    assert story.timeouts == []
+        heartbeats.manager.receive_heartbeat(A, "alive")
+        heartbeats.manager.receive_heartbeat(B, "alive")
+    assert heartbeats.timeouts == []
     await asyncio.sleep(40)
-    story.manager.receive_heartbeat(B, "alive")
+    heartbeats.manager.receive_heartbeat(B, "alive")
     await asyncio.sleep(40)
-    assert story.timeouts == [(A, 290.0)]
-    assert story.manager.monitored_targets() == (B,)
+    assert heartbeats.timeouts == [(A, 290.0)]
+    assert heartbeats.manager.monitored_targets() == (B,)
 
 
 @on_virtual_services
@@ -91,7 +91,10 @@ async def test_a_sender_and_a_receiver_keep_each_other_content_until_one_stops(
     services: Services,
 ) -> None:
     """HB-04"""
-    sender, receiver = Story(services.host, HeartbeatSender), Story(services.host, HeartbeatManager)
+    sender, receiver = (
+        RecordedManager(services.host, HeartbeatSender),
+        RecordedManager(services.host, HeartbeatManager),
+    )
 
     async def request(payload: str) -> None:
         receiver.manager.request_heartbeat(A, payload)
@@ -212,32 +215,32 @@ async def test_a_closed_endpoint_is_unreachable_at_the_fifth_message_that_finds_
 @on_virtual_services
 async def test_a_target_that_is_not_monitored_any_more_is_not_reported(services: Services) -> None:
     """HB-05"""
-    story = Story(services.host, HeartbeatManager)
-    story.manager.monitor_target(A, nowhere)
+    heartbeats = RecordedManager(services.host, HeartbeatManager)
+    heartbeats.manager.monitor_target(A, nowhere)
     await asyncio.sleep(49)
-    story.manager.unmonitor_target(A)
+    heartbeats.manager.unmonitor_target(A)
     await asyncio.sleep(100)
-    story.manager.receive_heartbeat(A, "too late")
-    assert story.timeouts == []
-    assert story.heard == []
+    heartbeats.manager.receive_heartbeat(A, "too late")
+    assert heartbeats.timeouts == []
+    assert heartbeats.heard == []
 
 
 @on_virtual_services
 async def test_the_time_of_the_last_heartbeat_is_known(services: Services) -> None:
     """HB-06"""
-    story = Story(services.host, HeartbeatManager)
-    assert story.manager.last_heartbeat_from(A) == -1
-    story.manager.monitor_target(A, nowhere)
-    assert story.manager.last_heartbeat_from(A) == 0
+    heartbeats = RecordedManager(services.host, HeartbeatManager)
+    assert heartbeats.manager.last_heartbeat_from(A) == -1
+    heartbeats.manager.monitor_target(A, nowhere)
+    assert heartbeats.manager.last_heartbeat_from(A) == 0
     await asyncio.sleep(7)
-    story.manager.receive_heartbeat(A, "alive")
-    assert story.manager.last_heartbeat_from(A) == story.clock.time() == 7
+    heartbeats.manager.receive_heartbeat(A, "alive")
+    assert heartbeats.manager.last_heartbeat_from(A) == heartbeats.clock.time() == 7
 
 
 @on_virtual_services
 async def test_each_target_gets_a_payload_of_its_own(services: Services) -> None:
     """HB-07"""
-    story = Story(services.host, HeartbeatSender)
+    heartbeats = RecordedManager(services.host, HeartbeatSender)
     sent: dict[ResourceID, list[str]] = {A: [], B: []}
 
     def send_to(target: ResourceID) -> Callable[[str], Awaitable[None]]:
@@ -247,7 +250,7 @@ async def test_each_target_gets_a_payload_of_its_own(services: Services) -> None
         return send
 
     for target in (A, B):
-        story.manager.monitor_target(target, send_to(target))
+        heartbeats.manager.monitor_target(target, send_to(target))
     await asyncio.sleep(15)
     assert sent == {A: ["for a"] * 2, B: ["for b"] * 2}
 
@@ -256,27 +259,27 @@ async def test_each_target_gets_a_payload_of_its_own(services: Services) -> None
 async def test_the_fifth_failure_in_a_row_means_unreachable_not_timeout(services: Services) -> None:
     """HB-08"""
     gone = RecipientUnreachableError("nobody there")
-    story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
+    heartbeats = RecordedManager(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
     # the success after four failures resets the count
-    story.manager.monitor_target(A, failing(gone, gone, gone, gone, None, gone))
+    heartbeats.manager.monitor_target(A, failing(gone, gone, gone, gone, None, gone))
     await asyncio.sleep(8.5)
-    assert story.unreachable == []
+    assert heartbeats.unreachable == []
     await asyncio.sleep(100)
-    assert story.unreachable == [(A, 9.0)]
-    assert story.timeouts == []
+    assert heartbeats.unreachable == [(A, 9.0)]
+    assert heartbeats.timeouts == []
 
 
 @on_virtual_services
 async def test_a_heartbeat_that_arrives_resets_the_failures(services: Services) -> None:
     """HB-08"""
-    story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
-    story.manager.monitor_target(A, failing(RecipientUnreachableError("nobody there")))
+    heartbeats = RecordedManager(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
+    heartbeats.manager.monitor_target(A, failing(RecipientUnreachableError("nobody there")))
     await asyncio.sleep(3.5)
-    story.manager.receive_heartbeat(A, "alive")
+    heartbeats.manager.receive_heartbeat(A, "alive")
     await asyncio.sleep(4)
-    assert story.unreachable == []
+    assert heartbeats.unreachable == []
     await asyncio.sleep(1)
-    assert story.unreachable == [(A, 8.0)]
+    assert heartbeats.unreachable == [(A, 8.0)]
 
 
 @on_virtual_services
@@ -286,21 +289,23 @@ async def test_threshold_one_reports_at_the_first_failure_and_minus_one_never(
     """HB-08"""
     gone = RecipientUnreachableError("nobody there")
     for threshold, unreachable, timeouts in ((1, [(A, 0.0)], []), (-1, [], [(A, 50.0)])):
-        story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, threshold))
-        begin = story.clock.monotonic()
-        story.manager.monitor_target(A, failing(gone))
+        heartbeats = RecordedManager(
+            services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, threshold)
+        )
+        begin = heartbeats.clock.monotonic()
+        heartbeats.manager.monitor_target(A, failing(gone))
         await asyncio.sleep(100)
-        assert [(a, t - begin) for a, t in story.unreachable] == unreachable
-        assert [(a, t - begin) for a, t in story.timeouts] == timeouts
+        assert [(a, t - begin) for a, t in heartbeats.unreachable] == unreachable
+        assert [(a, t - begin) for a, t in heartbeats.timeouts] == timeouts
 
 
 @on_virtual_services
 async def test_other_errors_of_a_send_leave_the_decision_to_the_timeout(services: Services) -> None:
-    story = Story(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 2))
-    story.manager.monitor_target(A, failing(RpcTimeoutError("slow")))
+    heartbeats = RecordedManager(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 2))
+    heartbeats.manager.monitor_target(A, failing(RpcTimeoutError("slow")))
     await asyncio.sleep(100)
-    assert story.unreachable == []
-    assert story.timeouts == [(A, 50.0)]
+    assert heartbeats.unreachable == []
+    assert heartbeats.timeouts == [(A, 50.0)]
 
 
 def test_bad_settings_are_refused() -> None:

@@ -173,7 +173,7 @@ SMALL = Scale(
     10.0,
     20.0,
     NODE,
-    {**CONFIGURATION, "taskmanager.waiting-task-processes": "1"},
+    {**CONFIGURATION, "taskmanager.prestarted-task-processes": "1"},
 )
 BRIEF = replace(SMALL, longest_pause=4.0, latest_start=4.0, end_of_faults=9.0)
 LARGE = Scale(

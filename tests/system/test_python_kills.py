@@ -162,7 +162,7 @@ def test_a_killed_task_process_is_followed_by_the_one_that_waits(
     def waiting() -> set[int]:
         return set(pids_of("TaskProcess", "waiting").values()) - set(seen())
 
-    configuration = {"taskmanager.waiting-task-processes": "1"}
+    configuration = {"taskmanager.prestarted-task-processes": "1"}
     with flinkray.connect(cluster_id="waiting", configuration=configuration) as client:
         job = python_job(waits, restart_strategy=FixedDelayRestart(1, 0.0))
         handle = client.submit(job)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from flinkray.core.clock import Clock
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error
 from flinkray.streaming.functions.metrics import MetricGroup
@@ -30,10 +29,10 @@ from flinkray.streaming.program.chain_builder import (
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.program.graph import Chain, StreamGraph
 from flinkray.streaming.records.elements import Barrier
-from flinkray.streaming.task.mailbox import Mailbox
 from flinkray.streaming.task.task import StreamTask, TaskInput
-from flinkray.streaming.time.system_clock import SystemClock
+from flinkray.streaming.task.task_mailbox import TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.waiting_clock import WaitingClock, WaitingSystemClock
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups, TaskAlignment
 
 POLL_INTERVAL = 0.005
@@ -48,13 +47,6 @@ class Checkpoint:
     """(Operator id, subtask) -> state."""
     coordinators: Mapping[str, Any]
     """Operator id -> state of its source's enumerator."""
-
-
-class WaitingClock(Clock, Protocol):
-    """A clock that knows how to wait."""
-
-    def wait(self, seconds: float, woken: threading.Event) -> None:
-        """Return after so many of its seconds, or earlier once *woken* is set."""
 
 
 class LocalJob:
@@ -77,7 +69,7 @@ class LocalJob:
         if not graph.nodes:
             raise StreamError("the program has no operators: there is nothing to execute")
         self.graph = graph
-        self.clock: WaitingClock = clock or SystemClock()
+        self.clock: WaitingClock = clock or WaitingSystemClock()
         self.seed = seed
         self.attempt = attempt
         self.metrics = MetricGroup()
@@ -92,7 +84,7 @@ class LocalJob:
         self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
         self._acknowledged: dict[int, dict[tuple[str, int], OperatorState]] = {}
         self._enumerators: dict[int, dict[str, Any]] = {}
-        self._requests = Mailbox()
+        self._requests = TaskMailbox()
         self._awaited: dict[int, set[str]] = {}
         self._on_checkpoint: dict[int, Callable[[Checkpoint], None]] = {}
         self._cancelled = False

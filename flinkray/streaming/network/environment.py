@@ -26,7 +26,7 @@ from flinkray.streaming.network.sockets import DataAddress, DataListener, dial
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
-from flinkray.streaming.time.system_clock import SystemClock
+from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 
 _IDLE_LOOKS = 4
 """The time in which a connection is not used is counted in so many looks."""
@@ -70,7 +70,7 @@ class NetworkEnvironment:
     ) -> None:
         self.process_name = process_name
         self.settings = settings or NetworkSettings()
-        self.timers = Timers(clock or SystemClock())
+        self.timers = Timers(clock or WaitingSystemClock())
         self._incarnation = incarnation or uuid.uuid4().hex
         self._secret = secret
         self._tls = tls

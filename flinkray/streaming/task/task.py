@@ -23,7 +23,7 @@ from flinkray.streaming.records.elements import (
     WatermarkStatus,
 )
 from flinkray.streaming.sources.source import END_OF_INPUT
-from flinkray.streaming.task.mailbox import Mailbox
+from flinkray.streaming.task.task_mailbox import TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.watermark_valve import WatermarkValve
 
@@ -79,7 +79,7 @@ class StreamTask:
         self._channel_inputs = list(channel_inputs)
         self._writers = list(writers)
         self.time_service = time_service
-        self.mailbox = Mailbox()
+        self.mailbox = TaskMailbox()
         self._acknowledge = acknowledge
         self.head = self.operators[0][1]
         self.finished = False

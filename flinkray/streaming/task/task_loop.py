@@ -14,8 +14,8 @@ from flinkray.core.clock import Clock
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.hosted_source import NO_MORE_SPLITS
-from flinkray.streaming.task.mailbox import MailboxClosedError
 from flinkray.streaming.task.task import StreamTask
+from flinkray.streaming.task.task_mailbox import MailboxClosedError
 
 POLL_INTERVAL = 0.005
 """Seconds between two polls of a source that cannot say when it will have records."""

@@ -1,9 +1,9 @@
 """Event time and processing time."""
 
 __all__ = [
-    "system_clock",
     "time_service",
     "timers",
+    "waiting_clock",
     "watermark_alignment",
     "watermark_valve",
     "watermarks",

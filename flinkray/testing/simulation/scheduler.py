@@ -22,7 +22,7 @@ from flinkray.testing.simulation.errors import (
 from flinkray.testing.simulation.forbidden import nothing_real
 from flinkray.testing.simulation.graveyard import Graveyard
 from flinkray.testing.simulation.process import ProcessState, SimulatedProcess, Timer
-from flinkray.testing.simulation.trace import Story, Trace
+from flinkray.testing.simulation.trace import SimulationStory, Trace
 
 STEPS_WITHOUT_TIME = 1_000_000
 """Callbacks at one instant after which a program is taken to go in circles."""
@@ -37,14 +37,16 @@ class Scheduler:
     Time stands still while any process can run, then goes to the next timer.
     """
 
-    def __init__(self, random: Random, *, limit: float = inf, story: Story | None = None) -> None:
+    def __init__(
+        self, random: Random, *, limit: float = inf, story: SimulationStory | None = None
+    ) -> None:
         """*limit*: virtual seconds after which the run is taken to wait in vain."""
         self.now = 0.0
         self.limit = limit
         self.steps = 0
         """Callbacks that ran so far."""
         self.trace = Trace()
-        self.story = story or Story(1000)
+        self.story = story or SimulationStory(1000)
         self.graveyard = Graveyard()
         self.heap: list[tuple[float, int, Timer | Callable[[], object]]] = []
         self.next_number = count(1).__next__

@@ -28,7 +28,7 @@ from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.service import SimulatedRpcService
 from flinkray.testing.simulation.story_log import StoryLog
 from flinkray.testing.simulation.supervisor import Supervisor
-from flinkray.testing.simulation.trace import Story
+from flinkray.testing.simulation.trace import SimulationStory
 from flinkray.testing.waiting import Errors, ask_again
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class Simulation:
         self.random = stream(seed, "user")
         """For the scenario itself."""
         self.epoch = epoch
-        self.story = Story(story_length)
+        self.story = SimulationStory(story_length)
         self.scheduler = Scheduler(stream(seed, "schedule"), limit=time_limit, story=self.story)
         self.network = SimulatedNetwork(self.scheduler, stream(seed, "network"))
         if conditions is not None:

@@ -37,7 +37,7 @@ class Trace:
         return digest.hexdigest()
 
 
-class Story:
+class SimulationStory:
     """The last lines of what happened; they are put into words only when somebody reads them."""
 
     def __init__(self, length: int) -> None:

@@ -9,10 +9,10 @@ from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, ParallelismBounds, SchedulerMode
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
-    DeclareRequirements,
     DeployTasks,
     JobEnded,
     JobSchedulerAction,
+    SetRequirements,
     StartTimer,
     TimerPurpose,
 )
@@ -93,7 +93,7 @@ def running(number: int, **arguments: object) -> ElasticUnderTest:
 
 
 def declared(actions: list[JobSchedulerAction]) -> int:
-    requirements = only(actions, DeclareRequirements)[-1].requirements.requirements
+    requirements = only(actions, SetRequirements)[-1].requirements.requirements
     return sum(requirement.count for requirement in requirements)
 
 
@@ -118,7 +118,7 @@ def test_job_declares_what_it_wants_and_runs_with_all_of_it() -> None:
     assert declared(elastic.tell("start")) == 4
     assert elastic.scheduler.details().pending_reason == "too few slots have come yet."
     actions = elastic.has(4)
-    assert only(actions, DeclareRequirements)[-1].requirements.requirements == ()
+    assert only(actions, SetRequirements)[-1].requirements.requirements == ()
     assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1 b4#1"
     one(elastic.finish("a1 a2 b1 b2 b3 b4"), JobEnded)
 

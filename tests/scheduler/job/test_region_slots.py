@@ -1,4 +1,4 @@
-"""Placement, as a job sees it."""
+"""RegionSlots, as a job sees it."""
 
 from __future__ import annotations
 

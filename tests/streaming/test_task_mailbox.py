@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from flinkray.streaming.task.mailbox import Mailbox, MailboxClosedError
+from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 
 
 def test_mail_that_keeps_coming_does_not_starve_the_task() -> None:
     """ST-23: a round carries out what was there when it began."""
-    mailbox = Mailbox()
+    mailbox = TaskMailbox()
     done: list[int] = []
 
     def again() -> None:
@@ -26,7 +26,7 @@ def test_mail_that_keeps_coming_does_not_starve_the_task() -> None:
 
 def test_mail_with_priority_is_taken_first() -> None:
     """ST-23"""
-    mailbox = Mailbox()
+    mailbox = TaskMailbox()
     order: list[str] = []
     for name in ("first", "second"):
         mailbox.put(lambda name=name: order.append(name))  # type: ignore[misc]
@@ -38,7 +38,7 @@ def test_mail_with_priority_is_taken_first() -> None:
 
 def test_quiesced_mailbox_takes_none_but_gives_what_it_has() -> None:
     """ST-23"""
-    mailbox = Mailbox()
+    mailbox = TaskMailbox()
     mailbox.put(lambda: None)
     mailbox.quiesce()
     with pytest.raises(MailboxClosedError, match="quiesced"):
@@ -49,7 +49,7 @@ def test_quiesced_mailbox_takes_none_but_gives_what_it_has() -> None:
 
 def test_closed_mailbox_gives_back_what_was_not_done_and_ends_who_waits() -> None:
     """ST-23"""
-    mailbox = Mailbox()
+    mailbox = TaskMailbox()
     mail = [lambda: None, lambda: None]
     for each in mail:
         mailbox.put(each)
@@ -61,7 +61,7 @@ def test_closed_mailbox_gives_back_what_was_not_done_and_ends_who_waits() -> Non
 
 def test_waiting_for_mail_ends_when_it_comes_from_another_thread() -> None:
     """ST-23"""
-    mailbox = Mailbox()
+    mailbox = TaskMailbox()
     taken: list[object] = []
     waiter = threading.Thread(target=lambda: taken.append(mailbox.take(timeout=30)))
     waiter.start()
@@ -76,7 +76,7 @@ def test_waiting_for_mail_ends_when_it_comes_from_another_thread() -> None:
 
 def test_waiting_for_mail_fails_when_the_mailbox_is_closed() -> None:
     """ST-23"""
-    mailbox = Mailbox()
+    mailbox = TaskMailbox()
     failures: list[str] = []
 
     def wait() -> None:

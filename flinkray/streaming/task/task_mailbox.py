@@ -22,7 +22,7 @@ class _State(Enum):
     CLOSED = "closed"
 
 
-class Mailbox:
+class TaskMailbox:
     """Mail from any thread, carried out by the task's.
 
     Open, it takes mail; quiesced, it takes none, but what it has may still be taken; closed,

@@ -33,13 +33,13 @@ from flinkray.scheduler.job.transitions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
-from flinkray.scheduler.slots.logical_slot import FailPayload
-from flinkray.scheduler.slots.slot_allocator import (
+from flinkray.scheduler.slots.execution_slot_allocator import (
     ExecutionSlotAllocator,
     LogicalSlotAllocated,
     LogicalSlotFailed,
     SlotAllocatorAction,
 )
+from flinkray.scheduler.slots.logical_slot import FailPayload
 from flinkray.scheduler.slots.slot_requests import (
     ReturnSlots,
     SlotAllocated,
@@ -50,7 +50,7 @@ from flinkray.scheduler.slots.slot_requests import (
 from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_groups
 
 
-class Placement:
+class RegionSlots:
     """Gives regions their slots, all of a region's together.
 
     The slots come from the SlotPool and are shared by the subtasks of a slot-sharing group.  Slot i
@@ -139,7 +139,7 @@ class Placement:
 
     @property
     def requests_made(self) -> int:
-        """So far: the next placement of the job must not use their ids again."""
+        """So far: the next :class:`RegionSlots` of the job must not use their ids again."""
         return self._allocator.requests_made
 
     # what the SlotPool and TaskExecutors say

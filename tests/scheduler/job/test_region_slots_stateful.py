@@ -1,4 +1,4 @@
-"""Placement with jobs of any shape, before a SlotPool that gives, refuses, loses and dies."""
+"""RegionSlots with jobs of any shape, before a SlotPool that gives, refuses, loses and dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
-from flinkray.scheduler.job.placement import Placement
+from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.transition_loop import Steps, Transition, TransitionLoop
 from flinkray.scheduler.job.transitions import (
     AttemptsFailed,
@@ -77,17 +77,17 @@ class PlacementMachine(RuleBasedStateMachine):
         self.regions = PipelinedRegions(self.graph)
         self.actions: list[JobSchedulerAction] = []
         """Of the present event."""
-        placement = self.placement = Placement(self.graph, self.regions)
+        region_slots = self.region_slots = RegionSlots(self.graph, self.regions)
         self.loop = TransitionLoop("the job", self.actions.append)
         wire = self.loop.wire
-        wire(RequestSlots, placement.request)
-        wire(RequestSlotsAgain, placement.request_again)
-        wire(SlotsTold, placement.slots_told)
-        wire(SlotFailed, placement.slot_failed)
-        wire(TaskExecutorLost, placement.task_executor_lost)
-        wire(SlotPoolLost, placement.pool_lost)
-        wire(CancelRegions, placement.cancel, self.cancel)
-        wire(AttemptsOver, placement.attempts_over)
+        wire(RequestSlots, region_slots.request)
+        wire(RequestSlotsAgain, region_slots.request_again)
+        wire(SlotsTold, region_slots.slots_told)
+        wire(SlotFailed, region_slots.slot_failed)
+        wire(TaskExecutorLost, region_slots.task_executor_lost)
+        wire(SlotPoolLost, region_slots.pool_lost)
+        wire(CancelRegions, region_slots.cancel, self.cancel)
+        wire(AttemptsOver, region_slots.attempts_over)
         wire(DeployRegion, self.deploy)
         wire(AttemptsFailed, self.attempts_failed)
         self.ordinals = {s.vertex_id: s.ordinal for s in self.graph.subtasks}
@@ -113,7 +113,7 @@ class PlacementMachine(RuleBasedStateMachine):
         self.loop.run("test", self.now, (transition,))
         self.hear(failed)
 
-    # what the placement says
+    # what the region_slots says
 
     def deploy(self, transition: DeployRegion, now: float) -> Steps:
         self.waiting.remove(transition.region)
@@ -369,12 +369,12 @@ class PlacementMachine(RuleBasedStateMachine):
     @invariant()
     def it_says_why_a_job_is_pending(self) -> None:
         if hasattr(self, "slots"):
-            reason = self.placement.why_pending()
+            reason = self.region_slots.why_pending()
             assert (reason is not None) == bool(self.waiting)
             if reason is not None:
                 numbers = re.findall(r"(\d+) slots? .*?(?:has|have) not come yet\.", reason)
                 assert sum(map(int, numbers)) == len(self.wanted)
-            assert self.placement.requests_made == len(self.asked)
+            assert self.region_slots.requests_made == len(self.asked)
 
     def teardown(self) -> None:
         """Left alone all that waits runs; and when it has ended, every slot is back."""
