@@ -19,6 +19,8 @@ PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
+LINE_LENGTH = 100
+
 
 def links(page: Path) -> list[str]:
     return LINK.findall(CODE_BLOCK.sub("", page.read_text(encoding="utf-8")))
@@ -31,6 +33,20 @@ def name(page: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in links(page) if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_lines_have_at_most_a_hundred_columns(page: Path) -> None:
+    """But for rows of tables, and what cannot be broken: a link."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    too_long = [
+        f"{number}: {line}"
+        for number, line in enumerate(lines, 1)
+        if len(line) > LINE_LENGTH
+        and not line.startswith("|")
+        and not re.fullmatch(r"\s*(?:[-*] )?\S+", line)
+    ]
+    assert too_long == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
