@@ -14,6 +14,9 @@ from flinkray.core.error_text import summary_of
 
 T = TypeVar("T")
 
+_CLOSE_GRACE = 1.0
+"""Seconds that coroutines have to leave when their process ends."""
+
 
 class MainLoop:
     """The loop of the process's endpoint, for code that may run on another one."""
@@ -119,21 +122,39 @@ class ThreadedCodeLoop(CodeLoop):
 
     def __init__(self) -> None:
         super().__init__(asyncio.new_event_loop())
+        self._is_closing = False
         threading.Thread(target=self._run, name="coroutines of the job", daemon=True).start()
 
     def _run(self) -> None:
         try:
             asyncio.set_event_loop(self._loop)
             self._loop.run_forever()
-            reason = "its code has stopped it"
+            reason = "its process ends" if self._is_closing else "its code has stopped it"
         except BaseException as error:  # noqa: BLE001 - whatever a task of the user's raised
             reason = summary_of(error)
         self.ended(reason)
         self._loop.close()
 
     def close(self) -> None:
+        """Cancel what runs, and end when it has left or its time for that is over."""
         with contextlib.suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._wind_up)
+
+    def _wind_up(self) -> None:
+        self._is_closing = True
+        running = asyncio.all_tasks(self._loop)
+
+        def left(task: asyncio.Task[Any]) -> None:
+            running.discard(task)
+            if not running:
+                self._loop.stop()
+
+        if not running:
+            self._loop.stop()
+        for task in tuple(running):
+            task.add_done_callback(left)
+            task.cancel()
+        self._loop.call_later(_CLOSE_GRACE, self._loop.stop)
 
 
 class CodeLoops:

@@ -1,0 +1,55 @@
+"""Loops for the coroutines of users, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.task_process.code_loop import ThreadedCodeLoop
+
+
+def test_what_runs_when_the_process_ends_is_cancelled_and_may_clean_up() -> None:
+    """It was dropped while it waited: its ``finally`` ran whenever it was collected, if at all."""
+    begun = threading.Event()
+    told: list[str] = []
+
+    async def waits() -> None:
+        try:
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0)
+            told.append("cleaned up")
+
+    loop = ThreadedCodeLoop()
+    call = loop.run(waits)
+    assert begun.wait(30)
+    loop.close()
+    assert isinstance(call.outcome.exception(30), asyncio.CancelledError)
+    assert told == ["cleaned up"]
+
+
+def test_code_that_does_not_leave_when_the_process_ends_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flinkray.actors.task_process.code_loop._CLOSE_GRACE", 0.05)
+    begun = threading.Event()
+
+    async def stays() -> None:
+        begun.set()
+        while True:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                continue
+
+    loop = ThreadedCodeLoop()
+    call = loop.run(stays)
+    assert begun.wait(30)
+    loop.close()
+    with pytest.raises(TaskError, match="its process ends"):
+        call.outcome.result(30)
+    assert loop.has_ended
