@@ -383,9 +383,10 @@ def reference_page() -> str:
         "# Configuration",
         "",
         "Values are given to `flinkray.connect(configuration={...})` and to `flinkray cluster up` "
-        "and `flinkray run` as `-D key=value`. Unknown keys and bad values are refused by name. "
-        "Memory sizes are powers of 1024. "
-        "This page is written by `python -m flinkray.core.options`.",
+        "and",
+        "`flinkray run` as `-D key=value`. Unknown keys and bad values are refused by name. Memory "
+        "sizes are",
+        "powers of 1024. This page is written by `python -m flinkray.core.options`.",
         "",
         "| Key | Default | Takes | Meaning |",
         "|---|---|---|---|",
