@@ -137,16 +137,30 @@ def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed()
         "a second time",
         " lost",
         "then the connection breaks",
+        "what it sends is held back for",
+        "is taken for dead",
+        "of all operations fail",
+        "the power is gone for a moment",
     }
     seen: set[str] = set()
     for seed in range(60):
-        faults = Faults(aimed=1.0, until=10, vary=False)
+        faults = Faults(aimed=1.0, storage_every=1e9, power_every=1e9, until=10, vary=False)
         simulation = Simulation(seed, faults=faults, story_length=100_000)
         simulation.run(_calls(simulation))
         text = simulation.story.text()
         assert "no fault after this" in text
         seen |= {mark for mark in marks if mark in text}
     assert seen == marks
+
+
+def test_the_storage_is_not_aimed_at_unless_it_may_fail() -> None:
+    for seed in range(40):
+        faults = Faults(aimed=1.0, until=10, vary=False)
+        simulation = Simulation(seed, faults=faults, story_length=100_000)
+        simulation.run(_calls(simulation))
+        text = simulation.story.text()
+        assert "of all operations fail" not in text
+        assert "the power is gone" not in text
 
 
 def test_the_power_of_a_disk_goes_only_when_that_is_allowed() -> None:

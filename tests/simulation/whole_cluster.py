@@ -326,13 +326,13 @@ class WholeCluster:
 
     def _job(self, number: int) -> Job:
         random, scale = self.simulation.random, self.scale
-        is_endless = random.random() < 0.4
+        is_endless = random.random() < 0.45
         is_python = random.random() < 0.7
         make = self._python_job if is_python else self._spark_job
         name = f"job {number}" + (" without end" if is_endless else "")
         graph = make(name, random.randint(*scale.parallelism), is_endless)
         cancel_at = None
-        if is_endless and random.random() < 0.6:
+        if is_endless and random.random() < 0.7:
             cancel_at = inf
         elif is_endless or random.random() < 0.2:
             cancel_at = random.uniform(0, scale.end_of_faults)
@@ -368,7 +368,7 @@ class WholeCluster:
 
     def _python_job(self, name: str, parallelism: int, is_endless: bool) -> JobGraph:
         random = self.simulation.random
-        is_batch = random.random() < 0.4
+        is_batch = random.random() < 0.5
         job_type = JobType.BATCH if is_batch else JobType.STREAMING
         failures = random.choice((0, 0, 1, 2))
         job_id = JobID.generate()
@@ -377,6 +377,9 @@ class WholeCluster:
         )
         widths = [random.randint(1, self.scale.others) for _ in range(random.randint(1, 3))]
         widths[random.randrange(len(widths))] = parallelism
+        narrows = is_batch and is_endless and len(widths) > 1 and random.random() < 0.7
+        if narrows:  # a slot is given back, and another one of the same TaskExecutor is kept
+            widths[0], widths[-1] = self.scale.parallelism[1], 1
         failing = random.randrange(len(widths))
         vertices = [
             builder.add(
@@ -392,9 +395,10 @@ class WholeCluster:
             )
             for i, width in enumerate(widths)
         ]
-        kinds = (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING)
+        pipelined, blocking = ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING
+        kinds = (blocking,) if narrows else (pipelined, blocking) if is_batch else (pipelined,)
         for producer, consumer in pairwise(vertices):
-            result_type = random.choice(kinds) if is_batch else kinds[0]
+            result_type = random.choice(kinds)
             builder.connect(producer, consumer, result_type=result_type)
         return builder.build()
 

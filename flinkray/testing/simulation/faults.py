@@ -63,7 +63,8 @@ class Faults:
 
     aimed: float = 0.0
     """Share of the methods whose calls, and of those whose answers, something befalls: they are
-    lost, doubled or late, or who sends or gets them is killed or hangs just then."""
+    lost, doubled, late, or held back until their sender has a successor; who sends or gets them is
+    killed or hangs just then; or the shared storage fails or loses its power, if that may be."""
 
     torn_writes: float = 0.0
     """Share of the changes on disks in whose middle the process is killed."""
@@ -93,8 +94,10 @@ class Faults:
         changes: dict[str, float] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in (*_SHARES, "torn_writes", "clock_error", "aimed"):
+            if field.name in (*_SHARES, "torn_writes", "clock_error"):
                 changes[field.name] = value * random.choice((0.0, 0.1, 0.5, 1.0))
+            elif field.name == "aimed":
+                changes[field.name] = value * random.choice((0.0, 0.5, 1.0, 1.0))
             elif field.name.endswith("_every"):
                 factor = random.choice((0.0, 1.0, 1.0, 3.0, 10.0))
                 changes[field.name] = value * factor
@@ -338,11 +341,14 @@ class Nemesis:
 
 _REQUESTS = frozenset({Kind.ASK, Kind.TELL})
 _ANSWERS = frozenset({Kind.RESULT, Kind.ERROR})
+_FRAMES = (1, 1, 2, 3, 4)
+"""That an aim befalls at most: a moment that goes wrong, and not a way that is closed.  Who starts
+a process five times in vain may give up."""
 _MOST_STEPS = 12
 """Callbacks that a victim runs yet, at most: its handler is between two of its awaits."""
 _LONGEST_HANG = 12.0
 _LONGEST_DELAY = 8.0
-_LONGEST_EXILE = 6.0
+_LONGEST_OUTAGE = 2.0
 
 
 @dataclass(slots=True)
@@ -367,12 +373,19 @@ class Aims:
         self._share = share
         self._random = stream(simulation.seed, "aims")
         self._aims: dict[tuple[str, bool], _Aim | None] = {}
-        self._hung: list[SimulatedProcess] = []
+        self._mending: list[Callable[[], None]] = []
+        self._is_over = False
 
     def end(self) -> None:
-        """What hangs goes on."""
-        while self._hung:
-            self._simulation.resume(self._hung.pop())
+        """What hangs goes on, what was taken for dead ends, and the storage works."""
+        self._is_over = True
+        while self._mending:
+            self._mending.pop()()
+
+    def _for_a_while(self, seconds: float, mend: Callable[[], None]) -> None:
+        """*mend* after so many seconds, or when the faults end; again is fine."""
+        self._mending.append(mend)
+        self._simulation.scheduler.at(self._simulation.now + seconds, mend)
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool:
         """*frame* is being sent; returns whether something has befallen it."""
@@ -403,24 +416,30 @@ class Aims:
         return self._aims[key]
 
     def _draw(self, random: Random) -> _Aim:
-        network = self._network
-        fate = random.choice(
-            (
-                network.lose,
-                network.break_before,
-                network.break_after,
-                network.duplicate,
-                self._delay,
-                self._crash_sender,
-                self._crash_sender,
-                self._lose_with_sender,
-                self._crash_receiver,
-                self._crash_receiver,
-                self._hang_receiver,
-                self._banish_sender,
-            )
-        )
-        return _Aim(fate, random.choice((0.3, 1.0)), random.choice((1, 1, 2, 4, 10)))
+        network, faults = self._network, self._simulation.faults
+        fates = [
+            network.lose,
+            network.lose,
+            network.break_before,
+            network.break_after,
+            network.duplicate,
+            self._delay,
+            self._crash_sender,
+            self._crash_sender,
+            self._lose_with_sender,
+            self._crash_receiver,
+            self._crash_receiver,
+            self._hang_receiver,
+            self._banish_sender,
+            self._hold,
+            self._hold,
+        ]
+        if faults.storage_every > 0:
+            fates.append(self._fail_storage)
+        if faults.power_every > 0:
+            fates.append(self._lose_power)
+        fate = random.choice(fates)
+        return _Aim(fate, random.choice((0.3, 1.0)), random.choice(_FRAMES))
 
     # --- fates ------------------------------------------------------------------------------------
 
@@ -449,7 +468,7 @@ class Aims:
             )
 
     def _crash_in(self, victim: SimulatedProcess, steps: int) -> None:
-        if victim.is_alive:
+        if victim.is_alive and not self._is_over:
             self._simulation.crash(victim, after_steps=steps)
 
     def _hang_receiver(self, end: End, frame: bytes, lane: int | None) -> None:
@@ -460,22 +479,66 @@ class Aims:
         if self._may_befall(victim):
             length = delay + self._random.random() ** 2 * _LONGEST_HANG
             simulation.hang(victim)
-            self._hung.append(victim)
-            simulation.scheduler.at(simulation.now + length, lambda: simulation.resume(victim))
+            self._for_a_while(length, lambda: simulation.resume(victim))
 
     def _banish_sender(self, end: End, frame: bytes, lane: int | None) -> None:
         """It will try again, when others may have taken its place."""
-        end.lose(frame, "lost")
-        victim, simulation = end.process, self._simulation
-        if self._may_befall(victim, for_good=True):
-            length = self._random.random() * _LONGEST_EXILE
-            now = simulation.now
-            simulation.scheduler.at(now, lambda: self._banish(victim))
-            simulation.scheduler.at(now + length, lambda: simulation.end_banished(victim))
+        if self._may_befall(end.process, for_good=True):
+            end.lose(frame, "lost")
+            self._banish(end.process, 0.0)
+        else:  # it would live on, and its call might wait for ever
+            self._network.lose(end, frame, lane)
 
-    def _banish(self, victim: SimulatedProcess) -> None:
-        if victim.is_alive and not victim.is_banished:
-            self._simulation.banish(victim)
+    def _hold(self, end: End, frame: bytes, lane: int | None) -> None:
+        """It arrives when its sender has a successor."""
+        victim = end.process
+        if not self._may_befall(victim) or victim.name.startswith(
+            self._simulation.faults.only_killed
+        ):
+            self._crash_sender(end, frame, lane)
+            return
+        late = self._random.random() * _LONGEST_DELAY
+        self._network.tell(victim, "what it sends is held back for %g s", late)
+        end.deliver(frame, lane, late)
+        self._banish(victim, late * self._random.random() ** 2)
+
+    def _banish(self, victim: SimulatedProcess, after: float) -> None:
+        """If it has started by then."""
+        simulation = self._simulation
+
+        def banish() -> None:
+            may_be = victim.is_alive and self._may_befall(victim, for_good=True)
+            if may_be and not self._is_over:
+                simulation.banish(victim)
+                length = self._random.random() * _LONGEST_EXILE
+                self._for_a_while(length, lambda: simulation.end_banished(victim))
+
+        simulation.scheduler.at(simulation.now + after, banish)
+
+    def _fail_storage(self, end: End, frame: bytes, lane: int | None) -> None:
+        end.deliver(frame, lane, self._network.latency())
+        disk = self._simulation.disk()
+        disk.failing = self._random.choice((0.5, 1.0))
+        self._simulation.tell("disk %s: %g of all operations fail", disk.name, disk.failing)
+
+        def mend() -> None:
+            disk.failing = 0.0
+
+        self._for_a_while(self._random.random() * _LONGEST_OUTAGE, mend)
+
+    def _lose_power(self, end: End, frame: bytes, lane: int | None) -> None:
+        """When it arrives, or a moment later."""
+        delay = self._network.latency()
+        end.deliver(frame, lane, delay)
+        simulation, disk = self._simulation, self._simulation.disk()
+        later = delay + self._random.choice((0.0, 0.002, 0.05)) * self._random.random()
+
+        def lose_power() -> None:
+            if not self._is_over:
+                simulation.tell("disk %s: the power is gone for a moment", disk.name)
+                disk.lose_power()
+
+        simulation.scheduler.at(simulation.now + later, lose_power)
 
     def _crash(self, victim: SimulatedProcess, why: str) -> None:
         """When what it does now is done."""
