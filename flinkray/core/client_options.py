@@ -9,28 +9,29 @@ CLIENT_HEARTBEAT_INTERVAL = ConfigOption(
     "client.heartbeat.interval",
     duration(),
     30.0,
-    "Time between two signs of life of a client, on behalf of the jobs that end with it. Given to "
-    "the client.",
+    "Time between two heartbeats of a client, which keep alive the jobs that end with it. Set "
+    "it for the client.",
 )
 CLIENT_HEARTBEAT_TIMEOUT = ConfigOption(
     "client.heartbeat.timeout",
     duration(),
     180.0,
-    "A job that ends with its client is cancelled when nothing was heard of the client for so "
-    "long. Must be longer than client.heartbeat.interval. Given to the client.",
+    "A job that ends with its client is cancelled when nothing was heard from the client for "
+    "this long. Must be longer than client.heartbeat.interval. Set it for the client.",
 )
 SHUTDOWN_ON_ATTACHED_EXIT = ConfigOption(
     "execution.shutdown-on-attached-exit",
     boolean(),
     False,
-    "Whether a program that is waited for by execute() ends with its client, as one whose results "
-    "are collected always does. Given to the client, or to the program's environment, whose value "
-    "counts if there is one.",
+    "Whether a program that is waited for by execute() ends with its client. A program whose "
+    "results are collected always does. Set it for the client or for the program's environment;"
+    " the environment's value takes precedence.",
 )
 CLIENT_CLOSE_TIMEOUT = ConfigOption(
     "client.close-timeout",
     duration(positive=False),
     60.0,
-    "So long a client that is closed waits for the end of the jobs that end with it; those that go "
-    "on are named in its log, and left. Given to the client.",
+    "How long a client that is being closed waits for the end of the jobs that end with it. "
+    "Jobs that are still running then are named in its log and left alone. Set it for the "
+    "client.",
 )

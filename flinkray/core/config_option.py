@@ -174,7 +174,9 @@ def cores() -> ValueType[float]:
             raise ValueError("out of range")
         return number
 
-    return ValueType("a number above zero, for example 1 or 0.5", parse, lambda n: f"{n:.17g}")
+    return ValueType(
+        "a number above zero, for example 1 or 0.5", parse, lambda n: repr(n).removesuffix(".0")
+    )
 
 
 def memory_size(*, minimum: int = 1) -> ValueType[int]:
@@ -208,7 +210,7 @@ def number(*, minimum: float, maximum: float = float("inf")) -> ValueType[float]
     to = (
         f"from {minimum:g} to {maximum:g}" if maximum < float("inf") else f"of at least {minimum:g}"
     )
-    return ValueType(f"a number {to}", parse, lambda n: f"{n:.17g}")
+    return ValueType(f"a number {to}", parse, lambda n: repr(n).removesuffix(".0"))
 
 
 def optional_choice(*values: str, **aliases: str) -> ValueType[str | None]:

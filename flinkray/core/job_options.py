@@ -14,8 +14,8 @@ CHECKPOINTING_INTERVAL = ConfigOption(
     "execution.checkpointing.interval",
     duration(positive=False),
     0.0,
-    "Time between two checkpoints; 0: none are taken. Taking them is still to come; what the "
-    "option decides already is whether a job is restarted by default.",
+    "Time between two checkpoints. 0: none are taken. Checkpoints are still to come; already "
+    "now the option decides whether a job is restarted by default.",
 )
 RESTART_STRATEGY = ConfigOption(
     "restart-strategy.type",
@@ -31,8 +31,8 @@ RESTART_STRATEGY = ConfigOption(
         exponentialdelay="exponential-delay",
     ),
     None,
-    "What follows the failure of a task. When not set: exponential-delay for jobs with checkpoints "
-    "(execution.checkpointing.interval), none for others.",
+    "What happens after a task has failed. When not set: exponential-delay for jobs with "
+    "checkpoints (execution.checkpointing.interval), none for others.",
 )
 RESTART_FIXED_DELAY_ATTEMPTS = ConfigOption(
     "restart-strategy.fixed-delay.attempts",
@@ -50,7 +50,7 @@ RESTART_FAILURE_RATE_MAX_FAILURES = ConfigOption(
     "restart-strategy.failure-rate.max-failures-per-interval",
     integer(minimum=1),
     1,
-    "A job with more failures than these in an interval fails.",
+    "A job fails when it has more failures than this in one interval.",
 )
 RESTART_FAILURE_RATE_INTERVAL = ConfigOption(
     "restart-strategy.failure-rate.failure-rate-interval",
@@ -74,28 +74,28 @@ RESTART_EXPONENTIAL_MAX_BACKOFF = ConfigOption(
     "restart-strategy.exponential-delay.max-backoff",
     duration(),
     60.0,
-    "The longest pause before a restart; at least "
+    "The longest pause before a restart. Must be at least "
     "restart-strategy.exponential-delay.initial-backoff.",
 )
 RESTART_EXPONENTIAL_MULTIPLIER = ConfigOption(
     "restart-strategy.exponential-delay.backoff-multiplier",
     number(minimum=1),
     1.5,
-    "By how much the pause grows from failure to failure.",
+    "The factor by which the pause grows from failure to failure.",
 )
 RESTART_EXPONENTIAL_RESET_THRESHOLD = ConfigOption(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
     duration(positive=False),
     3600.0,
-    "When a job has run for so long without a failure, the pause is the initial one again, and the "
-    "attempts count anew.",
+    "When a job has run for this long without a failure, the pause is the initial one again, "
+    "and the attempts are counted anew.",
 )
 RESTART_EXPONENTIAL_JITTER = ConfigOption(
     "restart-strategy.exponential-delay.jitter-factor",
     number(minimum=0, maximum=1),
     0.1,
-    "Part of the pause by which it is longer or shorter at random, so that jobs do not restart at "
-    "the same moment.",
+    "The fraction by which the pause is made longer or shorter at random, so that jobs do not "
+    "restart at the same moment.",
 )
 RESTART_EXPONENTIAL_ATTEMPTS = ConfigOption(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff",
