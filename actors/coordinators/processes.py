@@ -11,6 +11,7 @@ from flinkray.actors.coordinators.user_code_process import (
     USER_CODE_PROCESS_FACTORY,
     UserCodeProcessGateway,
 )
+from flinkray.actors.gateways.job_processes import job_process
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_FACTORY,
     StreamCoordinatorArguments,
@@ -26,7 +27,7 @@ from flinkray.core.errors import (
     RpcConnectionError,
     RpcTimeoutError,
 )
-from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.ids import JobMasterId
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcGateway, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
 from flinkray.scheduler.job.coordinator_events import (
@@ -66,7 +67,7 @@ class CoordinatorProcess(ABC):
     """Seconds that one has for ending by itself when its JobMaster ends; 0: it is killed at once,
     and nothing of it stays."""
     has_fixed_name = True
-    """Whether the process of another attempt, or of an earlier JobMaster, has the same name."""
+    """Whether the process of another attempt of the same JobMaster has the same name."""
 
     @abstractmethod
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
@@ -188,7 +189,7 @@ class SourceEnumeratorsProcess(CoordinatorProcess):
         )
         return EndpointSpec(
             "StreamCoordinator",
-            stream_coordinator_process(graph.job_id),
+            stream_coordinator_process(graph.job_id, self._job_master.fencing_token),
             STREAM_COORDINATOR_FACTORY,
             arguments,
             may_take_over=True,
@@ -204,11 +205,6 @@ class SourceEnumeratorsProcess(CoordinatorProcess):
         )
 
 
-def master_formats_process(job_id: JobID) -> str:
-    """Name of the process of a job."""
-    return f"MasterFormats-{job_id}"
-
-
 class MasterFormatsProcess(CoordinatorProcess):
     """A process that may run user code: it is asked to initialise and finalise formats."""
 
@@ -221,8 +217,8 @@ class MasterFormatsProcess(CoordinatorProcess):
         self._names = {vertex.vertex_id: vertex.name for vertex in graph.vertices}
 
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
-        name = master_formats_process(self._job_id)
         token = self._job_master.fencing_token
+        name = job_process("MasterFormats", self._job_id, token)
         return EndpointSpec("MasterFormats", name, USER_CODE_PROCESS_FACTORY, token)
 
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:

@@ -99,7 +99,7 @@ class CoordinatorRunner:
         service = self._owner.rpc_service
         try:
             if how.has_fixed_name:
-                await service.kill(spec.name)  # that of an earlier JobMaster
+                await service.kill(spec.name)  # that of another attempt
             address = await service.spawn(spec)
             connected = await how.connect(service, address)
         except Exception as error:  # noqa: BLE001 - whatever its own start-up raised

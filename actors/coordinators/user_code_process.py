@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from flinkray.actors.gateways.job_processes import job_process
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
@@ -149,11 +150,6 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
         return self._formats[vertex_id]
 
 
-def user_code_process(job_id: JobID) -> str:
-    """Name of the process of a job."""
-    return f"UserCodeProcess-{job_id}"
-
-
 class UserCodeProcessConnection:
     """A JobMaster's.  The process is started when it is needed first, and dies with the JobMaster;
     one that fails is replaced when it is needed next."""
@@ -175,8 +171,8 @@ class UserCodeProcessConnection:
 
     async def _start(self) -> UserCodeProcessGateway:
         service = self._job_master.rpc_service
-        name = user_code_process(self._job_id)
-        await service.kill(name)
         token = self._job_master.fencing_token
+        name = job_process("UserCodeProcess", self._job_id, token)
+        await service.kill(name)
         spec = EndpointSpec("UserCodeProcess", name, USER_CODE_PROCESS_FACTORY, token)
         return await service.connect(await service.spawn(spec), UserCodeProcessGateway, token)

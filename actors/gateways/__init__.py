@@ -12,6 +12,7 @@ __all__ = [
     "ResourceManagerGateway",
     "SlotPoolGateway",
     "TaskExecutorGateway",
+    "job_processes",
     "messages",
     "stream_coordinator",
     "task_errors",

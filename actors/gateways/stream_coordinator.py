@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from flinkray.actors.gateways.job_processes import job_process
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import FlinkRayError
@@ -18,9 +19,9 @@ STREAM_COORDINATOR_ENDPOINT = "streams"
 STREAM_COORDINATOR_FACTORY = "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator"
 
 
-def stream_coordinator_process(job_id: JobID) -> str:
+def stream_coordinator_process(job_id: JobID, job_master_id: JobMasterId) -> str:
     """Name of the process."""
-    return f"StreamCoordinator-{job_id}"
+    return job_process("StreamCoordinator", job_id, job_master_id)
 
 
 def alignment_name(vertex_id: JobVertexID, subtask_index: int) -> str:
@@ -28,9 +29,9 @@ def alignment_name(vertex_id: JobVertexID, subtask_index: int) -> str:
     return f"{vertex_id}/{subtask_index}"
 
 
-def stream_coordinator_address(job_id: JobID) -> str:
+def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str:
     """Address of the coordinator."""
-    return f"{stream_coordinator_process(job_id)}/{STREAM_COORDINATOR_ENDPOINT}"
+    return f"{stream_coordinator_process(job_id, job_master_id)}/{STREAM_COORDINATOR_ENDPOINT}"
 
 
 class CoordinatorReplacedError(FlinkRayError):

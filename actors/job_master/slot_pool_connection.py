@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from flinkray.actors.gateways import ResourceManagerGateway, SlotPoolGateway
+from flinkray.actors.gateways.job_processes import slot_pool_process
 from flinkray.actors.gateways.messages import SlotPoolArguments
 from flinkray.actors.shared.one_way import tell
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.core.ids import JobID, ResourceID, ResourceManagerId
+from flinkray.core.ids import ResourceID, ResourceManagerId
 from flinkray.rpc import (
     EndpointSpec,
     HeartbeatSender,
@@ -26,11 +27,6 @@ _STARTS = 5
 """How many SlotPools in a row may die while they start before the JobMaster gives up."""
 
 Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
-
-
-def slot_pool_process(job_id: JobID) -> str:
-    """Name of the process of a job's SlotPool."""
-    return f"SlotPool-{job_id}"
 
 
 class SlotPoolConnection:
@@ -76,6 +72,10 @@ class SlotPoolConnection:
     def _name(self) -> str:
         return f"the SlotPool of job {self._arguments.job_id}"
 
+    @property
+    def _process(self) -> str:
+        return slot_pool_process(self._arguments.job_id, self._arguments.job_master_id)
+
     async def start(self) -> None:
         """Start a pool.
 
@@ -83,7 +83,7 @@ class SlotPoolConnection:
             RpcError: so many died at their start that it is of no use.
         """
         service = self._owner.rpc_service
-        name = slot_pool_process(self._arguments.job_id)
+        name = self._process
         for starts_left in reversed(range(_STARTS)):
             self._number += 1
             spec = EndpointSpec(
@@ -129,7 +129,7 @@ class SlotPoolConnection:
 
     @property
     def _resource_id(self) -> ResourceID:
-        return ResourceID(slot_pool_process(self._arguments.job_id))
+        return ResourceID(self._process)
 
     async def _ask_for_news(self, pool: SlotPoolGateway) -> None:
         """What it had sent at the last heartbeat must be here by now."""
@@ -208,4 +208,4 @@ class SlotPoolConnection:
             except FlinkRayError as error:
                 log.info("%s was not closed: %s", self._name, error)
         elif self._number:  # it is being started: it would wait for its JobMaster in vain
-            await self._owner.rpc_service.kill(slot_pool_process(self._arguments.job_id))
+            await self._owner.rpc_service.kill(self._process)

@@ -256,14 +256,14 @@ class StreamTaskResources:
             0,
             deployed.blob_server,
         )
-        address = stream_coordinator_address(deployed.job.job_id)
+        address = stream_coordinator_address(deployed.job.job_id, deployed.job_master_id)
         return SplitClient(self._endpoint.rpc_service, address, reader)
 
     def _alignment_client(self) -> AlignmentClient:
         deployed = self._deployed
         return AlignmentClient(
             self._endpoint.rpc_service,
-            stream_coordinator_address(deployed.job.job_id),
+            stream_coordinator_address(deployed.job.job_id, deployed.job_master_id),
             deployed.job_master_id,
             alignment_name(deployed.vertex.vertex_id, deployed.task.subtask_index),
         )
@@ -304,13 +304,14 @@ class StreamTaskResources:
         self._announcing = asyncio.ensure_future(self._tell_coordinator(self._place))
 
     async def _tell_coordinator(self, place: CollectorPlace) -> None:
-        address = stream_coordinator_address(self._deployed.job.job_id)
+        deployed = self._deployed
+        address = stream_coordinator_address(deployed.job.job_id, deployed.job_master_id)
         while True:
             try:
                 coordinator = await self._endpoint.rpc_service.connect(
                     address, StreamCoordinatorGateway
                 )
-                await coordinator.results_are_at(self._deployed.job_master_id, place)
+                await coordinator.results_are_at(deployed.job_master_id, place)
                 return
             except FlinkRayError as error:
                 log.info("%s cannot be told yet where results are: %s", address, error)

@@ -21,7 +21,7 @@ from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
 from flinkray.core.config import Configuration
 from flinkray.core.config_option import format_duration
 from flinkray.core.errors import FlinkRayError, JobNotFoundError, JobStateError
-from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import ClusterOverview, JobOverview, JobResult
@@ -258,6 +258,13 @@ class ClusterClient:
     async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
         """The Dispatcher's answer; on the client's event loop."""
         return await self._connection.ask(question, call, _ANSWER_TIMEOUT)
+
+    async def job_leader(self, job_id: JobID) -> JobMasterId | None:
+        """The job's present JobMaster; None: none is known.  On the client's event loop."""
+        return await self.ask(
+            f"find the JobMaster of job {job_id}",
+            lambda gateway: gateway.request_job_leader(job_id),
+        )
 
     async def job_result(self, job_id: JobID) -> JobResult:
         """When the job has ended; on the client's event loop."""

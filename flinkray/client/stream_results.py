@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways.stream_coordinator import (
@@ -18,10 +19,12 @@ from flinkray.actors.gateways.task_process import (
 )
 from flinkray.actors.task_process.collected_results import read_results
 from flinkray.client.job_result import JobExecutionResult
-from flinkray.core.errors import JobError, RpcError
-from flinkray.core.ids import JobID
+from flinkray.core.errors import JobError, JobNotFoundError, RpcError
+from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.reports.job_info import JobResult
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -44,11 +47,16 @@ class StreamResults:
     """
 
     def __init__(
-        self, rpc_service: RpcService, job_id: JobID, result: Awaitable[JobResult]
+        self,
+        rpc_service: RpcService,
+        job_id: JobID,
+        leader: Callable[[], Awaitable[JobMasterId | None]],
+        result: Awaitable[JobResult],
     ) -> None:
-        """*result*: the job's, when it has ended."""
+        """*leader*: the job's JobMaster at present.  *result*: the job's, when it has ended."""
         self._rpc_service = rpc_service
         self._job_id = job_id
+        self._leader = leader
         self._ended: asyncio.Future[JobResult] = asyncio.ensure_future(result)
         self._place: CollectorPlace | None = None
         self._position = 0
@@ -113,9 +121,11 @@ class StreamResults:
     async def _find(self, known: CollectorPlace | None) -> CollectorPlace:
         while True:
             try:
-                coordinator = await self._rpc_service.connect(
-                    stream_coordinator_address(self._job_id), StreamCoordinatorGateway
-                )
-                return await coordinator.find_results(known)
-            except RpcError:  # not there yet, or being replaced
-                await asyncio.sleep(_PAUSE)
+                leader = await self._leader()
+                if leader is not None:
+                    address = stream_coordinator_address(self._job_id, leader)
+                    coordinator = await self._rpc_service.connect(address, StreamCoordinatorGateway)
+                    return await coordinator.find_results(known)
+            except (RpcError, JobNotFoundError) as error:  # not there yet, or being replaced
+                log.debug("job %s: its results are not found yet: %s", self._job_id, error)
+            await asyncio.sleep(_PAUSE)

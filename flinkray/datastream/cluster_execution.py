@@ -172,7 +172,13 @@ class ClusterResults(CloseableIterator):
 
     async def _open(self) -> StreamResults:
         job_id = self._handle.job_id
-        return StreamResults(self._cluster.rpc_service, job_id, self._cluster.job_result(job_id))
+        cluster = self._cluster
+        return StreamResults(
+            cluster.rpc_service,
+            job_id,
+            lambda: cluster.job_leader(job_id),
+            cluster.job_result(job_id),
+        )
 
     def __next__(self) -> Any:
         while not self._values:

@@ -1,0 +1,113 @@
+"""Processes that JobMasters of one job start for it: each has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from flinkray.actors.coordinators.processes import coordinator_processes
+from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
+from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
+from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    HeartbeatSettings,
+    LocalNetwork,
+    LocalRpcService,
+)
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorID,
+    CoordinatorKind,
+)
+from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.resource_cluster import number
+from tests.scheduler.graphs import job
+
+HEARTBEAT = HeartbeatSettings(10.0, 50.0, 2)
+GRAPH = job(a=1)
+CLUSTER = ClusterArguments("test", {}, "nowhere")
+
+
+class Owner(FencedRpcEndpoint[JobMasterId]):
+    """In a JobMaster's place."""
+
+    def __init__(self, network: LocalNetwork, n: int) -> None:
+        service = LocalRpcService(f"JobMaster-{n}", network)
+        super().__init__(service, "owner", number(JobMasterId, n))
+        self.start()
+        master = TestingGateway(JobMasterGateway, self.fencing_token)
+        self.master = master.start(service, "jobmaster")
+
+    async def start_slot_pool(self) -> None:
+        address = self.master.address
+        arguments = SlotPoolArguments(CLUSTER, GRAPH.job_id, self.fencing_token, address)
+        pool = SlotPoolConnection(
+            self, arguments, HEARTBEAT, resource_manager=lambda: None, on_lost=lambda _: None
+        )
+        await pool.start()
+
+    async def start_user_code(self) -> None:
+        await UserCodeProcessConnection(self, GRAPH.job_id).get()
+
+    async def start_coordinator(self, kind: CoordinatorKind) -> None:
+        services = ClusterServices.create(self.rpc_service, CLUSTER)
+        kinds = coordinator_processes(self, GRAPH, services, "no:driver")
+        started: list[CoordinatorID] = []
+
+        class Listener(CoordinatorListener):
+            def coordinator_started(self, coordinator: CoordinatorID) -> None:
+                started.append(coordinator)
+
+            def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
+                raise AssertionError(cause)
+
+            def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
+                raise AssertionError("it was not stopped")
+
+            def coordinator_answered(
+                self, coordinator: CoordinatorID, event: CoordinatorEvent
+            ) -> None:
+                raise AssertionError(event)
+
+        runner = CoordinatorRunner(self, kinds, Listener(), HEARTBEAT)
+        runner.start(StartCoordinator(CoordinatorID(kind, None, 0)), None)
+        await eventually(lambda: started, 10, "the coordinator")
+
+
+STARTS: dict[str, Callable[[Owner], Awaitable[None]]] = {
+    "SlotPool": Owner.start_slot_pool,
+    "UserCodeProcess": Owner.start_user_code,
+    "StreamCoordinator": lambda owner: owner.start_coordinator(CoordinatorKind.SOURCE_ENUMERATORS),
+    "MasterFormats": lambda owner: owner.start_coordinator(CoordinatorKind.MASTER_FORMATS),
+}
+
+
+def processes(network: LocalNetwork, kind: str) -> list[LocalRpcService]:
+    """Those of that kind that live."""
+    return [s for name, s in network.services.items() if name.startswith(f"{kind}-")]
+
+
+@pytest.mark.parametrize("kind", STARTS)
+@on_virtual_time
+async def test_process_that_a_past_job_master_starts_late_leaves_its_successors_alone(
+    kind: str,
+) -> None:
+    """They were named by the job: the past JobMaster ended its successor's, to start its own."""
+    network = LocalNetwork()
+    past, successor = Owner(network, 1), Owner(network, 2)
+    await STARTS[kind](successor)
+    (before,) = processes(network, kind)
+
+    await STARTS[kind](past)
+
+    assert before in processes(network, kind)
+    assert len(processes(network, kind)) == 2
