@@ -59,7 +59,7 @@ class ConnectedCoordinator:
 
 
 class CoordinatorProcess(ABC):
-    """How coordinators of one kind are started, and what they can be asked for."""
+    """How coordinators of one kind are started and connected to."""
 
     title: str
     """For people: ``the Spark driver``."""
@@ -76,12 +76,6 @@ class CoordinatorProcess(ABC):
     @abstractmethod
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
         """To a process that was spawned."""
-
-    async def ask(
-        self, service: RpcService, address: str, request: FormatRequest
-    ) -> CoordinatorEvent:
-        """Have a running one do something; the answer, whatever came of it."""
-        raise NotImplementedError(f"{self.title} cannot be asked for anything")
 
 
 def spark_driver_process(descriptor: SparkStageDescriptor) -> str:
@@ -232,6 +226,7 @@ class MasterFormatsProcess(CoordinatorProcess):
     async def ask(
         self, service: RpcService, address: str, request: FormatRequest
     ) -> CoordinatorEvent:
+        """Have a running one initialise or finalise a format; the answer, whatever came of it."""
         vertex_id, code = request.vertex_id, request.master_format
         generation = 0
         try:
@@ -252,19 +247,27 @@ class MasterFormatsProcess(CoordinatorProcess):
             return FormatFailed(vertex_id, generation, text, error.remote_traceback)
 
 
-def coordinator_processes(
-    job_master: FencedRpcEndpoint[JobMasterId],
-    graph: JobGraph,
-    services: ClusterServices,
-    spark_driver_factory: str,
-) -> dict[CoordinatorKind, CoordinatorProcess]:
-    """All kinds."""
-    return {
-        CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
-            job_master, graph, services, spark_driver_factory
-        ),
-        CoordinatorKind.SOURCE_ENUMERATORS: SourceEnumeratorsProcess(
-            job_master, graph, services.arguments.cluster_id
-        ),
-        CoordinatorKind.MASTER_FORMATS: MasterFormatsProcess(job_master, graph),
-    }
+class CoordinatorProcesses:
+    """All kinds of a job.  Requests for formats go to the process of its formats; the others cannot
+    be asked for anything."""
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        graph: JobGraph,
+        services: ClusterServices,
+        spark_driver_factory: str,
+    ) -> None:
+        self.master_formats = MasterFormatsProcess(job_master, graph)
+        self._kinds: dict[CoordinatorKind, CoordinatorProcess] = {
+            CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
+                job_master, graph, services, spark_driver_factory
+            ),
+            CoordinatorKind.SOURCE_ENUMERATORS: SourceEnumeratorsProcess(
+                job_master, graph, services.arguments.cluster_id
+            ),
+            CoordinatorKind.MASTER_FORMATS: self.master_formats,
+        }
+
+    def __getitem__(self, kind: CoordinatorKind) -> CoordinatorProcess:
+        return self._kinds[kind]

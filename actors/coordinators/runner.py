@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from flinkray.actors.coordinators.processes import ConnectedCoordinator, CoordinatorProcess
+from flinkray.actors.coordinators.processes import (
+    ConnectedCoordinator,
+    CoordinatorProcess,
+    CoordinatorProcesses,
+)
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import (
@@ -21,7 +24,6 @@ from flinkray.rpc import (
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
-    CoordinatorKind,
 )
 from flinkray.scheduler.job.job_scheduler_actions import (
     AskCoordinator,
@@ -69,7 +71,7 @@ class CoordinatorRunner:
     def __init__(
         self,
         owner: RpcEndpoint,
-        kinds: Mapping[CoordinatorKind, CoordinatorProcess],
+        kinds: CoordinatorProcesses,
         listener: CoordinatorListener,
         heartbeat: HeartbeatSettings,
     ) -> None:
@@ -121,12 +123,11 @@ class CoordinatorRunner:
         """Begin; what comes of it is told, also when that is its death."""
         running = self._running.get(action.coordinator)
         if running is not None and running.address is not None:
-            self._owner.create_task(
-                self._ask(running.how, running.address, action), f"ask {running.process}"
-            )
+            self._owner.create_task(self._ask(running.address, action), f"ask {running.process}")
 
-    async def _ask(self, how: CoordinatorProcess, address: str, action: AskCoordinator) -> None:
-        answer = await how.ask(self._owner.rpc_service, address, action.request)
+    async def _ask(self, address: str, action: AskCoordinator) -> None:
+        formats = self._kinds.master_formats
+        answer = await formats.ask(self._owner.rpc_service, address, action.request)
         self._listener.coordinator_answered(action.coordinator, answer)
 
     # --- watching ---------------------------------------------------------------------------------

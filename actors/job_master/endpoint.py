@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from flinkray.actors.coordinators.processes import SPARK_DRIVER_FACTORY, coordinator_processes
+from flinkray.actors.coordinators.processes import SPARK_DRIVER_FACTORY, CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway
@@ -136,7 +136,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._aggregates = GlobalAggregates(UserCodeProcessConnection(self, self._job_id))
         self._coordinators = CoordinatorRunner(
             self,
-            coordinator_processes(self, self._graph, services, spark_driver_factory),
+            CoordinatorProcesses(self, self._graph, services, spark_driver_factory),
             _CoordinatorEvents(self._scheduler, self._apply, self.clock),
             heartbeat_settings(configuration),
         )

@@ -114,7 +114,7 @@ class StopCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class AskCoordinator:
-    """Ask a coordinator that is running for something, which it answers by ``coordinator_told``."""
+    """Ask the running coordinator of formats for something; ``coordinator_told`` has its answer."""
 
     coordinator: CoordinatorID
     request: FormatRequest

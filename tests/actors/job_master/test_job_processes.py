@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from flinkray.actors.coordinators.processes import coordinator_processes
+from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway
@@ -60,7 +60,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 
     async def start_coordinator(self, kind: CoordinatorKind) -> None:
         services = ClusterServices.create(self.rpc_service, CLUSTER)
-        kinds = coordinator_processes(self, GRAPH, services, "no:driver")
+        kinds = CoordinatorProcesses(self, GRAPH, services, "no:driver")
         started: list[CoordinatorID] = []
 
         class Listener(CoordinatorListener):
