@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flinkray.client.batch_job import BatchJob
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.client.connect import connect
     from flinkray.client.job_builder import spark_job
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchJob",
     "ClusterClient",
     "Configuration",
     "ExecutionState",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "BatchJob": "flinkray.client.batch_job",
     "ClusterClient": "flinkray.client.cluster_client",
     "Configuration": "flinkray.core.config",
     "ExecutionState": "flinkray.scheduler.shared.states",

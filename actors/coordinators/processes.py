@@ -27,12 +27,14 @@ from flinkray.core.errors import (
     RpcConnectionError,
     RpcTimeoutError,
 )
-from flinkray.core.ids import JobMasterId
+from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.file_results import partition_location, whole_location
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcGateway, RpcService
-from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.graph.job_graph import COORDINATED_KINDS, STREAM, JobGraph
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
+    CoordinatorInput,
     CoordinatorKind,
     FormatFailed,
     FormatFinalized,
@@ -41,7 +43,7 @@ from flinkray.scheduler.job.coordinator_events import (
     InitializeFormat,
 )
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
-from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor
+from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor, SparkStageInput
 
 SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
 
@@ -128,7 +130,6 @@ class SparkDriverProcess(CoordinatorProcess):
         graph, coordinator = self._graph, action.coordinator
         job_master_id = self._job_master.fencing_token
         vertex = next(v for v in graph.vertices if v.vertex_id == coordinator.vertex_id)
-        storage = self._services.arguments.storage_dir.rstrip("/")
         java_home = self._services.configuration.get(options.JAVA_HOME)
         defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}
         return SparkStageDescriptor(
@@ -143,13 +144,39 @@ class SparkDriverProcess(CoordinatorProcess):
             slot_profile=vertex.slot_profile,
             code=vertex.invokable.code,
             configuration={**defaults, **vertex.invokable.configuration},
-            result_location=(
-                f"{storage}/data/{graph.job_id}/{vertex.vertex_id.short()}"
-                f"-{job_master_id.short()}-{coordinator.attempt_number}"
-            ),
+            result_location=self._result_location(action, vertex.vertex_id),
+            is_result_read=bool(action.results),
             blob_server=blob_server,
-            inputs=action.inputs,
+            inputs=tuple(map(self._input, action.inputs)),
         )
+
+    def _result_location(self, action: StartCoordinator, vertex_id: JobVertexID) -> str:
+        storage, job_id = self._services.arguments.storage_dir.rstrip("/"), self._graph.job_id
+        attempt = action.coordinator.attempt_number
+        for result in action.results:
+            return whole_location(storage, job_id, result.graph_id, result.data_set_id, attempt)
+        master = self._job_master.fencing_token.short()
+        return f"{storage}/data/{job_id}/{vertex_id.short()}-{master}-{attempt}"
+
+    def _input(self, read: CoordinatorInput) -> SparkStageInput:
+        storage, job_id = self._services.arguments.storage_dir, self._graph.job_id
+        vertices, locations = self._graph.vertices, read.locations
+        name = next(v.name for v in vertices if v.vertex_id == read.producer_vertex_id)
+        first = locations.first_partition
+        partitions = tuple(
+            locations.partition_id(first + i) for i in range(locations.number_of_partitions)
+        )
+        if read.producer_kind in COORDINATED_KINDS:
+            whole = whole_location(
+                storage,
+                job_id,
+                locations.graph_id,
+                read.data_set_id,
+                locations.coordinator_attempt,
+            )
+            return SparkStageInput(name, (whole,), partitions[:1])
+        directories = tuple(partition_location(storage, job_id, p) for p in partitions)
+        return SparkStageInput(name, directories, partitions)
 
 
 class SourceEnumeratorsProcess(CoordinatorProcess):

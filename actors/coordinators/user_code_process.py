@@ -145,7 +145,7 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
 
     def _load(self, vertex_id: JobVertexID, master_format: MasterFormat) -> Any:
         if vertex_id not in self._formats:
-            new_format: Callable[[], Any] = load_function(master_format.code)  # type: ignore[assignment]
+            new_format: Callable[[], Any] = load_function(master_format.code)
             self._formats[vertex_id] = new_format()
         return self._formats[vertex_id]
 

@@ -8,8 +8,9 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.core.ids import DispatcherId
-from flinkray.ha import JobGraphStore, JobResultStore
+from flinkray.core.ids import DispatcherId, JobID
+from flinkray.file_results import ResultDirectory, results_of_job
+from flinkray.ha import JobGraphStore, JobResultStore, StoreError
 
 
 class JobCleanup:
@@ -55,6 +56,18 @@ class JobCleanup:
             f"{name}: cannot delete its blobs yet", lambda: self._blobs.delete(job.job_id)
         )
         await retry_until_done(
+            f"{name}: cannot delete what its stages have read of each other yet",
+            lambda: self._delete_file_results(job.job_id),
+        )
+        await retry_until_done(
             f"{name}: cannot mark its result as clean yet",
             lambda: self._results.mark_result_as_clean(job.job_id),
         )
+
+    async def _delete_file_results(self, job_id: JobID) -> None:
+        location = results_of_job(self._services.arguments.storage_dir, job_id)
+        directory = ResultDirectory(location)
+        try:
+            await self._services.rpc_service.run_blocking(directory.delete)
+        except OSError as error:
+            raise StoreError(f"cannot delete {location}: {error}") from error

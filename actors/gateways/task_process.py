@@ -62,6 +62,8 @@ class TaskProcessArguments:
     configuration: dict[str, str]
     """The cluster's."""
     task_executor_address: str
+    storage_dir: str
+    """The cluster's."""
 
 
 @message

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.core.ids import ExecutionGraphID, JobID, ResultPartitionID
 from flinkray.scheduler.graph.distribution import number_of_subpartitions
+from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.tasks import TaskDeployment, VertexInformation
 
 
@@ -24,7 +25,7 @@ class ProducedPartition:
 def produced_partitions(
     job_id: JobID, graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> tuple[ProducedPartition, ...]:
-    """In the order of the vertex's results."""
+    """In the order of the vertex's results; without those that are files."""
     subtask = task.subtask_index
     return tuple(
         ProducedPartition(
@@ -45,4 +46,16 @@ def produced_partitions(
             vertex.parallelism,
         )
         for result in vertex.results
+        if result.medium is ResultMedium.CHANNELS
+    )
+
+
+def written_partitions(
+    graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
+) -> tuple[ResultPartitionID, ...]:
+    """Those that are files, in the order of the vertex's results."""
+    return tuple(
+        ResultPartitionID(graph_id, result.data_set_id, task.subtask_index, task.attempt_number)
+        for result in vertex.results
+        if result.medium is ResultMedium.FILES
     )

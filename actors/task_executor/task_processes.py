@@ -113,7 +113,10 @@ class TaskProcesses:
             worker_group=arguments.worker_group, bundle_index=arguments.bundle_index
         )
         self._arguments = TaskProcessArguments(
-            arguments.cluster.cluster_id, arguments.cluster.configuration, endpoint.address
+            arguments.cluster.cluster_id,
+            arguments.cluster.configuration,
+            endpoint.address,
+            arguments.cluster.storage_dir,
         )
         self._slots_per_process = slots_per_process
         self._waiting = waiting

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops, MainLoop
+from flinkray.actors.task_process.file_results import FileInput, FileOutput
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import HeldPartition
@@ -116,8 +117,12 @@ class TaskContext:
     parallelism: int
     max_parallelism: int
     inputs: tuple[TaskInput, ...]
-    """In the order of the vertex's inputs."""
+    """In the order of the vertex's inputs; without those that are files."""
     outputs: tuple[OutputPartition, ...]
+    """In the order of the vertex's results; without those that are files."""
+    file_inputs: tuple[FileInput, ...]
+    """In the order of the vertex's inputs."""
+    file_outputs: tuple[FileOutput, ...]
     """In the order of the vertex's results."""
     restored_state: bytes | None
     _cancellation: Cancellation

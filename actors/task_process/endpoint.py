@@ -60,7 +60,9 @@ async def create_task_process(
     task_executor = await rpc_service.connect(
         arguments.task_executor_address, TaskProcessListenerGateway
     )
-    return TaskProcess(rpc_service, arguments.cluster_id, configuration, task_executor)
+    return TaskProcess(
+        rpc_service, arguments.cluster_id, configuration, task_executor, arguments.storage_dir
+    )
 
 
 def mark_process() -> TaskProcessHost:
@@ -86,6 +88,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         cluster_id: str,
         configuration: Configuration,
         task_executor: TaskProcessListenerGateway,
+        storage_dir: str,
     ) -> None:
         super().__init__(rpc_service, TASK_PROCESS_ENDPOINT)
         self._host = mark_process() if rpc_service.has_own_process else None
@@ -102,7 +105,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         )
         main = MainLoop(rpc_service.loop)
         self._code_loops = CodeLoops(main, is_threaded=rpc_service.has_threads)
-        self._functions = FunctionTasks(self._reader, self._partitions, task_executor, main)
+        self._functions = FunctionTasks(
+            self, self._reader, self._partitions, task_executor, main, storage_dir
+        )
         self._files = JobFiles(rpc_service, cluster_id)
         self._streams = StreamTasks(
             self, configuration, self._partitions, self._reader.is_to_come, self._files.cached

@@ -1,9 +1,16 @@
-"""Tasks that run a plain Python function, and exchange bytes by calls."""
+"""Tasks that run a plain Python function, and exchange bytes by calls, or rows by files."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
-from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
+from flinkray.actors.shared.produced_partitions import (
+    ProducedPartition,
+    produced_partitions,
+    written_partitions,
+)
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.context import (
     Cancellation,
@@ -12,12 +19,20 @@ from flinkray.actors.task_process.context import (
     TaskInput,
 )
 from flinkray.actors.task_process.deployed_task import DeployedTask
+from flinkray.actors.task_process.file_results import FileInput, FileOutput
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
+from flinkray.file_results import partition_location
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.shared.tasks import (
+    InputInformation,
+    PartitionLocations,
+    TaskExecutionState,
+)
 
 
 class FunctionTasks:
@@ -25,12 +40,16 @@ class FunctionTasks:
 
     def __init__(
         self,
+        endpoint: RpcEndpoint,
         reader: PartitionReader,
         partitions: ResultPartitions,
         task_executor: TaskProcessListenerGateway,
         main: MainLoop,
+        storage_dir: str,
     ) -> None:
         self.main = main
+        self.endpoint = endpoint
+        self.storage_dir = storage_dir
         self.reader = reader
         self.partitions = partitions
         self.task_executor = task_executor
@@ -40,13 +59,71 @@ class FunctionTasks:
         produced = produced_partitions(
             deployed.job.job_id, deployed.graph_id, deployed.vertex, deployed.task
         )
-        partitions = [
-            (one, HeldPartition(one.subpartitions, is_pipelined=one.is_pipelined))
-            for one in produced
+        channels = [_Channels(self.partitions, self.main, one) for one in produced]
+        written = written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
+        job_id = deployed.job.job_id
+        files = [
+            _Files(self.endpoint, self.main, partition_location(self.storage_dir, job_id, one))
+            for one in written
         ]
-        for one, partition in partitions:
-            self.partitions.add(one.partition_id, partition)
-        return FunctionTaskResources(self, deployed, partitions)
+        return FunctionTaskResources(self, deployed, channels, files)
+
+
+class _Output(ABC):
+    """One result of one attempt."""
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """All of it is written."""
+
+    @abstractmethod
+    async def wait_until_read(self) -> None:
+        """Return when nobody needs the task for it any more."""
+
+    @abstractmethod
+    def ended(self, state: TaskExecutionState) -> None:
+        """The attempt is over."""
+
+
+class _Channels(_Output):
+    def __init__(
+        self, partitions: ResultPartitions, main: MainLoop, produced: ProducedPartition
+    ) -> None:
+        self._partitions = partitions
+        self._main = main
+        self._produced = produced
+        self._result = HeldPartition(produced.subpartitions, is_pipelined=produced.is_pipelined)
+        partitions.add(produced.partition_id, self._result)
+
+    @property
+    def partition(self) -> OutputPartition:
+        return OutputPartition(self._result, self._main)
+
+    async def finish(self) -> None:
+        self._result.finish()
+
+    async def wait_until_read(self) -> None:
+        await self._result.wait_until_read()
+
+    def ended(self, state: TaskExecutionState) -> None:
+        if self._produced.is_pipelined or state.state is not ExecutionState.FINISHED:
+            self._partitions.remove(self._produced.partition_id)
+
+
+class _Files(_Output):
+    def __init__(self, endpoint: RpcEndpoint, main: MainLoop, location: str) -> None:
+        self._endpoint = endpoint
+        self.output = FileOutput(endpoint.rpc_service, main, location)
+
+    async def finish(self) -> None:
+        await self.output.finish()
+
+    async def wait_until_read(self) -> None:
+        """Files do not need who has written them."""
+
+    def ended(self, state: TaskExecutionState) -> None:
+        if state.state is not ExecutionState.FINISHED:
+            self._endpoint.create_task(self.output.abandon(), "delete what is left of a result")
 
 
 class FunctionTaskResources:
@@ -56,11 +133,14 @@ class FunctionTaskResources:
         self,
         tasks: FunctionTasks,
         deployed: DeployedTask,
-        partitions: list[tuple[ProducedPartition, HeldPartition]],
+        channels: list[_Channels],
+        files: list[_Files],
     ) -> None:
         self._tasks = tasks
         self._deployed = deployed
-        self._partitions = partitions
+        self._channels = channels
+        self._files = files
+        self._outputs: list[_Output] = [*channels, *files]
 
     async def open(self, cancellation: Cancellation) -> TaskContext:
         deployed = self._deployed
@@ -72,37 +152,59 @@ class FunctionTaskResources:
             deployed.attempt_id,
             vertex.parallelism,
             vertex.max_parallelism,
-            tuple(
-                TaskInput(
-                    job.job_id,
-                    self._tasks.reader,
-                    information,
-                    locations,
-                    task.subtask_index,
-                    vertex.parallelism,
-                    self._tasks.main,
-                )
-                for information, locations in zip(vertex.inputs, deployed.inputs, strict=True)
-            ),
-            tuple(
-                OutputPartition(partition, self._tasks.main) for _, partition in self._partitions
-            ),
+            tuple(self._gate(*one) for one in self._inputs_of(ResultMedium.CHANNELS)),
+            tuple(output.partition for output in self._channels),
+            tuple(self._file_input(*one) for one in self._inputs_of(ResultMedium.FILES)),
+            tuple(output.output for output in self._files),
             task.restored_state,
             cancellation,
             JobServices(deployed.attempt_id, self._tasks.task_executor, self._tasks.main),
         )
 
+    def _inputs_of(
+        self, medium: ResultMedium
+    ) -> Iterator[tuple[InputInformation, PartitionLocations]]:
+        for one in zip(self._deployed.vertex.inputs, self._deployed.inputs, strict=True):
+            if one[0].medium is medium:
+                yield one
+
+    def _gate(self, information: InputInformation, locations: PartitionLocations) -> TaskInput:
+        tasks, deployed = self._tasks, self._deployed
+        return TaskInput(
+            deployed.job.job_id,
+            tasks.reader,
+            information,
+            locations,
+            deployed.task.subtask_index,
+            deployed.vertex.parallelism,
+            tasks.main,
+        )
+
+    def _file_input(
+        self, information: InputInformation, locations: PartitionLocations
+    ) -> FileInput:
+        tasks, deployed = self._tasks, self._deployed
+        return FileInput(
+            tasks.endpoint.rpc_service,
+            tasks.main,
+            tasks.storage_dir,
+            deployed.job.job_id,
+            information,
+            locations,
+            deployed.task.subtask_index,
+            deployed.vertex.parallelism,
+        )
+
     async def finish(self) -> None:
         """Pipelined results are read to their end."""
-        for _, partition in self._partitions:
-            partition.finish()
-        for _, partition in self._partitions:
-            await partition.wait_until_read()
+        for output in self._outputs:
+            await output.finish()
+        for output in self._outputs:
+            await output.wait_until_read()
 
     def io_metrics(self) -> IOMetrics | None:
         return None
 
     def ended(self, state: TaskExecutionState) -> None:
-        for one, _ in self._partitions:
-            if one.is_pipelined or state.state is not ExecutionState.FINISHED:
-                self._tasks.partitions.remove(one.partition_id)
+        for output in self._outputs:
+            output.ended(state)

@@ -53,8 +53,7 @@ def spark_job(
     """
     code = dump_function(function)
     label = name or getattr(function, "__name__", None) or type(function).__name__
-    profile = _profile(cpu, memory)
-    conf = {key: _text(value) for key, value in (spark_conf or {}).items()}
+    profile, conf = slot_profile(cpu, memory), spark_properties(spark_conf)
     vertex = JobVertex(
         JobVertexID.generate(), label, parallelism, profile, Invokable(SPARK, code, conf)
     )
@@ -69,11 +68,17 @@ def spark_job(
     return graph
 
 
-def _profile(cpu: float, memory: int | str) -> ResourceProfile:
+def slot_profile(cpu: float, memory: int | str) -> ResourceProfile:
+    """Raises ConfigurationError: no slot can be like this."""
     try:
         return ResourceProfile(cpu, parse_memory_size(memory))
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"a slot of cpu={cpu!r}, memory={memory!r}: {error}") from error
+
+
+def spark_properties(conf: Mapping[str, object] | None) -> dict[str, str]:
+    """Values as Spark writes them."""
+    return {key: _text(value) for key, value in (conf or {}).items()}
 
 
 def _text(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from flinkray.core.blobs import BlobKey
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID, ResultPartitionID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
@@ -16,9 +16,20 @@ from flinkray.rpc.gateway import (
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
-    CoordinatorInput,
     CoordinatorKind,
 )
+
+
+@message
+class SparkStageInput:
+    """A result of another vertex that the stage reads, as Parquet files."""
+
+    name: str
+    """Of the vertex that has produced it."""
+    directories: tuple[str, ...]
+    """Locations; see :mod:`flinkray.file_results`."""
+    partitions: tuple[ResultPartitionID, ...]
+    """Of each directory, a partition that is in it."""
 
 
 @message
@@ -43,9 +54,11 @@ class SparkStageDescriptor:
     """The user's Spark properties."""
     result_location: str
     """Directory (URI or path) for the Parquet files of a returned DataFrame."""
+    is_result_read: bool = False
+    """Whether other vertices read the result; else it is the job's."""
     blob_server: str | None = None
     """Address; needed where ``code`` is a key."""
-    inputs: tuple[CoordinatorInput, ...] = ()
+    inputs: tuple[SparkStageInput, ...] = ()
     """What the stage reads of other vertices."""
 
     @property

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import traceback
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import FlinkRayError, UnsupportedEnvironmentError
+from flinkray.core.ids import ResultPartitionID
+from flinkray.file_results import ResultDirectory
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkResult
 
@@ -24,16 +27,22 @@ class InvalidStageResultError(FlinkRayError):
     """The user's function returned something that is no result of a Spark stage."""
 
 
-def store_result(returned: Any, location: str) -> SparkResult:
+def store_result(returned: Any, location: str, *, is_read: bool = False) -> SparkResult:
     """Write a returned DataFrame as Parquet, by the executors; None is no result.
 
-    An existing result at *location* (of an earlier attempt) is replaced.
+    An existing result at *location* (of an earlier attempt) is replaced.  *is_read*: other vertices
+    of the job read it, so there must be one, and it gets its manifest.
 
     Raises:
         InvalidStageResultError: neither a DataFrame nor None was returned.
     """
     from pyspark.sql import DataFrame
 
+    if returned is None and is_read:
+        raise InvalidStageResultError(
+            "the function returned None, and another stage of the job reads its result: return a "
+            "pyspark.sql.DataFrame"
+        )
     if returned is None:
         return NO_RESULT
     if not isinstance(returned, DataFrame):
@@ -48,6 +57,8 @@ def store_result(returned: Any, location: str) -> SparkResult:
             "read with spark.read instead of spark.readStream"
         )
     rows = _write_and_count(returned, location)
+    if is_read:
+        ResultDirectory(location).seal()
     return SparkResult(location=location, num_rows=rows, schema_json=returned.schema.json())
 
 
@@ -101,6 +112,14 @@ def system_failure(
         is_user_error=False,
         suppress_restarts=isinstance(error, UnsupportedEnvironmentError),
     )
+
+
+def input_failure(
+    error: BaseException, missing: tuple[ResultPartitionID, ...]
+) -> CoordinatorFailure:
+    """What the stage was to read is gone: it is produced again, and the stage is run again."""
+    failure = system_failure("FileResultLostError", f"its input is lost: {one_line(error)}", error)
+    return replace(failure, missing_partitions=missing)
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:

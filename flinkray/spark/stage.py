@@ -21,9 +21,11 @@ from flinkray.spark.application import SparkApplication
 from flinkray.spark.environment import JAVA_HOME_OPTION, check_environment
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.inputs import missing_of, read_input
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
 from flinkray.spark.result import (
+    input_failure,
     store_result,
     system_failure,
     user_failure,
@@ -169,14 +171,19 @@ class SparkStage:
     def _run_user_code(self, function: SparkFunction, session: SparkSession) -> None:
         outcome = _Outcome()
         with outcome:
-            returned = function(session)
-            result = store_result(returned, self._stage.result_location)
+            frames = [read_input(session, read) for read in self._stage.inputs]
+            returned = function(session, *frames)
+            location, is_read = self._stage.result_location, self._stage.is_result_read
+            result = store_result(returned, location, is_read=is_read)
         if outcome.error is None:
             self._report_final_progress()
             self._finish(result)
         elif self._is_spark_gone():
             # The user's function saw the end of Spark; why Spark ended is the cause to report.
             self._fail(self._spark_gone(outcome.error))
+        elif missing := missing_of(self._stage.inputs):
+            # also what the function fails with while its executors read
+            self._fail(input_failure(outcome.error, missing))
         else:
             self._fail(user_failure(outcome.error))
 

@@ -28,8 +28,8 @@ cloudpickle: Any = _cloudpickle  # untyped
 
 _MAGIC = b"flinkray user code, python "
 
-SparkFunction = Callable[[Any], Any]
-"""Takes the SparkSession, returns a DataFrame or None."""
+SparkFunction = Callable[..., Any]
+"""Takes the SparkSession, and a DataFrame for each input; returns a DataFrame or None."""
 
 
 class UserCodeError(FlinkRayError):

@@ -7,7 +7,10 @@ JSON of a list of attempts, each a list of steps; the last attempt's steps serve
 ``register``           all executors are registered
 ``lose <i>``           executor i is gone, the others are registered
 ``progress <n>``       n tasks are done
-``finish``             the user's function has returned
+``read``               all rows are read that the stage reads (of their column ``row``, texts)
+``row <text>``         the function has this row, too
+``finish``             the user's function has returned its rows; they are written if other stages
+                       read them
 ``fail <text>``        the user's function has raised
 ``pause <s>``          s seconds pass
 ``wait``               nothing more happens until the driver is stopped
@@ -20,8 +23,17 @@ import asyncio
 import json
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
+from flinkray.file_results import (
+    FileResultLostError,
+    ResultDirectory,
+    ResultWriter,
+    read_batches,
+    share_of,
+)
 from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
@@ -34,9 +46,14 @@ from flinkray.spark.gateway import (
     SparkDriverGateway,
     SparkStageDescriptor,
 )
+from flinkray.spark.inputs import missing_of
+from flinkray.spark.result import input_failure, system_failure
 from flinkray.spark.user_code import fetch_code
 
 SCRIPTED_SPARK_DRIVER = "flinkray.testing.scripted_spark_driver:create_scripted_spark_driver"
+
+ROWS = pa.schema([("row", pa.string())])
+"""The columns of what scripts read and write."""
 
 
 def script(*attempts: Sequence[str]) -> bytes:
@@ -70,6 +87,8 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         self._steps: list[str] = attempts[min(descriptor.attempt_number, len(attempts) - 1)]
         self._descriptor = descriptor
         self._listener = listener
+        self._rpc_service = rpc_service
+        self._rows: list[str] = []
 
     async def on_start(self) -> None:
         self.watch(self._listener, self._listener_terminated)
@@ -87,8 +106,30 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
     async def _follow(self) -> None:
         try:
             await self._follow_script()
+        except (FileResultLostError, OSError) as error:
+            await self._tell(await self._rpc_service.run_blocking(self._failure, error))
         except FlinkRayError as error:
             self._listener_terminated(str(error))
+
+    def _read(self) -> list[str]:
+        inputs = self._descriptor.inputs
+        directories = [ResultDirectory(at) for one in inputs for at in one.directories]
+        return [
+            str(row)
+            for batch in read_batches(share_of(directories, 0, 1))
+            for row in batch.column("row").to_pylist()
+        ]
+
+    def _write(self) -> None:
+        writer = ResultWriter(ResultDirectory(self._descriptor.result_location), ROWS)
+        writer.write(pa.RecordBatch.from_pydict({"row": self._rows}, schema=ROWS))
+        writer.finish()
+
+    def _failure(self, error: Exception) -> CoordinatorFailure:
+        missing = missing_of(self._descriptor.inputs)
+        if missing:
+            return input_failure(error, missing)
+        return system_failure(type(error).__name__, str(error), error)
 
     async def _follow_script(self) -> None:
         for step in self._steps:
@@ -99,8 +140,15 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
                 await self._tell(SparkExecutors(self._executors(without=int(argument))))
             elif verb == "progress":
                 await self._tell(SparkProgress(completed_tasks=int(argument)))
+            elif verb == "read":
+                self._rows += await self._rpc_service.run_blocking(self._read)
+            elif verb == "row":
+                self._rows.append(argument)
             elif verb == "finish":
-                await self._tell(SparkResult(location=None, num_rows=None, schema_json=None))
+                if self._descriptor.is_result_read:
+                    await self._rpc_service.run_blocking(self._write)
+                rows = len(self._rows) if self._rows else None
+                await self._tell(SparkResult(location=None, num_rows=rows, schema_json=None))
             elif verb == "fail":
                 text = argument
                 await self._tell(

@@ -11,6 +11,7 @@ from flinkray.core.ids import (
     ExecutionVertexID,
     IntermediateDataSetID,
     JobVertexID,
+    ResultPartitionID,
 )
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.intermediate_result import IntermediateResult, ResultEdge
@@ -19,6 +20,7 @@ from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
     JobGraph,
     JobVertex,
+    ResultMedium,
     ResultPartitionType,
 )
 from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
@@ -124,7 +126,7 @@ class ExecutionJobVertex:
         self._finished = 0
         self.subtasks = tuple(ExecutionVertex(self, i, attempt, now) for i in range(parallelism))
         self.results = [
-            IntermediateResult(data_set.data_set_id, data_set.result_type, self)
+            IntermediateResult(data_set.data_set_id, data_set.result_type, self, data_set.medium)
             for data_set in vertex.results
         ]
         self.inputs: list[ResultEdge] = []
@@ -271,7 +273,9 @@ class ExecutionGraph:
             before = sharing.get(vertex.vertex.slot_sharing_group)
             sharing[vertex.vertex.slot_sharing_group] = vertex
             if before is not None:
-                result = IntermediateResult(None, ResultPartitionType.BLOCKING, before)
+                result = IntermediateResult(
+                    None, ResultPartitionType.BLOCKING, before, ResultMedium.FILES
+                )
                 before.results.append(result)
                 self._connect(result, vertex, DistributionPattern.ALL_TO_ALL)
 
@@ -292,6 +296,16 @@ class ExecutionGraph:
     def result(self, data_set_id: IntermediateDataSetID) -> IntermediateResult | None:
         """The result of that id."""
         return self._results.get(data_set_id)
+
+    def partition_missing(self, missing: ResultPartitionID) -> None:
+        """Somebody could not read it: if that is how its producer left it, it is gone (FO-04)."""
+        result = self.result(missing.data_set_id)
+        if missing.graph_id != self.graph_id or result is None or result.is_pipelined:
+            return
+        if 0 <= missing.partition < result.producer.parallelism:
+            producer = result.producer.subtasks[missing.partition]
+            if producer.current.attempt_number == missing.attempt_number:
+                result.lose(missing.partition)
 
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:
         """The current attempt of that id; None for those of other graphs, too."""

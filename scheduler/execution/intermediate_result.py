@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.scheduler.graph import distribution
-from flinkray.scheduler.graph.job_graph import DistributionPattern, ResultPartitionType
+from flinkray.scheduler.graph.job_graph import (
+    DistributionPattern,
+    ResultMedium,
+    ResultPartitionType,
+)
 
 if TYPE_CHECKING:
     from flinkray.scheduler.execution.execution_graph import ExecutionJobVertex
@@ -117,18 +121,20 @@ class IntermediateResult:
     twice.
     """
 
-    __slots__ = ("_finished", "_gone", "data_set_id", "edges", "producer", "result_type")
+    __slots__ = ("_finished", "_gone", "data_set_id", "edges", "medium", "producer", "result_type")
 
     def __init__(
         self,
         data_set_id: IntermediateDataSetID | None,
         result_type: ResultPartitionType,
         producer: ExecutionJobVertex,
+        medium: ResultMedium = ResultMedium.CHANNELS,
     ) -> None:
         self.data_set_id = data_set_id
         """None: there is no data, one vertex just runs after another (Spark stages)."""
         self.result_type = result_type
         self.producer = producer
+        self.medium = medium
         self.edges: list[ResultEdge] = []
         """Who reads it."""
         self._finished = bytearray(producer.parallelism)
@@ -140,9 +146,9 @@ class IntermediateResult:
 
     @property
     def is_stored(self) -> bool:
-        """Whether a coordinator has it written to the cluster's storage (a Spark stage's files):
-        the death of a TaskExecutor takes nothing of it, and it stays until the job ends."""
-        return self.producer.is_coordinated
+        """Whether it lies in the cluster's storage: the death of a TaskExecutor takes nothing of
+        it, and it stays until the job ends."""
+        return self.medium is ResultMedium.FILES
 
     def is_finished(self, partition: int) -> bool:
         """Whether all of it was produced."""

@@ -155,6 +155,17 @@ class ResultPartitionType(Enum):
         return self is ResultPartitionType.BLOCKING_PERSISTENT
 
 
+@stored("ResultMedium")
+@register
+class ResultMedium(Enum):
+    """Where a result is.  CHANNELS: in the processes that produce it, which hand it on.  FILES:
+    Parquet files in the cluster's storage; they outlive the processes, and Spark can read and write
+    them."""
+
+    CHANNELS = "CHANNELS"
+    FILES = "FILES"
+
+
 @stored("DistributionPattern")
 @register
 class DistributionPattern(Enum):
@@ -164,13 +175,19 @@ class DistributionPattern(Enum):
     POINTWISE = "POINTWISE"
 
 
-@stored("IntermediateDataSet")
+def _in_channels(values: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 knew no other medium."""
+    return {**values, "medium": ResultMedium.CHANNELS}
+
+
+@stored("IntermediateDataSet", version=2, migrations={1: _in_channels})
 @message
 class IntermediateDataSet:
     """A result of a vertex; subtask i produces its partition i."""
 
     data_set_id: IntermediateDataSetID
     result_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
+    medium: ResultMedium = ResultMedium.CHANNELS
 
 
 @stored("JobEdge")

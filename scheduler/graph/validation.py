@@ -18,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
+    ResultMedium,
     ResultPartitionType,
     SchedulerMode,
 )
@@ -109,7 +110,7 @@ def _problem_of(job_graph: JobGraph) -> str | None:
             return problem
     return (
         _problem_of_configuration(job_graph)
-        or _problem_of_coordinated_edges(job_graph)
+        or _problem_of_files(job_graph)
         or _problem_of_groups(job_graph)
         or _problem_of_streaming(job_graph)
         or _problem_of_adaptive(job_graph)
@@ -162,24 +163,48 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
     return None
 
 
-def _problem_of_coordinated_edges(job_graph: JobGraph) -> str | None:
+def _problem_of_files(job_graph: JobGraph) -> str | None:
     """What a Spark stage reads and writes are files, which are there when they are finished."""
-    types = {r.data_set_id: r.result_type for v in job_graph.vertices for r in v.results}
+    results = {r.data_set_id: r for vertex in job_graph.vertices for r in vertex.results}
     for vertex in job_graph.vertices:
-        is_coordinated = vertex.invokable.kind in COORDINATED_KINDS
+        is_spark = vertex.invokable.kind in COORDINATED_KINDS
+        if is_spark and len(vertex.results) > 1:
+            return (
+                f"the Spark stage {vertex.name!r} has {len(vertex.results)} results, and its "
+                "function returns one DataFrame: let all its readers read one result"
+            )
         for result in vertex.results:
-            if is_coordinated and result.result_type is not ResultPartitionType.BLOCKING:
+            if is_spark and result.medium is not ResultMedium.FILES:
                 return (
-                    f"the Spark stage {vertex.name!r} has a result of type "
-                    f"{result.result_type.value}, and writes files, which are read when they are "
-                    "finished and stay until the job ends: make the result BLOCKING"
+                    f"the Spark stage {vertex.name!r} has a result of medium "
+                    f"{result.medium.value}, and writes files: make it {ResultMedium.FILES.value}"
+                )
+            if result.medium is not ResultMedium.FILES:
+                continue
+            if result.result_type is not ResultPartitionType.BLOCKING:
+                return (
+                    f"vertex {vertex.name!r} has a result of type {result.result_type.value} that "
+                    "is files, which are read when they are finished and stay until the job ends: "
+                    "make it BLOCKING"
+                )
+            if vertex.invokable.kind == STREAM:
+                return (
+                    f"vertex {vertex.name!r} is a chain of stream operators, which do not write "
+                    "files as a result: let a sink write them, or make it a Python vertex"
                 )
         for edge in vertex.inputs:
-            source = types.get(edge.source)
-            if is_coordinated and source is not None and source.is_pipelined:
+            source = results.get(edge.source)
+            if source is None:
+                continue
+            if is_spark and source.medium is not ResultMedium.FILES:
                 return (
-                    f"the Spark stage {vertex.name!r} reads a {source.value} result, "
-                    "and begins when what it reads is finished: make the result BLOCKING"
+                    f"the Spark stage {vertex.name!r} reads a result of medium "
+                    f"{source.medium.value}, and reads files: make it {ResultMedium.FILES.value}"
+                )
+            if source.medium is ResultMedium.FILES and vertex.invokable.kind == STREAM:
+                return (
+                    f"vertex {vertex.name!r} is a chain of stream operators, which do not read "
+                    "files as an input: let a source read them, or make it a Python vertex"
                 )
     return None
 

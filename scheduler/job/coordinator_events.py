@@ -10,7 +10,12 @@ from __future__ import annotations
 from enum import Enum
 
 from flinkray.core.error_text import sendable
-from flinkray.core.ids import IntermediateDataSetID, JobVertexID
+from flinkray.core.ids import (
+    ExecutionGraphID,
+    IntermediateDataSetID,
+    JobVertexID,
+    ResultPartitionID,
+)
 from flinkray.core.message import message, register
 from flinkray.scheduler.graph.job_graph import DistributionPattern, MasterFormat
 from flinkray.scheduler.job.input_splits import InputSplit
@@ -65,6 +70,14 @@ class CoordinatorInput:
     locations: PartitionLocations
 
 
+@message
+class CoordinatorResult:
+    """A result that the coordinator of a vertex writes as a whole."""
+
+    graph_id: ExecutionGraphID
+    data_set_id: IntermediateDataSetID
+
+
 # --- any coordinator ------------------------------------------------------------------------------
 
 
@@ -82,6 +95,8 @@ class CoordinatorFailure:
     suppress_restarts: bool = False
     """True: the same would happen again whatever the restart strategy (the function returned the
     wrong type, cannot be rebuilt on the cluster); the job fails at once."""
+    missing_partitions: tuple[ResultPartitionID, ...] = ()
+    """What was to be read and is not there (any more)."""
 
     def __post_init__(self) -> None:
         """User code's texts may be of any length, or none that can be sent."""

@@ -237,6 +237,8 @@ def _vertex_information(vertex: ExecutionJobVertex) -> VertexInformation:
             edge.pattern,
             edge.result.producer.vertex.vertex_id,
             edge.result.producer.parallelism,
+            edge.result.medium,
+            edge.result.producer.is_coordinated,
         )
         for edge in vertex.inputs
         if edge.result.data_set_id is not None
@@ -246,6 +248,7 @@ def _vertex_information(vertex: ExecutionJobVertex) -> VertexInformation:
             result.data_set_id,
             result.result_type,
             tuple(ConsumerInformation(e.pattern, e.consumer.parallelism) for e in result.edges),
+            result.medium,
         )
         for result in vertex.results
         if result.data_set_id is not None

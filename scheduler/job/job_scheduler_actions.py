@@ -9,6 +9,7 @@ from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorInput,
+    CoordinatorResult,
     FormatRequest,
 )
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
@@ -102,6 +103,8 @@ class StartCoordinator:
     coordinator of the job."""
     inputs: tuple[CoordinatorInput, ...] = ()
     """What its vertex reads, in the order of the vertex's inputs."""
+    results: tuple[CoordinatorResult, ...] = ()
+    """What it is to write, in the order of the vertex's results."""
 
 
 @dataclass(frozen=True, slots=True)

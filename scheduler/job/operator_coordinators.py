@@ -20,6 +20,7 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorInput,
     CoordinatorKind,
+    CoordinatorResult,
 )
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator, StopCoordinator
 from flinkray.scheduler.job.transition_loop import Step, Steps
@@ -85,11 +86,12 @@ class OperatorCoordinator(ABC):
         now: float,
         slots: tuple[AllocatedSlot, ...] = (),
         inputs: tuple[CoordinatorInput, ...] = (),
+        results: tuple[CoordinatorResult, ...] = (),
     ) -> Steps:
         """Begin the next attempt; raises IllegalTransitionError when one is there."""
         self.attempt_number += 1
         self._enter(CoordinatorState.STARTING, now)
-        return (StartCoordinator(self.coordinator_id, slots, inputs),)
+        return (StartCoordinator(self.coordinator_id, slots, inputs, results),)
 
     def stop(self, now: float) -> Steps:
         """End the attempt that is there; again: nothing."""

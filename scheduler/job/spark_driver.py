@@ -18,6 +18,7 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorFailure,
     CoordinatorInput,
     CoordinatorKind,
+    CoordinatorResult,
     SparkExecutors,
 )
 from flinkray.scheduler.job.deployment import partition_locations
@@ -89,7 +90,7 @@ class SparkDriver(RegionCoordinator):
 
     def deployed(self, slots: tuple[AllocatedSlot, ...], now: float) -> Steps:
         self.progress = None
-        steps = self.start(now, slots, self._inputs())
+        steps = self.start(now, slots, self._inputs(), self._results())
         self._vertex.coordinator_attempt = self.attempt_number
         self._vertex.coordinator_is_there = True
         return [CoordinatorsBegan(self.region, 1), *steps]
@@ -111,6 +112,13 @@ class SparkDriver(RegionCoordinator):
                     for group in edge.groups
                 ]
         return tuple(inputs)
+
+    def _results(self) -> tuple[CoordinatorResult, ...]:
+        return tuple(
+            CoordinatorResult(self._graph.graph_id, result.data_set_id)
+            for result in self._vertex.results
+            if result.data_set_id is not None
+        )
 
     def _on_lost(self, cause: str, now: float) -> Steps:
         failure = Failure(f"{self._name} was lost: {cause}")
@@ -193,6 +201,8 @@ class SparkDriver(RegionCoordinator):
         return [*self.stop(now), SendCancellations(executions), AttemptsOver(executions)]
 
     def _failed(self, event: CoordinatorFailure) -> Steps:
+        for missing in event.missing_partitions:
+            self._graph.partition_missing(missing)
         text, name = event.text, self._vertex.vertex.name
         failure = Failure(text, event.traceback or None, event.suppress_restarts, task=name)
         return (SubtasksFailed(((self._vertex.ordinals, failure),)),)

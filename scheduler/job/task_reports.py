@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
@@ -52,7 +51,7 @@ class TaskReports:
                 finished.append(execution)
             else:
                 for missing in state.missing_partitions:
-                    self._partition_missing(missing)
+                    self._graph.partition_missing(missing)
                 ends.append((execution, _failure_of(execution, state)))
         steps: list[Transition] = []
         if disowned:
@@ -62,18 +61,6 @@ class TaskReports:
         if ends:
             steps.append(AttemptsFailed(tuple(ends)))
         return steps
-
-    def _partition_missing(self, missing: ResultPartitionID) -> None:
-        """A task could not read it: if that is how its producer left it, it is gone (FO-04)."""
-        if missing.graph_id != self._graph.graph_id:
-            return
-        result = self._graph.result(missing.data_set_id)
-        if result is None or result.is_pipelined:
-            return
-        if 0 <= missing.partition < result.producer.parallelism:
-            producer = result.producer.subtasks[missing.partition]
-            if producer.current.attempt_number == missing.attempt_number:
-                result.lose(missing.partition)
 
     def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
         """They could not be sent (EX-02)."""

@@ -23,6 +23,7 @@ from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
     Invokable,
     JobFile,
+    ResultMedium,
     ResultPartitionType,
 )
 from flinkray.scheduler.shared.io_metrics import IOMetrics
@@ -85,6 +86,7 @@ class ResultInformation:
     data_set_id: IntermediateDataSetID
     result_type: ResultPartitionType
     consumers: tuple[ConsumerInformation, ...]
+    medium: ResultMedium = ResultMedium.CHANNELS
 
 
 @message
@@ -96,6 +98,9 @@ class InputInformation:
     pattern: DistributionPattern
     producer_vertex_id: JobVertexID
     producer_parallelism: int
+    medium: ResultMedium = ResultMedium.CHANNELS
+    is_written_whole: bool = False
+    """Files: the producer's coordinator has written all partitions as one."""
 
 
 @message

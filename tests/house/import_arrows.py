@@ -17,7 +17,7 @@ from tests.house.sources import parsed
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
-    frozenset({"blob", "checkpoint", "state", "ha", "rpc"}),
+    frozenset({"blob", "checkpoint", "file_results", "state", "ha", "rpc"}),
     frozenset({"streaming", "scheduler"}),
     frozenset({"spark"}),
     frozenset({"actors"}),

@@ -1,6 +1,7 @@
 """Job graphs in a line each: ``job(a=2, b=3, edges=["a -> b", "a => c"])``.
 
-``->`` is all-to-all and ``-->`` pointwise, both pipelined; ``=>`` and ``==>`` the same, blocking.
+``->`` is all-to-all and ``-->`` pointwise, both pipelined; ``=>`` and ``==>`` the same, blocking;
+``~>`` and ``~~>`` the same, files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from flinkray.core.ids import IntermediateDataSetID, JobVertexID
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
+    SPARK,
     DistributionPattern,
     IntermediateDataSet,
     Invokable,
@@ -21,6 +23,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobType,
     JobVertex,
     RestartStrategy,
+    ResultMedium,
     ResultPartitionType,
 )
 from tests.scheduler.builders import GRAPH, JOB, NO_RESTART, SMALL, id_of
@@ -28,11 +31,14 @@ from tests.scheduler.builders import GRAPH, JOB, NO_RESTART, SMALL, id_of
 ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
 POINTWISE = DistributionPattern.POINTWISE
 
+_CHANNELS, _FILES = ResultMedium.CHANNELS, ResultMedium.FILES
 _ARROWS = {
-    "->": (ALL_TO_ALL, ResultPartitionType.PIPELINED_BOUNDED),
-    "-->": (POINTWISE, ResultPartitionType.PIPELINED_BOUNDED),
-    "=>": (ALL_TO_ALL, ResultPartitionType.BLOCKING),
-    "==>": (POINTWISE, ResultPartitionType.BLOCKING),
+    "->": (ALL_TO_ALL, ResultPartitionType.PIPELINED_BOUNDED, _CHANNELS),
+    "-->": (POINTWISE, ResultPartitionType.PIPELINED_BOUNDED, _CHANNELS),
+    "=>": (ALL_TO_ALL, ResultPartitionType.BLOCKING, _CHANNELS),
+    "==>": (POINTWISE, ResultPartitionType.BLOCKING, _CHANNELS),
+    "~>": (ALL_TO_ALL, ResultPartitionType.BLOCKING, _FILES),
+    "~~>": (POINTWISE, ResultPartitionType.BLOCKING, _FILES),
 }
 
 
@@ -57,16 +63,20 @@ def job(
     vertices: Iterable[JobVertex] = (),
     **parallelism: int,
 ) -> JobGraph:
-    """One data set per edge, numbered from 1; a batch job when any edge is blocking."""
+    """One data set per edge, numbered from 1, but one for all edges of a Spark stage; a batch job
+    when any edge is blocking."""
     by_name = {v.name: v for v in vertices}
     by_name |= {name: python_vertex(name, number) for name, number in parallelism.items()}
     is_batch = False
     for number, edge in enumerate(edges, 1):
         source, arrow, target = edge.split()
-        pattern, result_type = _ARROWS[arrow]
+        pattern, result_type, medium = _ARROWS[arrow]
         is_batch |= not result_type.is_pipelined
-        results = (*by_name[source].results, IntermediateDataSet(data_set_id(number), result_type))
-        inputs = (*by_name[target].inputs, JobEdge(data_set_id(number), pattern))
+        results = by_name[source].results
+        if not results or by_name[source].invokable.kind != SPARK:
+            data_set = IntermediateDataSet(data_set_id(number), result_type, medium)
+            results = (*results, data_set)
+        inputs = (*by_name[target].inputs, JobEdge(results[-1].data_set_id, pattern))
         by_name[source] = replace(by_name[source], results=results)
         by_name[target] = replace(by_name[target], inputs=inputs)
     return JobGraph(

@@ -7,8 +7,8 @@ fault is over,
   JobMaster, SlotPool, TaskExecutors and task processes know of the same tasks and slots;
 - within :data:`BOUND` seconds every job that is not endless ends, as it should, and an endless one
   as soon when it is cancelled then; a job that was acknowledged to be cancelled does not run on;
-- of a finished job of Python tasks each record has come once through each vertex, and its formats
-  have committed;
+- of a finished job of Python tasks each record has come once through each vertex, also through
+  Spark stages between them and after a file of a result was lost, and its formats have committed;
 - within :data:`CLEANING` seconds of a job's end nothing is left of it: no process, no worker
   group, no slot, no task, no result in a task process, nobody who follows its JobMaster, no file
   but the one that tells how it ended.
@@ -35,16 +35,21 @@ from flinkray.core.errors import (
     JobSubmissionError,
     RpcError,
 )
-from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import (
+    PYTHON,
     SPARK,
+    DistributionPattern,
     FixedDelayRestart,
+    IntermediateDataSet,
     Invokable,
+    JobEdge,
     JobGraph,
     JobType,
     JobVertex,
     MasterFormat,
+    ResultMedium,
     ResultPartitionType,
 )
 from flinkray.scheduler.reports.job_info import JobResult
@@ -163,6 +168,8 @@ class Scale:
     end_of_faults: float
     node: ResourceProfile
     configuration: dict[str, str]
+    kinds: tuple[int, int, int] = (5, 2, 3)
+    """How many jobs are of Python tasks, of Spark stages and of both, in proportion."""
 
 
 SMALL = Scale(
@@ -191,6 +198,7 @@ LARGE = Scale(
         "taskmanager.numberOfTaskSlots": "1",
         "resourcemanager.taskmanager-timeout": "3 s",
     },
+    (5, 2, 0),
 )
 """Three jobs need 48 to 51 TaskExecutors at the same time, those apart that are cancelled before;
 six nodes have room for 66."""
@@ -215,8 +223,13 @@ class Job:
         return self.graph.job_id
 
     @property
-    def is_spark(self) -> bool:
-        return self.graph.vertices[0].invokable.kind == SPARK
+    def stages(self) -> frozenset[str]:
+        """Names of its Spark stages."""
+        return frozenset(v.name for v in self.graph.vertices if v.invokable.kind == SPARK)
+
+    @property
+    def is_mixed(self) -> bool:
+        return any(v.inputs or v.results for v in self.graph.vertices if v.name in self.stages)
 
     @property
     def allowed(self) -> set[JobStatus]:
@@ -244,10 +257,17 @@ def step(
             await work(context)
 
     async def work(context: TaskContext) -> None:
+        import pyarrow as pa
+
+        from flinkray.testing.scripted_spark_driver import ROWS
         from tests.simulation.whole_cluster import records_of
         from tests.simulation.world import World
 
-        records = [] if context.inputs else records_of(context.subtask_index)
+        is_first = not context.inputs and not context.file_inputs
+        records = records_of(context.subtask_index) if is_first else []
+        for files in context.file_inputs:
+            async for batch in files.read():
+                records += batch.column("row").to_pylist()
         for gate in context.inputs:
             buffers = await gate.read_all()
             assert len(buffers) == len(gate.partitions), buffers
@@ -263,6 +283,8 @@ def step(
             for index in range(readers):
                 chosen = [record for record in records if crc32(record.encode()) % readers == index]
                 await output.write(index, " ".join([str(context.subtask_index), *chosen]).encode())
+        for file in context.file_outputs:
+            await file.write(pa.RecordBatch.from_pydict({"row": records}, schema=ROWS))
         subtask = context.job_id, context.vertex_name, context.subtask_index
         World.current().finished[subtask] = records
 
@@ -313,7 +335,9 @@ class WholeCluster:
         await self.cluster.start()
         self.jobs = [self._job(number) for number in range(jobs)]
         players = [asyncio.ensure_future(self._play(job)) for job in self.jobs]
+        loses = asyncio.ensure_future(self._lose_results())
         await simulation.quiet()
+        loses.cancel()
         await self._look_at_what_runs()
         done, _ = await asyncio.wait(players, timeout=BOUND)
         for player in done:
@@ -327,8 +351,8 @@ class WholeCluster:
     def _job(self, number: int) -> Job:
         random, scale = self.simulation.random, self.scale
         is_endless = random.random() < 0.45
-        is_python = random.random() < 0.7
-        make = self._python_job if is_python else self._spark_job
+        makes = (self._python_job, self._spark_job, self._mixed_job)
+        (make,) = random.choices(makes, scale.kinds)
         name = f"job {number}" + (" without end" if is_endless else "")
         graph = make(name, random.randint(*scale.parallelism), is_endless)
         cancel_at = None
@@ -402,10 +426,64 @@ class WholeCluster:
             builder.connect(producer, consumer, result_type=result_type)
         return builder.build()
 
+    def _mixed_job(self, name: str, parallelism: int, is_endless: bool) -> JobGraph:
+        """Stages of Spark and of Python in turn, each of which reads the one before."""
+        random = self.simulation.random
+        is_spark = random.random() < 0.6
+        widths = [random.randint(1, self.scale.others) for _ in range(random.randint(2, 3))]
+        widths[random.randrange(len(widths))] = parallelism
+        failing = random.randrange(len(widths))
+        failures = random.choice((0, 0, 1))
+        vertices: list[JobVertex] = []
+        read: IntermediateDataSet | None = None
+        for i, width in enumerate(widths):
+            is_last = i == len(widths) - 1
+            pause = self._pause(is_endless and is_last) + (self.scale.shortest_work if not i else 0)
+            fails = failures if i == failing else 0
+            if is_spark:
+                invokable = Invokable(SPARK, self._stage(pause, fails, width if i == 0 else 0))
+            else:
+                invokable = Invokable(PYTHON, dump_function(step(pause, fails, random.random())))
+            result = IntermediateDataSet(
+                IntermediateDataSetID.generate(), ResultPartitionType.BLOCKING, ResultMedium.FILES
+            )
+            edge = (
+                () if read is None else (JobEdge(read.data_set_id, DistributionPattern.ALL_TO_ALL),)
+            )
+            vertices.append(
+                JobVertex(
+                    JobVertexID.generate(),
+                    f"vertex {i}",
+                    width,
+                    ResourceProfile(1, 2**30) if is_spark else ResourceProfile(0),
+                    invokable,
+                    inputs=edge,
+                    results=() if is_last else (result,),
+                    slot_sharing_group=f"{'spark' if is_spark else 'python'} {i}",
+                )
+            )
+            read, is_spark = result, not is_spark
+        return JobGraph(JobID.generate(), name, tuple(vertices), FOR_EVER, JobType.BATCH)
+
+    def _stage(self, pause: float, failures: int, sources: int) -> bytes:
+        """The script of a Spark stage that has the records of so many sources, or reads them."""
+        records = [record for source in range(sources) for record in records_of(source)]
+        has = [f"row {record}" for record in records] or ["read"]
+        fails = ["register", "pause 0.5", *has, "fail as the test wants it"]
+        return script(*[fails] * failures, ["register", *has, f"pause {pause}", "finish"])
+
     def _format(self, job_id: JobID, vertex: str) -> MasterFormat | None:
         if self.simulation.random.random() < 0.7:
             return None
         return MasterFormat(dump_function(partial(Committing, job_id, vertex)), finalizes=True)
+
+    async def _lose_results(self) -> None:
+        """Now and then a file of a result is gone."""
+        random = self.simulation.random
+        while True:
+            await asyncio.sleep(random.uniform(0.5, 4.0))
+            if self.world.lose_result(random):
+                self.simulation.tell("a file of a result is lost")
 
     # --- a client ---------------------------------------------------------------------------------
 
@@ -426,15 +504,19 @@ class WholeCluster:
 
     def _has_run(self, job: Job) -> None:
         """Each record has come once through each vertex, whatever had to be done again."""
-        vertices = [v for v in job.graph.vertices if v.invokable.kind != SPARK]
-        for vertex in vertices:
+        sources = range(job.graph.vertices[0].parallelism)
+        expected = [record for source in sources for record in records_of(source)]
+        if job.is_mixed and job.graph.vertices[-1].name in job.stages:
+            assert job.result is not None
+            assert job.result.num_rows == len(expected), f"{job.graph.name} ended as {job.result}"
+        for vertex in job.graph.vertices:
+            if vertex.name in job.stages:
+                continue
             had: list[str] = []
             for index in range(vertex.parallelism):
                 subtask = job.job_id, vertex.name, index
                 assert subtask in self.world.finished, f"FINISHED without {subtask}"
                 had += self.world.finished[subtask]
-            sources = range(vertices[0].parallelism)
-            expected = [record for source in sources for record in records_of(source)]
             assert sorted(had) == sorted(expected), f"{job.graph.name}, {vertex.name} had {had}"
             if vertex.master_format is not None:
                 commits = self.world.committed.get((job.job_id, vertex.name), 0)
@@ -502,7 +584,7 @@ class WholeCluster:
                     details = await self.cluster.details(job.job_id)
                     if details.status is not JobStatus.RUNNING:
                         problems.append(f"{job.graph.name} is {details.status.name}")
-                    problems.extend(self.world.disagreements(details, job.is_spark))
+                    problems.extend(self.world.disagreements(details, job.stages))
             return not problems
 
         give_up = self.simulation.now + SETTLING

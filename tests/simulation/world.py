@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from flinkray.actors.gateways.messages import (
@@ -231,6 +232,13 @@ class World(CallObserver):
         finally:
             self._running.discard(key)
 
+    def lose_result(self, random: Random) -> bool:
+        """Delete a file that one stage of a job has written for others; False: there is none."""
+        files = [path for path in self._disk.paths() if "/results/" in path]
+        if files:
+            self._disk.discard(random.choice(files))
+        return bool(files)
+
     def commits(self, job_id: JobID, vertex: str, parallelism: int) -> None:
         """The format of a vertex does, once for all its tasks."""
         missing = [i for i in range(parallelism) if (job_id, vertex, i) not in self.finished]
@@ -354,7 +362,7 @@ class World(CallObserver):
                     found.append(endpoint)
         return found
 
-    def disagreements(self, details: JobDetails, is_spark: bool) -> list[str]:
+    def disagreements(self, details: JobDetails, stages: frozenset[str]) -> list[str]:
         """What others know otherwise than a running job's JobMaster says."""
         job_id = details.job_id
         said: set[ExecutionAttemptID] = set()
@@ -365,7 +373,7 @@ class World(CallObserver):
                 if execution.state is ExecutionState.FINISHED:
                     continue
                 names[vertex.vertex_id, execution.subtask_index] = execution.attempt_number
-                if execution.state is ExecutionState.DEPLOYING and is_spark:
+                if execution.state is ExecutionState.DEPLOYING and vertex.name in stages:
                     continue  # that its executors are registered is told once, and may be lost
                 if execution.state is not ExecutionState.RUNNING:
                     problems.append(

@@ -105,9 +105,14 @@ def traces(job_id: JobID) -> list[str]:
     return found
 
 
+def assert_leaves_no_traces(job_id: JobID) -> None:
+    """Within LEAVE_TIME nothing of the job is left."""
+    wait_until(lambda: not traces(job_id), LEAVE_TIME, f"{traces(job_id)} to be gone")
+
+
 def assert_leaves_nothing(job_id: JobID, resources_before: dict[str, float]) -> None:
     """Within LEAVE_TIME nothing of the job is left and its resources are back."""
-    wait_until(lambda: not traces(job_id), LEAVE_TIME, f"{traces(job_id)} to be gone")
+    assert_leaves_no_traces(job_id)
     wait_until(
         lambda: available_resources() == resources_before,
         LEAVE_TIME,

@@ -183,6 +183,12 @@ class SimulatedDisk(FileSystem):
                 file.data = torn if file.durable is None else random.choice((torn, file.durable))
             file.durable = file.data
 
+    def discard(self, path: str) -> None:
+        """Somebody has deleted that file, and it is gone for good."""
+        self.changes += 1
+        for entries in (self._entries, self._durable_entries):
+            _put(entries, path, None)
+
     def wipe(self) -> None:
         """Another disk is in its place."""
         self._entries.clear()

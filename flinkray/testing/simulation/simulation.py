@@ -10,11 +10,16 @@ from math import inf
 from typing import Any, TypeVar, overload
 
 from flinkray.core.ids import random_bytes_from
+from flinkray.file_results import register_files
 from flinkray.ha.locations import register_scheme
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.testing.simulation.conditions import Conditions
-from flinkray.testing.simulation.directory import SCHEME, open_simulated_directory
+from flinkray.testing.simulation.directory import (
+    SCHEME,
+    open_simulated_directory,
+    open_simulated_files,
+)
 from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.durations import Durations
 from flinkray.testing.simulation.errors import SimulationError
@@ -121,6 +126,7 @@ class Simulation:
         state = standard_random.getstate()
         standard_random.seed(self.seed)
         register_scheme(SCHEME, open_simulated_directory)
+        register_files(SCHEME, open_simulated_files)
         self._adopt(self.main_process)
         self._nemesis.begin()
         try:

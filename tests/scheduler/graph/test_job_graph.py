@@ -18,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
+    ResultMedium,
     ResultPartitionType,
     SchedulerMode,
 )
@@ -78,16 +79,31 @@ def test_spark_stages_of_different_size_and_other_vertices_are_one_job() -> None
 def test_spark_stage_whose_result_cannot_be_files_of_the_job_is_refused(
     result_type: ResultPartitionType,
 ) -> None:
-    stage = replace(spark_vertex(), results=(IntermediateDataSet(data_set_id(1), result_type),))
-    text = refusal(replace(spark_job(stage), job_type=JobType.BATCH))
-    assert f"the Spark stage 'stage' has a result of type {result_type.value}" in text
+    result = IntermediateDataSet(data_set_id(1), result_type, ResultMedium.FILES)
+    text = refusal(spark_job(replace(spark_vertex(), results=(result,))))
+    assert f"'stage' has a result of type {result_type.value} that is files" in text
 
 
-def test_spark_stage_that_reads_a_pipelined_result_is_refused() -> None:
+def test_spark_stage_whose_result_is_not_files_is_refused() -> None:
+    result = IntermediateDataSet(data_set_id(1), ResultPartitionType.BLOCKING)
+    text = refusal(spark_job(replace(spark_vertex(), results=(result,))))
+    assert "the Spark stage 'stage' has a result of medium CHANNELS" in text
+
+
+def test_spark_stage_with_two_results_is_refused() -> None:
+    results = tuple(
+        IntermediateDataSet(data_set_id(n), ResultPartitionType.BLOCKING, ResultMedium.FILES)
+        for n in (1, 2)
+    )
+    text = refusal(spark_job(replace(spark_vertex(), results=results)))
+    assert "'stage' has 2 results, and its function returns one DataFrame" in text
+
+
+def test_spark_stage_that_reads_what_is_not_files_is_refused() -> None:
     graph = job(a=1, b=1, edges=["a -> b"], job_type=JobType.BATCH)
     a, b = graph.vertices
     stage = replace(b, invokable=Invokable(SPARK, b""))
-    assert "the Spark stage 'b' reads a PIPELINED_BOUNDED result" in refusal(
+    assert "the Spark stage 'b' reads a result of medium CHANNELS" in refusal(
         replace(graph, vertices=(a, stage))
     )
 

@@ -16,6 +16,7 @@ from flinkray.scheduler.graph.job_graph import (
     IntermediateDataSet,
     JobEdge,
     JobType,
+    ResultMedium,
     ResultPartitionType,
 )
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -50,6 +51,7 @@ from tests.scheduler.builders import (
 from tests.scheduler.graphs import data_set_id, python_vertex
 from tests.scheduler.graphs import job as graph_of
 from tests.scheduler.job.job_under_test import (
+    FAILURE,
     NO_RESTART,
     RESULT,
     JobUnderTest,
@@ -195,11 +197,14 @@ def test_stages_of_different_groups_run_at_the_same_time_in_worker_groups_of_the
 # --- Spark stages and other vertices --------------------------------------------------------------
 
 BLOCKING = ResultPartitionType.BLOCKING
+FILES = ResultMedium.FILES
 
 
 def mixed(restarts: int = 5) -> JobUnderTest:
     """``stage => b => last``: a Spark stage, Python tasks, and another Spark stage."""
-    first = replace(spark_vertex(1), results=(IntermediateDataSet(data_set_id(1), BLOCKING),))
+    first = replace(
+        spark_vertex(1), results=(IntermediateDataSet(data_set_id(1), BLOCKING, FILES),)
+    )
     edge = JobEdge(data_set_id(2), DistributionPattern.ALL_TO_ALL)
     last = replace(spark_vertex(2, 1, name="last"), inputs=(edge,))
     edge = JobEdge(data_set_id(1), DistributionPattern.ALL_TO_ALL)
@@ -207,7 +212,7 @@ def mixed(restarts: int = 5) -> JobUnderTest:
         "b",
         2,
         inputs=(edge,),
-        results=(IntermediateDataSet(data_set_id(2), BLOCKING),),
+        results=(IntermediateDataSet(data_set_id(2), BLOCKING, FILES),),
         slot_sharing_group="python",
     )
     graph = graph_of(
@@ -280,8 +285,7 @@ def test_stored_result_that_a_task_does_not_find_is_produced_again() -> None:
     assert job.deployed(job.give()) == "b1#1 b2#1"
 
 
-def test_lost_result_that_a_spark_stage_reads_is_produced_again_and_the_stage_begins_anew() -> None:
-    """FO-04."""
+def test_files_of_tasks_outlive_the_task_executors_that_wrote_them() -> None:
     job = mixed().deploy()
     job.started()
     job.says(RESULT)
@@ -289,15 +293,33 @@ def test_lost_result_that_a_spark_stage_reads_is_produced_again_and_the_stage_be
     job.give()
     job.finish("b1 b2")
     job.give()
-    actions = job.lose_task_executor("te2")
-    assert one(actions, StopCoordinator).coordinator == driver(0, spark_vertex(2).vertex_id)
-    assert "the results of b (1/2) were lost" in job.scheduler.exceptions()[-1].text
-    job.stopped(0, spark_vertex(2).vertex_id)
+    assert job.lose_task_executor("te2") == []
+
+
+def test_lost_result_that_a_spark_stage_reads_is_produced_again_and_the_stage_begins_anew() -> None:
+    """FO-04."""
+    last = spark_vertex(2).vertex_id
+    job = mixed().deploy()
+    job.started()
+    job.says(RESULT)
+    job.stopped()
+    job.give()
+    job.finish("b1 b2")
+    job.give()
+    job.started(0, last)
+    missing = ResultPartitionID(GRAPH, data_set_id(2), 0, 0)
+    lost = replace(FAILURE, text="its input is lost", missing_partitions=(missing,))
+    actions = job.says(lost, 0, last)
+    assert one(actions, StopCoordinator).coordinator == driver(0, last)
+    assert "its input is lost" in job.scheduler.exceptions()[-1].text
+    job.stopped(0, last)
     job.confirm_cancellations()
     job.delay_over()
     assert job.deployed(job.give()) == "b1#1"
     started = one([*job.finish("b1"), *job.give()], StartCoordinator)
-    assert started.coordinator == driver(1, spark_vertex(2).vertex_id)
+    assert started.coordinator == driver(1, last)
+    (read,) = started.inputs
+    assert [read.locations.partition_id(i).attempt_number for i in range(2)] == [1, 0]
 
 
 def test_spark_stage_within_a_pipelined_region_is_refused() -> None:
@@ -305,11 +327,11 @@ def test_spark_stage_within_a_pipelined_region_is_refused() -> None:
     stage = replace(
         spark_vertex(1, name="s"),
         inputs=(JobEdge(data_set_id(7), DistributionPattern.ALL_TO_ALL),),
-        results=(IntermediateDataSet(data_set_id(8), BLOCKING),),
+        results=(IntermediateDataSet(data_set_id(8), BLOCKING, FILES),),
     )
     graph = graph_of(a=1, b=1, edges=["a -> b"], job_type=JobType.BATCH)
     a, b = graph.vertices
-    a = replace(a, results=(*a.results, IntermediateDataSet(data_set_id(7), BLOCKING)))
+    a = replace(a, results=(*a.results, IntermediateDataSet(data_set_id(7), BLOCKING, FILES)))
     edge = JobEdge(data_set_id(8), DistributionPattern.ALL_TO_ALL)
     b = replace(b, inputs=(*b.inputs, edge))
     with pytest.raises(JobSubmissionError, match="'s' reads and feeds vertices that run at the"):

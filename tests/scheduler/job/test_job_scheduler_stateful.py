@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from flinkray.core.ids import AllocationID, JobVertexID
+from flinkray.core.ids import AllocationID, JobVertexID, ResultPartitionID
 from flinkray.scheduler.graph.job_graph import SPARK, FixedDelayRestart, Invokable, JobVertex
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, SparkExecutors
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -21,6 +21,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState
+from tests.scheduler.builders import GRAPH
 from tests.scheduler.graphs import python_vertex
 from tests.scheduler.job.job_under_test import FAILURE, RESULT
 from tests.scheduler.job.test_job_scheduler_tasks_stateful import TasksMachine
@@ -28,7 +29,7 @@ from tests.scheduler.job.test_job_scheduler_tasks_stateful import TasksMachine
 
 @st.composite
 def mixed_jobs(draw: st.DrawFn) -> dict[str, Any]:
-    """Up to four vertices of up to three subtasks; what a Spark stage reads or writes is blocking,
+    """Up to four vertices of up to three subtasks; what a Spark stage reads or writes is files,
     and stages share slots or do not."""
     names = "abcd"[: draw(st.integers(1, 4))]
     stages = draw(st.sets(st.sampled_from(names), min_size=1))
@@ -43,7 +44,7 @@ def mixed_jobs(draw: st.DrawFn) -> dict[str, Any]:
     for target in range(1, len(names)):
         for source in sorted(draw(st.sets(st.integers(0, target - 1), max_size=2))):
             between = {names[source], names[target]}
-            arrows = ["=>", "==>"] if between & stages else ["->", "=>", "==>"]
+            arrows = ["~>", "~~>"] if between & stages else ["->", "=>", "==>", "~>"]
             edges.append(f"{names[source]} {draw(st.sampled_from(arrows))} {names[target]}")
     return {"vertices": vertices, "edges": edges}
 
@@ -178,6 +179,24 @@ class MixedMachine(TasksMachine):
     @rule(data=st.data(), event=st.sampled_from([RESULT, RESULT, FAILURE, SparkProgress()]))
     def coordinator_says(self, data: st.DataObject, event: Any) -> None:
         self.act("coordinator_told", data.draw(st.sampled_from(self.running())), event)
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data(), rare=st.integers(0, 3), attempt_number=st.integers(0, 2))
+    def stage_does_not_find_its_input(
+        self, data: st.DataObject, rare: int, attempt_number: int
+    ) -> None:
+        coordinator = data.draw(st.sampled_from(self.running()))
+        assert coordinator.vertex_id is not None
+        vertex = self.graph.vertex(coordinator.vertex_id)
+        assert vertex is not None
+        read = [edge.result for edge in vertex.inputs if edge.result.data_set_id]
+        if rare == 0 and read:
+            result = data.draw(st.sampled_from(read))
+            assert result.data_set_id is not None
+            partition = data.draw(st.integers(0, result.producer.parallelism - 1))
+            missing = ResultPartitionID(GRAPH, result.data_set_id, partition, attempt_number)
+            failure = replace(FAILURE, missing_partitions=(missing,))
+            self.act("coordinator_told", coordinator, failure)
 
     @precondition(lambda self: self.running())
     @rule(data=st.data(), subtask=st.integers(0, 2), is_there=st.booleans())

@@ -1,0 +1,155 @@
+"""What a Python task reads and writes of results that are files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TypeVar
+
+import pyarrow as pa
+
+from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
+from flinkray.actors.task_process.code_loop import MainLoop
+from flinkray.core.ids import JobID, ResultPartitionID
+from flinkray.file_results import (
+    FileResultLostError,
+    ResultDirectory,
+    ResultWriter,
+    partition_location,
+    read_batches,
+    share_of,
+    whole_location,
+)
+from flinkray.rpc import RpcService
+from flinkray.scheduler.graph import distribution
+from flinkray.scheduler.shared.tasks import InputInformation, PartitionLocations
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class FileInput:
+    """What this task reads of an input whose result is files: its share of their rows.
+
+    The tasks that read the same files share them by row groups: each row is read by one of them,
+    and which one has no meaning.
+    """
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        main: MainLoop,
+        storage_dir: str,
+        job_id: JobID,
+        information: InputInformation,
+        locations: PartitionLocations,
+        subtask_index: int,
+        parallelism: int,
+    ) -> None:
+        producers, pattern = information.producer_parallelism, information.pattern
+        group = distribution.group_of_consumer(pattern, producers, parallelism, subtask_index)
+        self._rpc_service = rpc_service
+        self._main = main
+        self._partitions = {
+            location: partition
+            for partition in map(
+                locations.partition_id,
+                distribution.partitions_of_group(pattern, producers, parallelism, group),
+            )
+            if (location := _location(storage_dir, job_id, information, locations, partition))
+        }
+        """Directories, each with a partition that is in it."""
+        self._reader = distribution.subpartition_of(pattern, producers, parallelism, subtask_index)
+        self._readers = len(distribution.consumers_of_group(pattern, producers, parallelism, group))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """For functions that are not async: this task's share, blocking while it is read.
+
+        Raises:
+            ResultPartitionNotFoundError: files are gone; their producer runs again.
+        """
+        try:
+            directories = [ResultDirectory(location) for location in self._partitions]
+            yield from read_batches(share_of(directories, self._reader, self._readers))
+        except FileResultLostError as error:
+            raise ResultPartitionNotFoundError(
+                self._partitions[error.location], str(error)
+            ) from error
+
+    async def read(self) -> AsyncIterator[pa.RecordBatch]:
+        """For async functions: the same, without blocking the loop."""
+        batches, run_blocking = self.batches(), self._rpc_service.run_blocking
+        while (batch := await self._main.call(lambda: run_blocking(_next, batches))) is not None:
+            yield batch
+
+
+class FileOutput:
+    """The partition of a result that this task writes to files."""
+
+    def __init__(self, rpc_service: RpcService, main: MainLoop, location: str) -> None:
+        self._rpc_service = rpc_service
+        self._main = main
+        self._location = location
+        self._opened: ResultWriter | None = None
+        self._turn = asyncio.Lock()
+        self._is_over = False
+
+    async def write(self, data: pa.RecordBatch | pa.Table) -> None:
+        """Add rows; all of a result have the same columns.
+
+        Raises:
+            ResultSchemaError: they have not.
+            TypeError: it is neither a record batch nor a table.
+        """
+        if not isinstance(data, (pa.RecordBatch, pa.Table)):
+            kind = type(data).__name__
+            raise TypeError(f"a result of files takes Arrow record batches and tables, not {kind}")
+        await self._main.call(lambda: self._run(lambda writer: writer.write(data)))
+
+    async def finish(self) -> None:
+        """On the process's main thread: from now on it can be read."""
+        await self._run(ResultWriter.finish)
+        self._is_over = True
+
+    async def abandon(self) -> None:
+        """On the main thread: unless it is finished, nothing of it stays.  What cannot be deleted
+        goes with the job."""
+        if not self._is_over:
+            self._is_over = True
+            try:
+                await self._run(ResultWriter.abandon)
+            except OSError as error:
+                logger.warning("cannot delete %s before the job ends: %s", self._location, error)
+
+    async def _run(self, function: Callable[[ResultWriter], T]) -> T:
+        async with self._turn:  # a file has one writer at a time
+            return await self._rpc_service.run_blocking(lambda: function(self._writer()))
+
+    def _writer(self) -> ResultWriter:
+        if self._opened is None:
+            self._opened = ResultWriter(ResultDirectory(self._location))
+        return self._opened
+
+
+def _location(
+    storage_dir: str,
+    job_id: JobID,
+    information: InputInformation,
+    locations: PartitionLocations,
+    partition: ResultPartitionID,
+) -> str:
+    if not information.is_written_whole:
+        return partition_location(storage_dir, job_id, partition)
+    return whole_location(
+        storage_dir,
+        job_id,
+        partition.graph_id,
+        partition.data_set_id,
+        locations.coordinator_attempt,
+    )
+
+
+def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return next(batches, None)

@@ -1,0 +1,25 @@
+"""Results of vertices that lie as Parquet files in the cluster's storage.
+
+A result that Spark writes or reads cannot stay in the processes that produced it.  Each attempt of
+a producer has a directory of its own; what belongs to the result is what its manifest lists, which
+is written last.  So a directory without a manifest is of an attempt that did not finish, and a file
+that is listed and not there is lost, never silently missing.
+"""
+
+from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
+from flinkray.file_results.layout import partition_location, results_of_job, whole_location
+from flinkray.file_results.reader import read_batches, share_of
+from flinkray.file_results.writer import ResultSchemaError, ResultWriter
+
+__all__ = [
+    "FileResultLostError",
+    "ResultDirectory",
+    "ResultSchemaError",
+    "ResultWriter",
+    "partition_location",
+    "read_batches",
+    "register_files",
+    "results_of_job",
+    "share_of",
+    "whole_location",
+]

@@ -1,0 +1,147 @@
+"""The directory of an attempt's part of a result, and the manifest in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from flinkray.core.errors import FlinkRayError
+
+MANIFEST = "_manifest.json"
+"""Spark and pyarrow pass over files whose names begin like this."""
+
+_VERSION = 1
+
+
+FilesOpener = Callable[[str], tuple[pyarrow.fs.FileSystem, str]]
+"""Takes a URI; returns its file system, and the path in it."""
+
+_schemes: dict[str, FilesOpener] = {}
+
+
+def register_files(scheme: str, opener: FilesOpener) -> None:
+    """Have the URIs of *scheme* opened by *opener*, in this process; pyarrow knows others."""
+    _schemes[scheme] = opener
+
+
+class FileResultLostError(FlinkRayError):
+    """A file of a result is not there any more, or not as it was written: its producer has to run
+    again."""
+
+    retryable = True
+
+    def __init__(self, text: str, location: str) -> None:
+        super().__init__(text)
+        self.location = location
+        """Of the directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """One Parquet file of a result."""
+
+    name: str
+    """Below the directory."""
+    size: int
+    """Bytes."""
+    row_groups: tuple[int, ...]
+    """Rows of each."""
+
+
+class ResultDirectory:
+    """At a path of this machine, or a URI that pyarrow or :func:`register_files` knows.
+
+    All methods block, and raise OSError while the storage fails.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/")
+        scheme = urlsplit(location).scheme
+        if scheme:
+            opener = _schemes.get(scheme, pyarrow.fs.FileSystem.from_uri)
+            self.files, path = opener(self.location)
+        else:
+            self.files, path = pyarrow.fs.LocalFileSystem(), os.path.abspath(self.location)
+        self.path: str = path.rstrip("/")
+
+    def create(self) -> None:
+        """Fine when it is there."""
+        self.files.create_dir(self.path, recursive=True)
+
+    def seal(self) -> tuple[ResultFile, ...]:
+        """Make what lies in the directory the result: the manifest is written.
+
+        To be called once, by who has written the files.
+        """
+        self.create()
+        selector = pyarrow.fs.FileSelector(self.path, recursive=True)
+        infos = [
+            info
+            for info in self.files.get_file_info(selector)
+            if info.is_file and info.extension == "parquet" and info.base_name[0] not in "_."
+        ]
+        infos.sort(key=lambda info: str(info.path))
+        listed = tuple(self._describe(info) for info in infos)
+        manifest = {"version": _VERSION, "files": [asdict(file) for file in listed]}
+        unfinished = f"{self.path}/{MANIFEST}.part"
+        with self.files.open_output_stream(unfinished) as stream:
+            stream.write(json.dumps(manifest).encode())
+        self.files.move(unfinished, f"{self.path}/{MANIFEST}")
+        return listed
+
+    def _describe(self, info: pyarrow.fs.FileInfo) -> ResultFile:
+        with self.files.open_input_file(info.path) as source:
+            metadata = pq.read_metadata(source)
+        rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+        return ResultFile(str(info.path).removeprefix(f"{self.path}/"), int(info.size), rows)
+
+    def list(self) -> tuple[ResultFile, ...]:
+        """The files of the result, each of them there with the size that it was written with.
+
+        Raises:
+            FileResultLostError: the manifest or a file is missing, or is another one.
+        """
+        try:
+            with self.files.open_input_file(f"{self.path}/{MANIFEST}") as stream:
+                manifest = json.loads(stream.read())
+        except FileNotFoundError:
+            raise self._lost("it has no manifest") from None
+        except ValueError as error:
+            raise self._lost(f"its manifest cannot be read: {error}") from error
+        if manifest["version"] != _VERSION:
+            version = manifest["version"]
+            raise self._lost(f"its manifest is of version {version}, and this knows {_VERSION}")
+        listed = tuple(
+            ResultFile(file["name"], file["size"], tuple(file["row_groups"]))
+            for file in manifest["files"]
+        )
+        if listed:
+            infos = self.files.get_file_info([f"{self.path}/{file.name}" for file in listed])
+            for file, info in zip(listed, infos, strict=True):
+                if not info.is_file or info.size != file.size:
+                    raise self._lost(f"{file.name} is gone, or is not what was written")
+        return listed
+
+    def open(self, file: ResultFile) -> pq.ParquetFile:
+        """Raises FileResultLostError: it is gone, or cannot be read."""
+        try:
+            return pq.ParquetFile(self.files.open_input_file(f"{self.path}/{file.name}"))
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise self._lost(f"{file.name} cannot be read: {error}") from error
+
+    def delete(self) -> None:
+        """With all that is in it; fine when it is not there."""
+        try:
+            self.files.delete_dir(self.path)
+        except FileNotFoundError:
+            return
+
+    def _lost(self, why: str) -> FileResultLostError:
+        return FileResultLostError(f"the result at {self.location} is lost: {why}", self.location)

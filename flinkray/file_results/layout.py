@@ -1,0 +1,35 @@
+"""Where the results of a job's vertices lie in the cluster's storage.
+
+``<storage>/data/<job>/results/<data set>/<execution graph>-<partition>-<attempt>``; what a
+coordinator has written as a whole has ``all`` for the partition, and its own attempt.  All of it
+goes with the job's
+end.
+"""
+
+from __future__ import annotations
+
+from flinkray.core.ids import ExecutionGraphID, IntermediateDataSetID, JobID, ResultPartitionID
+
+
+def results_of_job(storage_dir: str, job_id: JobID) -> str:
+    """All of a job's."""
+    return f"{storage_dir.rstrip('/')}/data/{job_id}/results"
+
+
+def partition_location(storage_dir: str, job_id: JobID, partition: ResultPartitionID) -> str:
+    """Of a partition that a task has written."""
+    graph, data_set = partition.graph_id, partition.data_set_id
+    name = f"{graph.short()}-{partition.partition}-{partition.attempt_number}"
+    return f"{results_of_job(storage_dir, job_id)}/{data_set}/{name}"
+
+
+def whole_location(
+    storage_dir: str,
+    job_id: JobID,
+    graph_id: ExecutionGraphID,
+    data_set_id: IntermediateDataSetID,
+    coordinator_attempt: int,
+) -> str:
+    """Of all partitions of a result that their vertex's coordinator has written."""
+    name = f"{graph_id.short()}-all-{coordinator_attempt}"
+    return f"{results_of_job(storage_dir, job_id)}/{data_set_id}/{name}"

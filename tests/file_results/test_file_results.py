@@ -1,0 +1,136 @@
+"""Results as Parquet files: what is written once is read once, and what is lost is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flinkray.file_results import (
+    FileResultLostError,
+    ResultDirectory,
+    ResultWriter,
+    read_batches,
+    share_of,
+)
+from flinkray.file_results.directory import MANIFEST
+from flinkray.file_results.writer import ResultSchemaError
+
+NUMBERS = pa.schema([("n", pa.int64())])
+
+
+def numbers(first: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(range(first, first + count), pa.int64())], schema=NUMBERS)
+
+
+def written(path: Path, *batches: pa.RecordBatch) -> ResultDirectory:
+    directory = ResultDirectory(str(path))
+    writer = ResultWriter(directory, NUMBERS)
+    for batch in batches:
+        writer.write(batch)
+    writer.finish()
+    return directory
+
+
+def read_by(reader: int, readers: int, *directories: ResultDirectory) -> list[int]:
+    share = share_of(directories, reader, readers)
+    return [n for batch in read_batches(share) for n in batch.column("n").to_pylist()]
+
+
+@given(
+    parts=st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=3),
+    readers=st.integers(1, 4),
+)
+@settings(max_examples=40, deadline=None)
+def test_readers_together_read_every_row_once(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]], readers: int
+) -> None:
+    root = tmp_path_factory.mktemp("result")
+    first = 0
+    directories = []
+    for i, counts in enumerate(parts):
+        batches = []
+        for count in counts:
+            batches.append(numbers(first, count))
+            first += count
+        directories.append(written(root / str(i), *batches))
+    rows = [n for reader in range(readers) for n in read_by(reader, readers, *directories)]
+    assert sorted(rows) == list(range(first))
+
+
+def test_one_large_file_is_read_by_several(tmp_path: Path) -> None:
+    directory = written(tmp_path / "r", numbers(0, 400_000))
+    shares = [len(read_by(reader, 2, directory)) for reader in range(2)]
+    assert sum(shares) == 400_000
+    assert min(shares) > 100_000
+
+
+def test_a_result_without_rows_has_its_columns(tmp_path: Path) -> None:
+    directory = written(tmp_path / "r")
+    (file,) = directory.list()
+    assert directory.open(file).schema_arrow.equals(NUMBERS)
+
+
+def test_a_result_that_is_not_finished_is_lost(tmp_path: Path) -> None:
+    directory = ResultDirectory(str(tmp_path / "r"))
+    ResultWriter(directory, NUMBERS).write(numbers(0, 3))
+    with pytest.raises(FileResultLostError, match="has no manifest"):
+        share_of([directory], 0, 1)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "truncated"])
+def test_a_file_that_is_gone_is_told_and_not_passed_over(tmp_path: Path, damage: str) -> None:
+    directory = written(tmp_path / "r", numbers(0, 3))
+    (file,) = (tmp_path / "r").glob("*.parquet")
+    if damage == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(FileResultLostError, match=r"part-00000\.parquet is gone") as error:
+        share_of([directory], 0, 1)
+    assert error.value.location == directory.location
+
+
+def test_a_file_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
+    directory = written(tmp_path / "r", numbers(0, 3))
+    share = share_of([directory], 0, 1)
+    next((tmp_path / "r").glob("*.parquet")).unlink()
+    with pytest.raises(FileResultLostError, match="cannot be read"):
+        list(read_batches(share))
+
+
+def test_a_damaged_manifest_is_a_lost_result(tmp_path: Path) -> None:
+    directory = written(tmp_path / "r", numbers(0, 3))
+    (tmp_path / "r" / MANIFEST).write_text("{")
+    with pytest.raises(FileResultLostError, match="manifest cannot be read"):
+        directory.list()
+
+
+def test_rows_of_other_columns_are_refused_by_name(tmp_path: Path) -> None:
+    writer = ResultWriter(ResultDirectory(str(tmp_path / "r")))
+    writer.write(numbers(0, 1))
+    with pytest.raises(ResultSchemaError, match=r"columns n: int64 .* of columns n: double"):
+        writer.write(pa.record_batch([pa.array([1.5])], names=["n"]))
+
+
+def test_nothing_is_left_of_an_attempt_that_is_abandoned(tmp_path: Path) -> None:
+    writer = ResultWriter(ResultDirectory(str(tmp_path / "r")), NUMBERS)
+    writer.write(numbers(0, 3))
+    writer.abandon()
+    assert not (tmp_path / "r").exists()
+
+
+def test_files_that_others_have_written_are_sealed_but_for_hidden_ones(tmp_path: Path) -> None:
+    """As Spark leaves them."""
+    root = tmp_path / "r"
+    root.mkdir()
+    pq.write_table(pa.table({"n": [1, 2]}), root / "part-0-uuid.snappy.parquet")
+    (root / "_SUCCESS").touch()
+    (root / ".part-0-uuid.snappy.parquet.crc").write_bytes(b"crc")
+    directory = ResultDirectory(root.as_uri())
+    directory.seal()
+    assert read_by(0, 1, directory) == [1, 2]
