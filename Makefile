@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test simulate safeguards lint format bench coverage-page clean
+.PHONY: help demo test simulate safeguards mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events, in two slots'
 	@echo 'make test    lint, types and all tests'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
+	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'
 	@echo 'make lint    ruff, mypy'
 	@echo 'make bench   every benchmark, one after the other'
 	@echo 'make format  let ruff format and fix'
@@ -26,6 +27,11 @@ demo: $(READY)
 # How many seeds notice that a safeguard is missing: docs/safeguards.md.
 safeguards: $(READY)
 	@$(BIN)/python -m tools.safeguards --write
+
+# Less than all: make mutants SAMPLE=400 SEED=1 MODULES="scheduler/job flinkray/rpc/mailbox.py"
+SEED := 1
+mutants: $(READY)
+	@$(BIN)/python -m tools.mutants $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(SEED) $(MUTANTS_ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 
 from flinkray.spark.ray_java import java_on_path
 
@@ -17,6 +17,16 @@ from flinkray.spark.ray_java import java_on_path
 # the one before, and others are looked for with --hypothesis-profile explore
 settings.register_profile("explore", deadline=None)
 settings.register_profile("flinkray", deadline=None, derandomize=True)
+# for tools/mutants: that an example fails is enough, and a loaded machine is no failure
+settings.register_profile(
+    "mutants",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
 settings.load_profile("flinkray")
 
 pytest_plugins = ["flinkray.testing.pytest_plugin", "pytester"]
