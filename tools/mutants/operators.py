@@ -52,8 +52,11 @@ CALLS = {
     "bisect_left": "bisect_right",
     "bisect_right": "bisect_left",
 }
-UNWRAPPED = ("sorted", "reversed", "set", "frozenset")
-"""Calls of which the first argument remains."""
+UNWRAPPED = ("sorted", "reversed")
+"""Calls of which the first argument remains: `sorted` if it has a key, else the order was chosen
+only to be the same in each run."""
+MUCH = 100
+"""Numbers from here on are doubled; one more of a thousand is no difference."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,8 @@ def _is_for_people(node: ast.AST) -> bool:
     match node:
         case ast.Assert() | ast.JoinedStr() | ast.Expr(value=ast.Constant()):
             return True
+        case ast.keyword(arg="strict"):
+            return True
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)))
         ):
@@ -285,7 +290,7 @@ def _constant(node: ast.Constant, path: Path) -> Iterator[_Own]:
     if isinstance(value, bool):
         yield path, node, ast.Constant(not value), None
     elif isinstance(value, int | float):
-        yield path, node, ast.Constant(value + 1), None
+        yield path, node, ast.Constant(value * 2 if value >= MUCH else value + 1), None
 
 
 def _assignment(node: ast.Assign | ast.AnnAssign, path: Path) -> Iterator[_Own]:
@@ -319,7 +324,7 @@ def _call(node: ast.Call, path: Path) -> Iterator[_Own]:
     name: str | None = None
     if isinstance(node.func, ast.Name):
         name = node.func.id
-        if name in UNWRAPPED and node.args:
+        if name in UNWRAPPED and node.args and (name != "sorted" or node.keywords):
             yield path, node, node.args[0], None
         if name in CALLS:
             other: ast.expr = ast.Name(CALLS[name], ast.Load())
