@@ -398,6 +398,24 @@ def test_window_state_is_the_windows_and_global_state_the_keys() -> None:
     assert h.operator.keyed_state.number_of_entries("fired-0") == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("purging", [False, True])
+def test_state_of_a_trigger_ends_with_its_window(purging: bool) -> None:
+    """WI-12: else each window that ends before the trigger fires leaves something for ever."""
+    counting = CountTrigger.of(3)
+    h = harness(
+        TumblingEventTimeWindows.of(10), PurgingTrigger.of(counting) if purging else counting
+    )
+    h.process(("a", 1), ("a", 1), ("b", 1), ("a", 1), at=[1, 2, 3, 11])
+    state = h.operator.keyed_state
+    assert state is not None
+    assert state.number_of_entries("trigger-count") == 3
+    h.watermark(9)
+    assert state.number_of_entries("trigger-count") == 1
+    h.watermark(19)
+    assert state.number_of_entries("trigger-count") == 0
+    assert h.values() == []
+
+
 def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
     spec = spec_of(
         EventTimeSessionWindows.with_gap(3),
