@@ -11,9 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import EndpointSpec, Placement
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
@@ -51,6 +54,39 @@ class WorkerGroupHandle:
     def is_own_of(self, job_id: JobID) -> bool:
         """Whether it is a job's own."""
         return self.owner is not None and self.owner.job_id == job_id
+
+
+TASK_EXECUTOR_FACTORY = "flinkray.actors.task_executor.endpoint:create_task_executor"
+
+
+def task_executor_spec(
+    resource_id: ResourceID,
+    group: WorkerGroupHandle,
+    bundle_index: int,
+    number_of_slots: int,
+    cluster: ClusterArguments,
+    *,
+    factory: str = TASK_EXECUTOR_FACTORY,
+    node: NodeAddress | None = None,
+) -> EndpointSpec:
+    """The process of a TaskExecutor; *node* is where its bundle is, when it is not on Ray."""
+    return EndpointSpec(
+        kind="TaskExecutor",
+        name=resource_id,
+        factory=factory,
+        arguments=TaskExecutorArguments(
+            resource_id=resource_id,
+            worker_group=group.group_id,
+            bundle_index=bundle_index,
+            total_profile=group.bundles[bundle_index],
+            number_of_slots=number_of_slots,
+            cluster=cluster,
+            is_dedicated=group.owner is not None,
+            node=node,
+        ),
+        placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
+        detached=True,
+    )
 
 
 class ResourceManagerDriver(ABC):

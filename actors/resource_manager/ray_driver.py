@@ -19,18 +19,18 @@ from ray.util import list_named_actors, placement_group_table
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
     WorkerGroupHandle,
     WorkerGroupLostError,
     WorkerGroupRequest,
     WorkerGroupStartError,
+    task_executor_spec,
 )
 from flinkray.actors.resource_manager.shared_poll import SharedPoll
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId, random_bytes
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import EndpointSpec, Placement, RpcService
+from flinkray.rpc import RpcService
 from flinkray.rpc.time_limit import within
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
@@ -127,22 +127,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         number_of_slots: int,
     ) -> None:
         await self._rpc_service.spawn(
-            EndpointSpec(
-                kind="TaskExecutor",
-                name=resource_id,
-                factory="flinkray.actors.task_executor.endpoint:create_task_executor",
-                arguments=TaskExecutorArguments(
-                    resource_id=resource_id,
-                    worker_group=group.group_id,
-                    bundle_index=bundle_index,
-                    total_profile=group.bundles[bundle_index],
-                    number_of_slots=number_of_slots,
-                    cluster=self._cluster,
-                    is_dedicated=group.owner is not None,
-                ),
-                placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
-                detached=True,
-            )
+            task_executor_spec(resource_id, group, bundle_index, number_of_slots, self._cluster)
         )
 
     async def stop_task_executor(self, resource_id: ResourceID) -> None:

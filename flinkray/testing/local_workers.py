@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.resource_manager.driver import WorkerGroupHandle
+from flinkray.actors.resource_manager.driver import TASK_EXECUTOR_FACTORY, WorkerGroupHandle
 from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.testing.worker_nodes import GroupRecord, WorkerNodes
 from flinkray.testing.worker_nodes_driver import WorkerNodesDriver
-
-LOCAL_TASK_EXECUTOR = "flinkray.actors.task_executor.endpoint:create_task_executor"
 
 
 class LocalWorkers(WorkerNodes):
@@ -24,7 +22,7 @@ class LocalWorkers(WorkerNodes):
         self.network = network
         self.start_delay = 0.0
         """Seconds that a TaskExecutor takes to start."""
-        self.factory = LOCAL_TASK_EXECUTOR
+        self.factory = TASK_EXECUTOR_FACTORY
         """Of the TaskExecutors' processes."""
         network.belongings[LocalWorkers] = self
 

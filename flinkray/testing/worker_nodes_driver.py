@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.gateways.task_executor_arguments import NodeAddress
 from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
     WorkerGroupHandle,
     WorkerGroupLostError,
     WorkerGroupRequest,
+    task_executor_spec,
 )
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import ResourceID, WorkerGroupId
-from flinkray.rpc import EndpointSpec, Placement, RpcService
+from flinkray.rpc import RpcService
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.testing.worker_nodes import WorkerNodes
 
@@ -95,22 +96,14 @@ class WorkerNodesDriver(ResourceManagerDriver):
             raise RpcConnectionError(f"{resource_id} has no place: its bundle is gone")
         workers.started(group.group_id, bundle_index, resource_id)
         await self._rpc_service.spawn(
-            EndpointSpec(
-                kind="TaskExecutor",
-                name=resource_id,
+            task_executor_spec(
+                resource_id,
+                group,
+                bundle_index,
+                number_of_slots,
+                self._cluster,
                 factory=self._task_executor_factory,
-                arguments=TaskExecutorArguments(
-                    resource_id=resource_id,
-                    worker_group=group.group_id,
-                    bundle_index=bundle_index,
-                    total_profile=group.bundles[bundle_index],
-                    number_of_slots=number_of_slots,
-                    cluster=self._cluster,
-                    is_dedicated=group.owner is not None,
-                    node=NodeAddress(node.node_id, "127.0.0.1"),
-                ),
-                placement=Placement(worker_group=group.group_id, bundle_index=bundle_index),
-                detached=True,
+                node=NodeAddress(node.node_id, "127.0.0.1"),
             )
         )
 

@@ -229,6 +229,16 @@ async def test_a_process_that_was_stopped_and_goes_on_keeps_its_peers(services: 
     assert await stopped.lost() == ()
 
 
+async def listener_in_a_process_of_its_own(simulation: Simulation) -> ListenerGateway:
+    """It listens to an endpoint of the caller, in the process ``stopped``."""
+    here = Listener(simulation.service("caller"), "here")
+    here.start()
+    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
+    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
+    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    return stopped
+
+
 @simulate(seeds=20)
 async def test_a_stopped_process_in_simulation_keeps_its_peers(simulation: Simulation) -> None:
     service = simulation.service("caller")
@@ -253,11 +263,7 @@ async def test_a_peer_that_died_while_a_process_stood_still_is_found_within_a_bo
     simulation: Simulation,
 ) -> None:
     """Within the timeout of the process's own time, and a twentieth more; stalls do not count."""
-    here = Listener(simulation.service("caller"), "here")
-    here.start()
-    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
-    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
-    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    stopped = await listener_in_a_process_of_its_own(simulation)
     await stopped.beat(PEER)
     await stopped.pid()
     before = simulation.random.uniform(0, 49)
@@ -282,11 +288,7 @@ async def test_a_dead_peer_is_found_by_a_process_that_stands_still_most_of_the_t
     simulation: Simulation,
 ) -> None:
     """A deadline that has passed is put off once, not with each stall."""
-    here = Listener(simulation.service("caller"), "here")
-    here.start()
-    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
-    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
-    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    stopped = await listener_in_a_process_of_its_own(simulation)
     look = SETTINGS.timeout / 20
     for _ in range(24):
         simulation.hang("stopped")
@@ -301,11 +303,7 @@ async def test_a_peer_that_stood_still_too_has_the_time_that_was_left_to_it(
     simulation: Simulation,
 ) -> None:
     """The machine of both was suspended: nothing was sent meanwhile."""
-    here = Listener(simulation.service("caller"), "here")
-    here.start()
-    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
-    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
-    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    stopped = await listener_in_a_process_of_its_own(simulation)
     await asyncio.sleep(30)
     simulation.hang("stopped")
     await asyncio.sleep(simulation.random.uniform(30, 500))
@@ -322,11 +320,7 @@ async def test_a_heartbeat_that_comes_in_a_short_stall_at_the_deadline_counts(
     simulation: Simulation,
 ) -> None:
     """The stall is too short for being noticed otherwise than by the timer that is late."""
-    here = Listener(simulation.service("caller"), "here")
-    here.start()
-    spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
-    stopped = await here.connect(await here.rpc_service.spawn(spec), ListenerGateway)
-    await stopped.listen_to(here.address, (SETTINGS.interval, SETTINGS.timeout))
+    stopped = await listener_in_a_process_of_its_own(simulation)
     await asyncio.sleep(49.5)
     simulation.hang("stopped")
     await stopped.beat(PEER)
