@@ -121,10 +121,12 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     ) -> None:
         self._resource_manager = (address, resource_manager_id)
         self._declare()
+        await self._carry_out(self._pool.resource_manager_changed(self.clock.monotonic()))
 
     async def disconnect_resource_manager(self) -> None:
         self._resource_manager = None
         self._stop_declaring()
+        await self._carry_out(self._pool.resource_manager_changed(self.clock.monotonic()))
 
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         await self._carry_out(self._pool.set_requirements(requirements, self.clock.monotonic()))

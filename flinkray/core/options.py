@@ -165,7 +165,8 @@ SLOT_IDLE_TIMEOUT = ConfigOption(
     "slot.idle.timeout",
     duration(),
     50.0,
-    "A job returns a slot in which nothing has run for this long.",
+    "A job returns a slot in which nothing has run for this long. While it waits for other slots "
+    "that the cluster has no room for, it returns such a slot at once.",
 )
 
 LOAD_BALANCE_MODE = ConfigOption(
@@ -181,8 +182,9 @@ TASK_EXECUTOR_IDLE_TIMEOUT = ConfigOption(
     "resourcemanager.taskmanager-timeout",
     duration(),
     30.0,
-    "A shared TaskExecutor is released when none of its slots has been used for this long. "
-    "Those of a job's own worker group are released with the job.",
+    "A shared TaskExecutor is released when none of its slots has been used for this long, and at "
+    "once while a worker group that is asked for finds no room. Those of a job's own worker group "
+    "are released with the job, or when the job has stopped asking for them, after the same time.",
 )
 WORKER_REGISTRATION_TIMEOUT = ConfigOption(
     "resourcemanager.taskmanager-registration.timeout",

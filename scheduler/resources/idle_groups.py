@@ -23,6 +23,13 @@ def look_after_groups(
                 _look_after(tracker, group, now, actions)
 
 
+def room_is_missing(tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]) -> None:
+    """A worker group that is asked for finds no room: what nobody needs goes now."""
+    for group in list(tracker.groups.started.values()):
+        if group.unneeded_since is not None and not _patience(tracker, group, now):
+            idle_timeout_over(tracker, group, now, actions)
+
+
 def idle_timeout_over(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
@@ -51,7 +58,7 @@ def may_be_released(
     of others: what is left must still be reserve enough.
     """
     since = group.unneeded_since
-    if since is None or now < since + tracker.settings.idle_timeout:
+    if since is None or now < since + _patience(tracker, group, now):
         return
     if not _is_redundant_reserve(tracker, group):
         _release(tracker, group, now, actions)
@@ -61,6 +68,8 @@ def _release(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
     reason = f"not needed for {tracker.settings.idle_timeout:g} s"
+    if not _patience(tracker, group, now):
+        reason = "not needed, and others wait for room"
     tracker.release_group(group, reason, now, actions)
 
 
@@ -76,6 +85,19 @@ def _look_after(
     elif group.unneeded_since is None:
         group.unneeded_since = now
         tracker.timetable.set(("idle", group.group_id), now + tracker.settings.idle_timeout)
+        if not _patience(tracker, group, now):
+            idle_timeout_over(tracker, group, now, actions)
+
+
+def _patience(tracker: ResourceTracker, group: WorkerGroup, now: float) -> float:
+    """Seconds for which the group is kept when it is not needed: none while others wait for room,
+    unless its job has no JobMaster now, and the next one may want it."""
+    may_be_claimed = not group.is_known or (
+        group.owner is not None and group.owner.job_id not in tracker.jobs
+    )
+    if tracker.is_waiting_for_room(now) and not may_be_claimed:
+        return 0.0
+    return tracker.settings.idle_timeout
 
 
 def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:

@@ -22,6 +22,7 @@ from flinkray.scheduler.resources.slot_manager_actions import (
 from flinkray.scheduler.resources.start_rate import StartWorkerFailureRate
 from flinkray.scheduler.resources.timetable import Timetable
 from flinkray.scheduler.resources.worker_groups import (
+    ROOM_PATIENCE,
     Bundle,
     BundleState,
     GroupBooks,
@@ -221,11 +222,22 @@ class ResourceTracker:
         actions: list[SlotManagerAction],
     ) -> None:
         request = self.groups.new_request(profiles, slots_per_bundle, owner, now)
+        self.timetable.set(("room", request.number), now + ROOM_PATIENCE)
         actions.append(StartWorkerGroup(request.number, profiles, slots_per_bundle, owner))
 
     def cancel_request(self, request: GroupRequest, actions: list[SlotManagerAction]) -> None:
-        self.groups.take_request(request.number)
+        self.take_request(request.number)
         actions.append(CancelWorkerGroupRequest(request.number))
+
+    def take_request(self, number: int) -> GroupRequest | None:
+        """The request is answered or cancelled; None: it was before."""
+        self.timetable.remove(("room", number))
+        return self.groups.take_request(number)
+
+    def is_waiting_for_room(self, now: float) -> bool:
+        """Whether a worker group that is asked for finds no room."""
+        oldest = next(iter(self.groups.requests.values()), None)
+        return oldest is not None and oldest.waits_for_room(now)
 
     def start_task_executor(
         self, group: WorkerGroup, bundle: Bundle, now: float, actions: list[SlotManagerAction]

@@ -104,6 +104,7 @@ def _explain_one(
         cluster_available=cluster.available,
         largest_node=cluster.largest_node,
         exhausted=exhausted,
+        awaits_room=any(r.waits_for_room(now) for r in _requests_for(tracker, owner)),
         constraint=missing.constraint,
     )
 
@@ -153,11 +154,10 @@ def _what_is_awaited(
     sentences: list[str] = []
     if owner is None:
         sentences += _about_shared_groups(tracker, cluster)
-        requests = list(tracker.groups.shared_requests.values())
     else:
-        group, request = tracker.groups.of_owner(owner), tracker.groups.request_of_owner(owner)
+        group = tracker.groups.of_owner(owner)
         sentences += [] if group is None else _about_group(group, cluster)
-        requests = [] if request is None else [request]
+    requests = _requests_for(tracker, owner)
     sentences += [_about_request(request, now, cluster) for request in requests[:_SHOWN]]
     if len(requests) > _SHOWN:
         sentences.append(f"So are {len(requests) - _SHOWN} others.")
@@ -173,6 +173,14 @@ def _what_is_awaited(
     if cluster.autoscaling:
         sentences.append("The autoscaler may add nodes.")
     return sentences
+
+
+def _requests_for(tracker: ResourceTracker, owner: WorkerGroupOwner | None) -> list[GroupRequest]:
+    """Worker groups that are asked for, oldest first."""
+    if owner is None:
+        return list(tracker.groups.shared_requests.values())
+    request = tracker.groups.request_of_owner(owner)
+    return [] if request is None else [request]
 
 
 _SHOWN = 3

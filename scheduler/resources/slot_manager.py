@@ -11,7 +11,11 @@ from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGro
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.reports.job_info import TaskExecutorInfo
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.idle_groups import idle_timeout_over, may_be_released
+from flinkray.scheduler.resources.idle_groups import (
+    idle_timeout_over,
+    may_be_released,
+    room_is_missing,
+)
 from flinkray.scheduler.resources.requirement_check import check_requirements
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker, SlotManagerSettings
 from flinkray.scheduler.resources.shortages import ClusterResources, explain
@@ -291,6 +295,10 @@ class SlotManager:
                     group = tracker.groups.started.get(group_id)
                     if group is not None:
                         idle_timeout_over(tracker, group, now, actions)
+                case ("room", int(number)):
+                    # what is asked for after it finds nothing more to take
+                    if next(iter(tracker.groups.requests), None) == number:
+                        room_is_missing(tracker, now, actions)
                 case ("released", WorkerGroupId() as group_id):
                     tracker.groups.released.pop(group_id, None)
                 case ("retry", WorkerGroupOwner() as owner):

@@ -114,7 +114,7 @@ def group_started(
     tracker: ResourceTracker, request_number: int, group_id: WorkerGroupId, now: float
 ) -> list[SlotManagerAction]:
     """See :meth:`SlotManager.worker_group_started`."""
-    request = tracker.groups.take_request(request_number)
+    request = tracker.take_request(request_number)
     if request is None:
         tracker.note_released(group_id, now)
         return [ReleaseWorkerGroup(group_id, "it is not wanted any more")]
@@ -131,7 +131,7 @@ def group_started(
 
 def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now: float) -> None:
     """See :meth:`SlotManager.worker_group_failed`."""
-    request = tracker.groups.take_request(request_number)
+    request = tracker.take_request(request_number)
     if request is not None:
         tracker.start_rate.failed(now)
         not_before = tracker.groups.request_failed(request.owner, cause, now)

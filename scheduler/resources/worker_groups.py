@@ -11,6 +11,8 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 STABLE_AFTER = 30.0
 """Seconds for which a TaskExecutor must live so that its death is not taken for a failed start."""
+ROOM_PATIENCE = 1.0
+"""Seconds after which a worker group that is asked for is taken to find no room."""
 
 
 def back_off(failures: int) -> float:
@@ -110,6 +112,10 @@ class GroupRequest:
     @property
     def number_of_slots(self) -> int:
         return len(self.profiles) * self.slots_per_bundle
+
+    def waits_for_room(self, now: float) -> bool:
+        """Where there is room, a group is placed sooner."""
+        return now >= self.since + ROOM_PATIENCE
 
 
 @dataclass(slots=True)

@@ -126,6 +126,9 @@ class ResourceShortage:
     """True: no further worker may be started; only slots that other jobs give back can help."""
     constraint: SameWorkerGroup | None = None
     """Of the requirement that is not fulfilled."""
+    awaits_room: bool = False
+    """True: a worker is asked for, and no node has room for it now; slots that anybody gives back
+    can help."""
 
 
 def profile_of_slot(total: ResourceProfile, number_of_slots: int) -> ResourceProfile:

@@ -37,6 +37,8 @@ from flinkray.scheduler.slots.slot_requests import (
 from flinkray.scheduler.slots.slot_reservations import SlotReservations
 from flinkray.scheduler.slots.worker_group_slots import WorkerGroupSlots
 
+_IN_THE_WAY = "not required, and the cluster has no room for slots that are"
+
 
 class DeclarativeSlotPool:
     """Accepts offered slots as far as they are required, gives them to requests, and gives back
@@ -81,6 +83,8 @@ class DeclarativeSlotPool:
         """By the names of constraints; those that hold or want nothing may be left out."""
         self._declared: ResourceRequirements | None = None
         self._job_restarting = False
+        self._is_room_missing = False
+        """Whether the job waits for slots that the cluster has no room for."""
         self._closed = False
         self._story = Story(f"the slot pool of job {job_id}")
 
@@ -223,11 +227,18 @@ class DeclarativeSlotPool:
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[SlotPoolAction]:
         """What the ResourceManager says it cannot provide now, the whole list: requests that it is
-        not going to fulfil fail (SP-13, SP-16, SP-28)."""
+        not going to fulfil fail (SP-13, SP-16, SP-28).  While it waits for room, slots that the job
+        does not need are not kept: they may be what is in the way."""
+        self._is_room_missing = any(s.awaits_room or s.exhausted for s in shortages)
         failed = self._reservations.fail_short(s for s in shortages if s.constraint is None)
         for group in self._groups.values():
             failed += group.fail_short(shortages, now)
-        return [*failed, *self._needs_changed(now)]
+        return [*failed, *self._needs_changed(now), *self._release_idle(now)]
+
+    def resource_manager_changed(self, now: float) -> list[SlotPoolAction]:
+        """Another ResourceManager is connected, or none: what the last one could not provide does
+        not count any more."""
+        return [] if self._closed else self.not_enough_resources((), now)
 
     def set_job_restarting(self, restarting: bool, now: float) -> list[SlotPoolAction]:
         """While the job restarts every offered slot is kept, required or not (SP-26), and worker
@@ -235,7 +246,7 @@ class DeclarativeSlotPool:
         self._job_restarting = restarting
         for group in self._groups.values():
             group.keep(restarting, now)
-        return self._needs_changed(now)
+        return [*self._needs_changed(now), *self._release_idle(now)]
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -383,18 +394,29 @@ class DeclarativeSlotPool:
         for group in self._groups.values():
             actions += group.fail_late(now)
         actions += self._needs_changed(now)
-        idle = self._needs.idle_too_long(self._idle_timeout, now)
+        return actions + self._release_idle(now)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for which slots beyond the requirements are kept; those of a job that restarts
+        are about to be required again."""
+        is_scarce = self._is_room_missing and not self._job_restarting
+        return 0.0 if is_scarce else self._idle_timeout
+
+    def _release_idle(self, now: float) -> list[SlotPoolAction]:
+        patience = self._patience
+        idle = self._needs.idle_too_long(patience, now)
         for group in self._groups.values():
-            idle += group.idle_too_long(self._idle_timeout, now)
-        reason = f"not required for {self._idle_timeout:g} s"
-        return actions + (self.release_slots(idle, reason, now) if idle else [])
+            idle += group.idle_too_long(patience, now)
+        reason = f"not required for {patience:g} s" if patience else _IN_THE_WAY
+        return self.release_slots(idle, reason, now) if idle else []
 
     def next_deadline(self) -> float | None:
         """When :meth:`time_passed` has something to do next; None: not before another event."""
-        idle = self._needs.idle_deadline(self._idle_timeout)
+        idle = self._needs.idle_deadline(self._patience)
         deadline = min(self._reservations.next_deadline(), idle)
         for group in self._groups.values():
-            deadline = min(deadline, group.next_deadline(), group.idle_deadline(self._idle_timeout))
+            deadline = min(deadline, group.next_deadline(), group.idle_deadline(self._patience))
         return None if deadline == inf else deadline
 
     # ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from flinkray.core.ids import AllocationID, ResourceID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
+from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     CancelWorkerGroupRequest,
@@ -226,6 +227,39 @@ def test_group_waits_for_a_new_master_of_its_job_until_the_idle_timeout(
     manager.clear_requirements(JOB, False, 40.0)
     assert manager.check(69.9) == []
     assert one(manager.check(70.0), ReleaseWorkerGroup).group_id == group()
+
+
+def test_group_whose_job_does_not_want_it_goes_when_others_find_no_room(
+    manager: SlotManager,
+) -> None:
+    first, second = job_with_group(manager)
+    manager.set_requirements(requirements(dedicated=True), 5.0)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 6.0)
+    assert manager.check(7.0) == [], "its slots are not freed"
+    manager.slot_freed(slot_id("te0"), first, 8.0)
+    freed = manager.slot_freed(slot_id("te1"), second, 9.0)
+    assert one(freed, ReleaseWorkerGroup).group_id == group()
+
+
+def test_group_of_a_job_whose_master_is_being_replaced_stays_when_others_find_no_room(
+    manager: SlotManager,
+) -> None:
+    job_with_group(manager)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 4.0)
+    manager.clear_requirements(JOB, False, 5.0)
+    assert only(manager.check(20.0), ReleaseWorkerGroup) == []
+    assert one(manager.check(35.0), ReleaseWorkerGroup).group_id == group()
+
+
+def test_shortage_says_whether_a_worker_group_waits_for_room(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    cluster = ClusterResources(LARGE, LARGE, (LARGE,))
+    (early,) = manager.shortages(JOB, 0.9, cluster)
+    (late,) = manager.shortages(JOB, 1.0, cluster)
+    assert (early.awaits_room, late.awaits_room) == (False, True)
+    manager.worker_group_started(1, group(), 2.0)
+    (starting,) = manager.shortages(JOB, 9.0, cluster)
+    assert not starting.awaits_room, "TaskExecutors are being started"
 
 
 def test_request_in_flight_for_a_master_that_died_is_given_up(manager: SlotManager) -> None:

@@ -306,6 +306,51 @@ def idle_worker(manager: SlotManager) -> None:
     assert len(only(manager.check(34.0), AskWhetherReleasable)) == 1
 
 
+def test_idle_worker_is_released_at_once_when_a_worker_group_finds_no_room(
+    manager: SlotManager,
+) -> None:
+    """Else a job whose stages take turns on a full cluster would wait for time-outs."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    confirm(manager, [asked])
+    manager.set_requirements(requirements(), 3.0)
+    manager.slot_freed(asked.slot_id, asked.allocation_id, 4.0)
+    manager.set_requirements(requirements((LARGE, 1), job_id=OTHER_JOB, dedicated=True), 5.0)
+    assert manager.check(5.9) == [], "it may be placed any moment"
+    assert manager.next_check_time() == 6.0
+    assert one(manager.check(6.0), AskWhetherReleasable).group_id == group("g1")
+    released = one(manager.may_be_released(group("g1"), True, 6.1), ReleaseWorkerGroup)
+    assert released.reason == "not needed, and others wait for room"
+
+
+def test_worker_that_gets_idle_while_a_worker_group_finds_no_room_is_released_at_once(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    confirm(manager, [asked])
+    manager.set_requirements(requirements((LARGE, 1), job_id=OTHER_JOB, dedicated=True), 5.0)
+    manager.check(6.0)
+    manager.set_requirements(requirements(), 7.0)
+    freed = manager.slot_freed(asked.slot_id, asked.allocation_id, 8.0)
+    assert one(freed, AskWhetherReleasable).group_id == group("g1")
+
+
+def test_idle_worker_stays_when_the_worker_group_that_found_no_room_is_given_up(
+    manager: SlotManager,
+) -> None:
+    idle_worker_at = 4.0
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    confirm(manager, [asked])
+    manager.set_requirements(requirements(), 3.0)
+    manager.slot_freed(asked.slot_id, asked.allocation_id, idle_worker_at)
+    manager.set_requirements(requirements((LARGE, 1), job_id=OTHER_JOB, dedicated=True), 5.0)
+    manager.clear_requirements(OTHER_JOB, True, 5.5)
+    assert only(manager.check(20.0), AskWhetherReleasable) == []
+    assert manager.next_check_time() == idle_worker_at + 30.0
+
+
 def test_idle_worker_that_cannot_go_is_asked_again_later(manager: SlotManager) -> None:
     """SM-15: it holds a partition that somebody may want to read."""
     idle_worker(manager)

@@ -47,6 +47,7 @@ from tests.scheduler.builders import (
     location,
     offer,
     only,
+    requirements,
 )
 
 MASTER = "JobMaster/jobmaster"
@@ -170,6 +171,75 @@ def test_slots_that_nobody_wants_again_are_given_back_after_the_idle_timeout() -
     assert only(pool.pool.time_passed(59.0), FreeSlot) == []
     assert len(only(pool.pool.time_passed(60.0), FreeSlot)) == 2
     assert pool.pool.slots == ()
+
+
+def no_room(constraint: SameWorkerGroup | None = None) -> ResourceShortage:
+    return ResourceShortage(
+        1, SMALL, "wait", False, LARGE, LARGE, LARGE, constraint=constraint, awaits_room=True
+    )
+
+
+def test_slots_that_nobody_wants_go_when_the_cluster_has_no_room_for_others() -> None:
+    """Else a job whose stages take turns on a full cluster would wait for the idle timeout."""
+    pool = Pool()
+    pool.request(wanted(0, 1))
+    pool.comes(0, 7)
+    pool.comes(1, 8)
+    pool.returns(7, 8, now=10.0)
+    pool.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 50)),)), now=11.0)
+    actions = pool.pool.not_enough_resources((no_room(),), 13.0)
+    freed = only(actions, FreeSlot)
+    assert [f.allocation_id for f in freed] == [allocation(7), allocation(8)]
+    assert freed[0].reason == "not required, and the cluster has no room for slots that are"
+
+
+def test_slots_that_nobody_wants_stay_when_others_are_only_slow_to_come() -> None:
+    pool = Pool()
+    pool.request(wanted(0, 1))
+    pool.comes(0, 7)
+    pool.comes(1, 8)
+    pool.returns(7, 8, now=10.0)
+    pool.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 50)),)), now=11.0)
+    starting = replace(no_room(), awaits_room=False)
+    assert only(pool.pool.not_enough_resources((starting,), 13.0), FreeSlot) == []
+
+
+def test_slots_go_as_soon_as_nobody_wants_them_while_the_cluster_has_no_room() -> None:
+    pool = Pool()
+    pool.request(wanted(0, 1))
+    pool.comes(0, 7)
+    pool.comes(1, 8)
+    pool.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 50)),)), now=1.0)
+    assert only(pool.pool.not_enough_resources((no_room(),), 3.0), FreeSlot) == []
+    pool.returns(7, 8, now=10.0)
+    assert pool.pool.next_deadline() == 10.0
+    assert len(only(pool.pool.time_passed(10.0), FreeSlot)) == 2
+
+
+@pytest.mark.parametrize("event", ["there is room", "another ResourceManager"])
+def test_slots_are_kept_again_when_the_shortage_is_over(event: str) -> None:
+    pool = Pool()
+    pool.request(wanted(0, 1))
+    pool.comes(0, 7)
+    pool.comes(1, 8)
+    pool.pool.not_enough_resources((no_room(),), 3.0)
+    if event == "there is room":
+        pool.pool.not_enough_resources((), 4.0)
+    else:
+        pool.pool.resource_manager_changed(4.0)
+    pool.returns(7, 8, now=10.0)
+    assert pool.pool.next_deadline() == 60.0
+
+
+def test_slots_of_a_job_that_restarts_are_kept_though_the_cluster_has_no_room() -> None:
+    pool = Pool()
+    pool.pool.set_requirements(requirements((SMALL, 1)), 0.0)
+    pool.pool.register_task_executor(location("te"), 0.0)
+    pool.pool.offer_slots(ResourceID("te"), (offer(7),), 1.0)
+    pool.pool.set_job_restarting(True, 2.0)
+    pool.pool.set_requirements(requirements(), 3.0)
+    assert only(pool.pool.not_enough_resources((no_room(),), 4.0), FreeSlot) == []
+    assert len(only(pool.pool.set_job_restarting(False, 5.0), FreeSlot)) == 1
 
 
 def test_bundle_whose_task_executor_died_is_served_from_the_same_group() -> None:
