@@ -1,0 +1,1 @@
+"""The decisions of the control plane as pure code, a folder for each domain."""

@@ -1,3 +1,3 @@
-"""Operator coordinators: user-side code of vertices, kept by the JobMaster."""
+"""Operator coordinators: user code of vertices that runs in processes beside the JobMaster."""
 
 __all__ = ["processes", "runner", "user_code_process"]

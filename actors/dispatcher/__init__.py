@@ -1,3 +1,3 @@
-"""The process that takes jobs: the Dispatcher."""
+"""The Dispatcher: the process that accepts jobs."""
 
 __all__ = ["endpoint"]

@@ -1,3 +1,3 @@
-"""The process that runs one job: the JobMaster."""
+"""The JobMaster: the process that runs one job."""
 
 __all__ = ["endpoint"]

@@ -1,3 +1,3 @@
-"""The process that gives slots to jobs: the ResourceManager."""
+"""The ResourceManager: the process that gives slots to jobs."""
 
 __all__ = ["driver", "endpoint"]

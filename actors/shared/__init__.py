@@ -1,4 +1,4 @@
-"""What the processes of several kinds use."""
+"""What several processes use."""
 
 __all__ = [
     "batched_sender",

@@ -1,3 +1,3 @@
-"""The process that holds a job's slots: the SlotPool."""
+"""The SlotPool: the process that holds the slots of one job."""
 
 __all__ = ["endpoint"]

@@ -1,4 +1,6 @@
-"""The process of a stream job that runs the enumerators of its sources, which are user code, and
-knows where its results can be collected."""
+"""The StreamCoordinator: the process that runs the enumerators of a stream job's sources.
+
+Enumerators are user code.  The process also knows where the job's results can be collected.
+"""
 
 __all__ = ["endpoint"]

@@ -1,3 +1,3 @@
-"""The process that has slots: the TaskExecutor."""
+"""The TaskExecutor: the process that has slots."""
 
 __all__ = ["endpoint", "host", "task_runners"]

@@ -1,6 +1,6 @@
-"""What runs in the process of a slot: user code, and the results that tasks hand on to each other.
+"""The task process: it runs user code in a slot and keeps the results that tasks pass on.
 
-A TaskExecutor keeps these processes and tells them what to run; it never loads user code itself.
+A TaskExecutor starts these processes and tells them what to run.  It never loads user code itself.
 """
 
 __all__ = ["collected_results", "endpoint"]

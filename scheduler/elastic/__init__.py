@@ -1,3 +1,3 @@
-"""The life of an elastic job, which runs with what slots there are."""
+"""The life of an elastic job, which runs with the slots that are available."""
 
 __all__ = ["elastic_job_scheduler", "parallelism", "scaling"]

@@ -1,4 +1,4 @@
-"""The execution graph: subtasks, their attempts, results, and failover."""
+"""The execution graph: subtasks with their attempts and results, and failover."""
 
 __all__ = [
     "execution",

@@ -1,3 +1,3 @@
-"""What people are told of jobs and of the cluster."""
+"""What users are told about jobs and about the cluster."""
 
 __all__ = ["exception_history", "execution_info", "execution_table", "job_info", "json_plan"]

@@ -1,4 +1,4 @@
-"""What several domains speak of: states, slots, tasks, failures."""
+"""What several domains use: states, slots, tasks, failures."""
 
 __all__ = [
     "failure",

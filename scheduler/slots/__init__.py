@@ -1,4 +1,4 @@
-"""The slots of a job: its SlotPool's decisions, and how subtasks share slots."""
+"""The slots of a job: the decisions of its SlotPool, and how subtasks share slots."""
 
 __all__ = [
     "execution_slot_allocator",
