@@ -1,1 +1,1 @@
-"""The processes of a cluster, a folder for each; the module ``endpoint`` in it is the process itself."""
+"""The processes of a cluster, a folder for each; its module ``endpoint`` is the process itself."""
