@@ -36,8 +36,8 @@ class AggregateStep:
 
 
 class UserCodeProcessGateway(FencedRpcGateway):
-    """Runs what is the master's part but the user's code; fenced by the JobMasterId of who has
-    started it.
+    """Runs user code that belongs to the master's part of a job.  It is fenced by the id of the
+    JobMaster that has started it.
 
     A format is a pickled function without arguments that makes an object of the user's.  Those of
     its methods ``initialize_global(parallelism)``, ``create_input_splits(minimum)`` and

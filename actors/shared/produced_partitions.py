@@ -40,7 +40,7 @@ def produced_partitions(
                     )
                     for consumer in result.consumers
                 ),
-                default=int(result.result_type.is_persistent),  # for who comes later
+                default=int(result.result_type.is_persistent),  # for later readers
             ),
             result.result_type.is_pipelined,
             vertex.parallelism,

@@ -60,7 +60,7 @@ class CallerGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def calls_through_ray(self, address: str, load: Load) -> dict[str, float]:
-        """The same by the way for who cannot open a connection."""
+        """The same by the way of those who cannot open a connection."""
 
     @abstractmethod
     @ask_timeout(None)

@@ -289,7 +289,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
 
 async def _outcome(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """*work*, done: its error, if any, is for who wants it."""
+    """*work*, done: its error, if any, is for those who want it."""
     done = asyncio.ensure_future(work)
     done.add_done_callback(lambda _: done.cancelled() or done.exception())
     try:

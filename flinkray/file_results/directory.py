@@ -78,7 +78,7 @@ class ResultDirectory:
     def seal(self) -> tuple[ResultFile, ...]:
         """Make what lies in the directory the result: the manifest is written.
 
-        To be called once, by who has written the files.
+        To be called once, by the writer of the files.
         """
         self.create()
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)

@@ -51,7 +51,7 @@ class GroupRecord:
         return None not in self.nodes
 
     def wake(self) -> None:
-        """Something has changed for who waits."""
+        """Something has changed for those who wait."""
         listeners, self.listeners = self.listeners, []
         for listener in listeners:
             listener()

@@ -73,7 +73,7 @@ class ExecuteWith(Transition):
 class ElasticJobScheduler(JobScheduler):
     """Declares all slots that the job would like to have, and executes it with those that come.
 
-    Each change of the parallelism is an execution graph of its own, whose attempts are numbered on.
+    Each change of the parallelism builds an execution graph of its own.
     Every failure restarts the whole job: with the slots that there are by then.
     """
 

@@ -72,7 +72,7 @@ def register_task_executor(
 
 
 def apply_report(tracker: ResourceTracker, worker: Worker, report: SlotReport, now: float) -> None:
-    """Who had slots there, and who has some now, is to be checked."""
+    """The jobs that had slots there, and those that have some now, are to be checked."""
     if worker.agrees_with(report):
         return
     tracker.slots_changed(worker)

@@ -211,8 +211,7 @@ class DeclarativeSlotPool:
         return next((g for g in self._groups.values() if g.holds(allocation_id)), None)
 
     def _serve_groups(self, now: float) -> list[SlotPoolAction]:
-        """Bundles that are free go to who waits for them; what is of no use to anybody goes
-        back."""
+        """Free bundles go to the requests that wait for them; what is of no use goes back."""
         actions: list[SlotPoolAction] = []
         useless: list[AllocationID] = []
         for group in self._groups.values():
@@ -360,7 +359,7 @@ class DeclarativeSlotPool:
     ) -> list[SlotPoolAction]:
         """Slots are given back to their TaskExecutors, whatever the requirements are.
 
-        Those that were reserved are lost for who had them and lower the total by one each, free
+        Those that were reserved are lost for their requests and lower the total by one each, free
         ones do not (SP-25, SP-28).
         """
         found = [slot for a in allocations if (slot := self._held(a)) is not None]

@@ -33,7 +33,7 @@ class SlotRequest:
     """One slot that is wanted: for an execution-slot-sharing group."""
 
     request_id: SlotRequestId
-    """Chosen by who asks; not used for another request of the same pool."""
+    """Chosen by the requester; not used for another request of the same pool."""
     vertices: tuple[ExecutionVertexID, ...] = ()
     """The subtasks that are to share the slot."""
     preferred_allocations: tuple[AllocationID, ...] = ()

@@ -1,4 +1,4 @@
-"""Late calls: of who follows a past leader, and of a past leader itself.  They change nothing.
+"""Late calls of those who follow a past leader, and of a past leader itself, change nothing.
 
 What leaders call with their id is tested method by method, with the id of a past leader and with
 that of the present one, whose call has to show: else nothing was tested.

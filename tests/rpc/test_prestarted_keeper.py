@@ -70,7 +70,7 @@ async def test_prestarted_processes_are_kept_ready_again_after_rays_head_was_awa
 
 
 class Cluster:
-    """A driver, a prestarted process that is ready, and who was killed."""
+    """A driver, a prestarted process that is ready, and the names of those that were killed."""
 
     def __init__(self) -> None:
         network = LocalNetwork()

@@ -1,4 +1,4 @@
-"""Messages through Ray's actor calls, for who cannot connect to a process directly."""
+"""Messages through Ray's actor calls, for callers that cannot connect to a process directly."""
 
 from __future__ import annotations
 

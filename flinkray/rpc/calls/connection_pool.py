@@ -128,7 +128,7 @@ class ConnectionPool:
             )
             self._connecting[process_name] = task
         await asyncio.wait({task})  # others wait for it too
-        if task.cancelled():  # it is no cancellation of who waits here
+        if task.cancelled():  # nobody has cancelled the caller
             raise RpcConnectionError(self._closed_reason or f"connecting to {process_name} ended")
         return task.result()
 

@@ -20,8 +20,8 @@ ASK_AGAIN = 1.0
 async def result_of(reference: Any) -> Any:
     """Await an object reference, on any event loop; also one of Ray Client.
 
-    Ray's own future is not cancelled with who waits for it: the thread in which Ray Client sets its
-    futures does not survive that.
+    Ray's own future is not cancelled together with its waiter: the thread in which Ray Client sets
+    its futures does not survive that.
     """
     future = asyncio.wrap_future(reference.future())
     future.add_done_callback(_retrieve)  # also when nobody waits any more

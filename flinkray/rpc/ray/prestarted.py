@@ -47,7 +47,7 @@ class PrestartedGateway(RpcGateway):
         """Be the process of that spec, encoded.  *owner*: the process to die with.
 
         Returns, encoded, (True, the address of its endpoint) or (False, the error of its start).
-        To be asked once, by who has taken the process out of the directory.
+        To be asked once, by the caller that has taken the process out of the directory.
         """
 
 

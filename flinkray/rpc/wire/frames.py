@@ -75,7 +75,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._receiver: FrameReceiver | None = None
         self._buffer = _receive_buffer()
         self._unread = b""
-        """What has come and is not a whole frame yet, or waits for who reads it."""
+        """What has come and is not a whole frame yet, or waits for its reader."""
         self._joiner = FragmentJoiner(max_frame_size)
         self._gap: memoryview | None = None
         """Where what comes next belongs, if it is the rest of a fragment ..."""

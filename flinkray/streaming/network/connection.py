@@ -194,7 +194,7 @@ class Connection:
                     self._state.notify()
 
     def _collect(self) -> list[Part]:
-        """What to send next; for who is sending."""
+        """What to send next; for the thread that sends."""
         parts: list[Part] = []
         size = 0
         control, ready = self._control, self._ready
