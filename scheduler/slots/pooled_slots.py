@@ -157,7 +157,7 @@ class PooledSlots:
         self._fulfilled[pooled.matched] -= 1
         self._profiles[slot.profile] -= 1
         if host.slots:
-            self._utilization_changed(slot.profile, slot.location.resource_id)
+            self._utilization_changed(slot.location.resource_id)
         else:
             del self._hosts[slot.location.resource_id]
 
@@ -183,7 +183,7 @@ class PooledSlots:
         self._used[pooled.matched][pooled.slot.profile] += 1
         resource_id = pooled.slot.location.resource_id
         self._hosts[resource_id].number_used += 1
-        self._utilization_changed(pooled.slot.profile, resource_id)
+        self._utilization_changed(resource_id)
 
     def free(self, pooled: PooledSlot, now: float) -> None:
         """A used slot is free from now on, matched to what it was (SP-24)."""
@@ -226,13 +226,16 @@ class PooledSlots:
                 return resource_id
             heappop(heap)
 
-    def _utilization_changed(self, profile: ResourceProfile, resource_id: ResourceID) -> None:
-        if resource_id in self._free.get(profile, ()):
-            host = self._hosts[resource_id]
+    def _utilization_changed(self, resource_id: ResourceID) -> None:
+        """Of a TaskExecutor with slots, and so for each profile of which it has free ones."""
+        host = self._hosts[resource_id]
+        for profile, hosts in self._free.items():
+            if resource_id not in hosts:
+                continue
             heap = self._by_utilization.setdefault(profile, [])
             if len(heap) > 64 + 4 * len(self._hosts):  # mostly entries that are out of date
                 heap.clear()
-                for other in self._free[profile]:
+                for other in hosts:
                     known = self._hosts[other]
                     heappush(heap, (known.utilization, known.order, other))
             heappush(heap, (host.utilization, host.order, resource_id))
@@ -244,7 +247,7 @@ class PooledSlots:
         hosts.setdefault(resource_id, {})[slot.allocation_id] = pooled
         self._idle[pooled.matched][slot.allocation_id] = pooled
         self._unused[pooled.matched][slot.profile] += 1
-        self._utilization_changed(slot.profile, resource_id)
+        self._utilization_changed(resource_id)
 
     def _take_free(self, pooled: PooledSlot) -> None:
         slot = pooled.slot

@@ -110,6 +110,13 @@ def allocated_slot(
     return AllocatedSlot(allocation(number), 0, SMALL, where)
 
 
+def slot_on(
+    name: str, number: int, index: int = 0, profile: ResourceProfile = SMALL
+) -> AllocatedSlot:
+    """A slot of that profile on the TaskExecutor of that name."""
+    return AllocatedSlot(allocation(number), index, profile, location(name))
+
+
 def slot_id(name: str, index: int = 0) -> SlotID:
     return SlotID(ResourceID(name), index)
 

@@ -183,7 +183,7 @@ class MutantSession:
         """What each test does without a mutant: measured once for as long as nothing changes."""
         shared = "".join(self._sources.values()) + "".join(
             path.read_text()
-            for path in sorted({p for item in session.items for p in item.path.parent.glob("*.py")})
+            for path in sorted(session.config.rootpath.joinpath("tests").rglob("*.py"))
             if not path.name.startswith("test_")
         )
         by_file: dict[Path, list[pytest.Item]] = {}
