@@ -33,7 +33,7 @@ from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOpera
 from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_partitioner
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.sinks.collect import CollectOperator
-from flinkray.streaming.task.task import StreamTask, TaskInput, TaskOutput
+from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.waiting_clock import WaitingSystemClock
@@ -102,7 +102,7 @@ class StreamTaskRun:
         )
         head = builder.build()
         inputs, channel_inputs = self._inputs(plan, head)
-        outputs: list[TaskOutput] = [*builder.writers]
+        outputs: list[StreamTaskOutput] = [*builder.writers]
         for _, operator in builder.operators:
             if isinstance(operator, CollectOperator):
                 operator.receiver = context.results
@@ -188,7 +188,7 @@ class StreamTaskRun:
 
     def _inputs(
         self, plan: ChainPlan, head: StreamOperator
-    ) -> tuple[list[TaskInput], list[tuple[int, int]]]:
+    ) -> tuple[list[StreamTaskInput], list[tuple[int, int]]]:
         """The head's inputs, and for each channel of the gate its input and its number there."""
         if not plan.inputs:
             return [], []
@@ -199,7 +199,7 @@ class StreamTaskRun:
                 channel_inputs.append((index, counts[index]))
                 counts[index] += 1
         ports = head.inputs()
-        return [TaskInput(p, c) for p, c in zip(ports, counts, strict=True)], channel_inputs
+        return [StreamTaskInput(p, c) for p, c in zip(ports, counts, strict=True)], channel_inputs
 
 
 def _assigners(

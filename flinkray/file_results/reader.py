@@ -11,7 +11,7 @@ from flinkray.file_results.directory import ResultDirectory, ResultFile
 
 
 @dataclass(frozen=True, slots=True)
-class FileSplit:
+class RowGroupSplit:
     """Some row groups of one file."""
 
     directory: ResultDirectory
@@ -21,7 +21,7 @@ class FileSplit:
 
 def share_of(
     directories: Iterable[ResultDirectory], reader: int, number_of_readers: int
-) -> list[FileSplit]:
+) -> list[RowGroupSplit]:
     """What the *reader*-th of several gets: together they read every row once.
 
     Row groups are dealt out one after the other, in the order of directories and files, so that the
@@ -42,11 +42,13 @@ def share_of(
                     mine.append(row_group)
                 number += 1
             if mine:
-                share.append(FileSplit(directory, file, tuple(mine)))
+                share.append(RowGroupSplit(directory, file, tuple(mine)))
     return share
 
 
-def read_batches(splits: Iterable[FileSplit], batch_size: int = 65_536) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    splits: Iterable[RowGroupSplit], batch_size: int = 65_536
+) -> Iterator[pa.RecordBatch]:
     """The rows of splits, in their order; blocking.
 
     Raises:

@@ -16,15 +16,15 @@ from flinkray.core.ids import JobID
 from flinkray.ha.directory import Directory
 from flinkray.ha.entries import EntryDirectory
 from flinkray.ha.stores import (
+    JobEntry,
     JobGraphStore,
-    JobRecord,
     JobResultStore,
     JobStoreStateError,
     Recovered,
 )
 
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", bound=JobRecord)
+RecordT = TypeVar("RecordT", bound=JobEntry)
 
 
 class _Sequential:

@@ -10,10 +10,10 @@ from flinkray.core.ids import JobID
 from flinkray.core.records import decode_record, encode_record
 from flinkray.ha.directory import Directory
 from flinkray.ha.first_format import from_first_format
-from flinkray.ha.stores import JobRecord, StoreError
+from flinkray.ha.stores import JobEntry, StoreError
 
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", bound=JobRecord)
+RecordT = TypeVar("RecordT", bound=JobEntry)
 
 _MAGIC = b"flinkray entry\n"
 VERSION = 2

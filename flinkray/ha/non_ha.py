@@ -11,9 +11,9 @@ from flinkray.ha.directory import Directory
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
 from flinkray.ha.leadership import LeaderElectionError
 from flinkray.ha.services import HighAvailabilityServices
-from flinkray.ha.stores import JobGraphStore, JobRecord, JobResultStore
+from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore
 
-RecordT = TypeVar("RecordT", bound=JobRecord)
+RecordT = TypeVar("RecordT", bound=JobEntry)
 
 JOB_GRAPHS = "job-graphs"
 JOB_RESULTS = "job-results"

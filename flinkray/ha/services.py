@@ -8,9 +8,9 @@ from typing import TypeVar
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.directory import Directory
 from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
-from flinkray.ha.stores import JobGraphStore, JobRecord, JobResultStore
+from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore
 
-RecordT = TypeVar("RecordT", bound=JobRecord)
+RecordT = TypeVar("RecordT", bound=JobEntry)
 
 DISPATCHER_ADDRESS = "Dispatcher/dispatcher"
 RESOURCE_MANAGER_ADDRESS = "ResourceManager/resourcemanager"

@@ -21,14 +21,14 @@ from flinkray.core.errors import FlinkRayError, JobError, UnreadableRecordError
 from flinkray.core.ids import JobID
 
 
-class JobRecord(Protocol):
+class JobEntry(Protocol):
     """A message about one job."""
 
     @property
     def job_id(self) -> JobID: ...
 
 
-RecordT = TypeVar("RecordT", bound=JobRecord)
+RecordT = TypeVar("RecordT", bound=JobEntry)
 
 
 class StoreError(FlinkRayError):

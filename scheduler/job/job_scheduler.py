@@ -51,7 +51,7 @@ from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.results import Results
 from flinkray.scheduler.job.source_enumerators import SourceEnumerators, has_enumerators
-from flinkray.scheduler.job.spark_driver import SparkDriver
+from flinkray.scheduler.job.spark_driver import SparkDriverCoordinator
 from flinkray.scheduler.job.task_reports import TaskReports
 from flinkray.scheduler.job.transition_loop import Applied, Step, Steps, Transition, TransitionLoop
 from flinkray.scheduler.reports.job_info import (
@@ -151,7 +151,9 @@ class JobScheduler:
         )
         self._results = Results(graph, regions, self._tracker)
         self._drivers = {
-            vertex.vertex.vertex_id: SparkDriver(graph, regions, vertex, self._job, restarts)
+            vertex.vertex.vertex_id: SparkDriverCoordinator(
+                graph, regions, vertex, self._job, restarts
+            )
             for vertex in graph.vertices
             if vertex.is_coordinated
         }

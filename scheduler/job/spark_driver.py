@@ -42,7 +42,7 @@ from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
 
 
-class SparkDriver(RegionCoordinator):
+class SparkDriverCoordinator(RegionCoordinator):
     """Subtask i runs when its executor is registered, and is FINISHED when the user's function is
     done.  Its slot is free, and its result finished, when the driver's process has ended: until
     then Spark's processes are in the slot."""

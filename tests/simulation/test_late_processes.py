@@ -9,7 +9,7 @@ import pytest
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcError
 from flinkray.rpc import RpcEndpoint
 from flinkray.testing.simulation import Faults, Simulation, simulate
-from flinkray.testing.simulation.calls import Call, CallObserver, observed_calls
+from flinkray.testing.simulation.calls import CallObserver, ObservedCall, observed_calls
 from flinkray.testing.simulation.process import ProcessState
 from tests.rpc.endpoints import EchoGateway, echo_spec
 
@@ -190,10 +190,10 @@ async def test_the_calls_that_endpoints_handle_are_seen_with_their_senders(
     ends: list[object] = []
 
     class Observer(CallObserver):
-        def begins(self, call: Call) -> None:
+        def begins(self, call: ObservedCall) -> None:
             seen.append((call.sender.name, call.receiver.name, call.method, call.arguments))
 
-        def succeeded(self, call: Call, result: object) -> None:
+        def succeeded(self, call: ObservedCall, result: object) -> None:
             ends.append(result)
 
     with observed_calls(Observer()):

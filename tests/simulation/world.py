@@ -46,7 +46,7 @@ from flinkray.scheduler.reports.job_info import JobDetails
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import SimulatedProcess, Simulation
-from flinkray.testing.simulation.calls import Call, CallObserver
+from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.process import ProcessState
 from tests.simulation import inside
@@ -248,7 +248,7 @@ class World(CallObserver):
 
     # --- of every call ----------------------------------------------------------------------------
 
-    def begins(self, call: Call) -> None:
+    def begins(self, call: ObservedCall) -> None:
         endpoint = call.endpoint
         if isinstance(endpoint, FencedRpcEndpoint):
             own = self._token_of(endpoint)
@@ -262,7 +262,7 @@ class World(CallObserver):
         if isinstance(endpoint, TaskExecutor) and call.sender.kind in _MAY_ACT:
             self._before = described(endpoint)
 
-    def began(self, call: Call) -> None:
+    def began(self, call: ObservedCall) -> None:
         before, self._before = self._before, None
         if before is None:
             return
@@ -272,7 +272,7 @@ class World(CallObserver):
             if before.get(job_id) != after.get(job_id):
                 self._changed(call, job_id, before.get(job_id, ""), after.get(job_id, ""))
 
-    def _changed(self, call: Call, job_id: JobID, before: str, after: str) -> None:
+    def _changed(self, call: ObservedCall, job_id: JobID, before: str, after: str) -> None:
         """A call has changed what a job has in a TaskExecutor."""
         for role, number in self._on_behalf_of(call, job_id):
             key = call.receiver, role
@@ -285,7 +285,7 @@ class World(CallObserver):
                 )
             self._acted[key] = max(number, latest)
 
-    def _on_behalf_of(self, call: Call, job_id: JobID) -> Iterator[tuple[object, int]]:
+    def _on_behalf_of(self, call: ObservedCall, job_id: JobID) -> Iterator[tuple[object, int]]:
         """In which roles, and by which of the sessions in them, a call acts."""
         if call.sender.kind == "ResourceManager":
             yield "ResourceManager", call.sender.number
@@ -302,7 +302,7 @@ class World(CallObserver):
                     f"{call.receiver.name}"
                 )
 
-    def succeeded(self, call: Call, result: object) -> None:
+    def succeeded(self, call: ObservedCall, result: object) -> None:
         if call.receiver.kind != "Dispatcher":
             return
         match call.method:
@@ -326,7 +326,7 @@ class World(CallObserver):
             case "job_reached_terminal_state":
                 self._end_is_acknowledged(call)
 
-    def _end_is_acknowledged(self, call: Call) -> None:
+    def _end_is_acknowledged(self, call: ObservedCall) -> None:
         job_id, job_master_id, told = call.arguments[:3]
         if not self.has_ended(job_id):
             self.violated(

@@ -29,7 +29,7 @@ from flinkray.streaming.program.chain_builder import (
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.program.graph import Chain, StreamGraph
 from flinkray.streaming.records.elements import Barrier
-from flinkray.streaming.task.task import StreamTask, TaskInput
+from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.task.task_mailbox import TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.waiting_clock import WaitingClock, WaitingSystemClock
@@ -142,7 +142,9 @@ class LocalJob:
                     channels.append(channel)
                     channel_inputs.append((edge.input_index, counts[edge.input_index]))
                     counts[edge.input_index] += 1
-        inputs = [TaskInput(port, count) for port, count in zip(head.inputs(), counts, strict=True)]
+        inputs = [
+            StreamTaskInput(port, count) for port, count in zip(head.inputs(), counts, strict=True)
+        ]
 
         def acknowledge(barrier: Barrier, states: Mapping[str, OperatorState]) -> None:
             self._acknowledge(name, subtask, barrier, states)

@@ -26,7 +26,7 @@ _PEEK: Final = 512
 which has to be copied to its own memory."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Where bytes come from."""
 
     def recv_into(self, view: memoryview) -> int:
@@ -39,7 +39,7 @@ class Source(Protocol):
 class FrameReader:
     """Reads one frame after the other.  For one thread."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._new_slab()
         self._begin = self._end = 0

@@ -31,7 +31,7 @@ Acknowledge = Callable[[Barrier, Mapping[str, OperatorState]], None]
 """Told of a checkpoint: operator id -> state."""
 
 
-class TaskOutput(Protocol):
+class StreamTaskOutput(Protocol):
     """A way out of the task."""
 
     def has_room(self) -> bool:
@@ -44,7 +44,7 @@ class TaskOutput(Protocol):
     def end_of_input(self) -> None: ...
 
 
-class TaskInput:
+class StreamTaskInput:
     """One input of a task's head: an operator's port and the valve over its channels."""
 
     def __init__(self, port: Receiver, channels: int) -> None:
@@ -66,9 +66,9 @@ class StreamTask:
         name: str,
         operators: Sequence[tuple[str, StreamOperator]],
         gate: InputGate,
-        inputs: Sequence[TaskInput],
+        inputs: Sequence[StreamTaskInput],
         channel_inputs: Sequence[tuple[int, int]],
-        writers: Sequence[TaskOutput],
+        writers: Sequence[StreamTaskOutput],
         time_service: ProcessingTimeService,
         acknowledge: Acknowledge | None = None,
     ) -> None:

@@ -18,7 +18,7 @@ from flinkray.testing.simulation.process import SimulatedProcess
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class ObservedCall:
     """A call whose handler begins."""
 
     sender: SimulatedProcess
@@ -33,13 +33,13 @@ class Call:
 class CallObserver:
     """Does nothing; override what is of interest.  All run in the step of the handler."""
 
-    def begins(self, call: Call) -> None:
+    def begins(self, call: ObservedCall) -> None:
         """Its handler has not run yet."""
 
-    def began(self, call: Call) -> None:
+    def began(self, call: ObservedCall) -> None:
         """Its handler has returned, or waits for the first time."""
 
-    def succeeded(self, call: Call, result: object) -> None:
+    def succeeded(self, call: ObservedCall, result: object) -> None:
         """Its handler has returned; the answer is not sent yet."""
 
 
@@ -64,7 +64,7 @@ def observed_calls(observer: CallObserver) -> Iterator[None]:
             end = connection._transport
             receiver = asyncio.get_running_loop()
             assert isinstance(receiver, SimulatedProcess)
-            self.seen = Call(
+            self.seen = ObservedCall(
                 end.peer.process if isinstance(end, End) else receiver,
                 receiver,
                 endpoint,

@@ -35,7 +35,7 @@ class _Total:
     """Seeds, with the ends of their stories."""
 
 
-class Worker:
+class SweepWorker:
     """One pytest with its share of the seeds."""
 
     def __init__(self, arguments: Sequence[str], report: Path) -> None:
@@ -83,7 +83,7 @@ def sweep(seeds: int, first_seed: int, processes: int, arguments: Sequence[str])
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         workers = [
-            Worker(
+            SweepWorker(
                 _arguments(seeds, first_seed, (index, processes), arguments),
                 Path(folder, f"{index}.jsonl"),
             )

@@ -1,0 +1,46 @@
+"""One name, one concept: no two classes of the package have the same name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.house.sources import parsed
+
+PACKAGE = Path(__file__).parents[2] / "flinkray"
+
+OF_PYFLINK = frozenset({"Configuration", "FileSink", "FileSource", "JobExecutionResult"})
+"""Names of PyFlink's in :mod:`flinkray.datastream`, beside what they stand for in the runtime."""
+
+
+def shared_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names that several classes have, with their modules; *sources* are texts by module."""
+    modules = defaultdict(list)
+    for module, source in sources.items():
+        for node in parsed(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules[node.name].append(module)
+    return {name: found for name, found in modules.items() if len(found) > 1}
+
+
+def test_classes_of_different_modules_have_different_names() -> None:
+    sources = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path.read_text()
+        for folder in sorted(PACKAGE.iterdir())
+        if folder.is_dir()
+        for path in sorted(folder.rglob("*.py"))
+    }
+    assert "flinkray.scheduler.job.job_scheduler" in sources  # through the link
+    found = shared_names(sources)
+    assert {name: modules for name, modules in found.items() if name not in OF_PYFLINK} == {}
+    assert found.keys() >= OF_PYFLINK, "a name that is not shared any more needs no exception"
+
+
+def test_a_name_of_two_classes_is_found_and_a_private_one_is_not() -> None:
+    sources = {
+        "a": "class Slot: ...\nclass _State: ...\nclass Task: ...",
+        "b": "class _State: ...\nclass Slot: ...",
+    }
+    assert shared_names(sources) == {"Slot": ["a", "b"]}
