@@ -31,6 +31,7 @@ def changed(body: str) -> list[str]:
     ("body", "expected"),
     [
         ("return a < b", ["return None", "return a <= b"]),
+        ("return ()", []),
         ("return a is b", ["return None", "return a is not b"]),
         ("x = a and b and c", ["x = b and c", "x = a and c", "x = a and b"]),
         ("x = not a", ["x = a"]),

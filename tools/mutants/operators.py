@@ -307,8 +307,11 @@ def _dropped(node: ast.stmt, path: Path) -> Iterator[_Own]:
 
 
 def _returned(node: ast.Return, path: Path) -> Iterator[_Own]:
+    """An empty collection is left: who reads it takes None for the same, or fails anyhow."""
     if node.value is None:
         yield path, node, ast.Pass(), None
+    elif isinstance(node.value, ast.Tuple | ast.List) and not node.value.elts:
+        return
     elif not isinstance(node.value, ast.Constant):
         yield path, node, ast.Return(ast.Constant(None)), None
     elif node.value.value is None:

@@ -71,3 +71,26 @@ def test_slot_whose_payload_has_ended_is_given_back_at_once() -> None:
     slot.payload_ended()
     assert slot.release_slot("finished") == []
     assert slot.wants_to_return
+
+
+def test_next_attempt_goes_on_in_the_slot_of_the_one_before_and_of_no_other() -> None:
+    slot = slot_with_payload()
+    assert not slot.replace_payload(SECOND, FIRST)
+    assert slot.replace_payload(FIRST, SECOND)
+    assert slot.payload == SECOND
+    assert slot.release("its TaskExecutor died") == [FailPayload(SECOND, "its TaskExecutor died")]
+
+
+def test_no_attempt_goes_on_in_a_slot_that_is_taken_away() -> None:
+    slot = slot_with_payload()
+    slot.release("taken away")
+    assert not slot.replace_payload(FIRST, SECOND)
+    assert slot.payload == FIRST
+
+
+def test_attempt_that_took_over_is_not_ended_by_the_end_of_the_one_before() -> None:
+    slot = slot_with_payload()
+    slot.payload_ended()
+    assert slot.replace_payload(FIRST, SECOND)
+    slot.release_slot("cancelled")
+    assert not slot.wants_to_return

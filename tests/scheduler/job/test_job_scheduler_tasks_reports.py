@@ -1,0 +1,193 @@
+"""JobScheduler: what is made of the reports of tasks, and what clients see of their job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flinkray.core.errors import JobSubmissionError
+from flinkray.core.ids import ExecutionAttemptID, ResourceID
+from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobType, ResultPartitionType
+from flinkray.scheduler.job.job_scheduler_actions import (
+    PromotePartitions,
+    ReleasePartitions,
+    StartTimer,
+)
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import ResourceShortage
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+from tests.scheduler.builders import JOB, LARGE, OTHER_GRAPH, SMALL, one, only
+from tests.scheduler.graphs import data_set_id, job, python_vertex
+from tests.scheduler.tasks_under_test import TasksUnderTest, stream
+
+TE0 = ResourceID("te0")
+SHORTAGE = ResourceShortage(2, SMALL, "Two slots are missing.", False, LARGE, LARGE, LARGE)
+
+
+def test_reports_beside_one_of_another_graph_count() -> None:
+    """EX-11."""
+    tasks = stream(a=2)
+    tasks.tell("start")
+    tasks.give()
+    first, second = tasks.attempt("a1"), tasks.attempt("a2")
+    foreign = ExecutionAttemptID(OTHER_GRAPH, first.vertex, first.attempt_number)
+    tasks.report((first, foreign, second), ExecutionState.RUNNING)
+    assert tasks.states() == "a1:RUNNING#0 a2:RUNNING#0"
+
+
+def test_a_late_report_of_an_earlier_state_takes_no_task_back() -> None:
+    tasks = stream(a=1)
+    tasks.tell("start")
+    tasks.give()
+    states = []
+    for told in ("INITIALIZING", "RUNNING", "INITIALIZING", "RUNNING"):
+        tasks.report("a1", ExecutionState[told])
+        states.append(tasks.states())
+    assert states == ["a1:INITIALIZING#0", *["a1:RUNNING#0"] * 3]
+
+
+def test_a_task_that_fails_without_a_cause_is_named() -> None:
+    tasks = stream(a=1).run()
+    tasks.report("a1", ExecutionState.FAILED)
+    (entry,) = tasks.scheduler.details().exceptions
+    assert entry.text == "a (1/1) failed without a cause"
+
+
+def test_reports_of_one_event_are_read_though_one_of_them_has_ended_before() -> None:
+    """EX-11."""
+    tasks = stream(a=2).run()
+    ended, running = tasks.attempt("a1"), tasks.attempt("a2")
+    tasks.finish("a1")
+    tasks.report((ended, running), ExecutionState.FINISHED)
+    assert tasks.status is JobStatus.FINISHED
+
+
+def test_second_failure_of_a_failing_job_is_told_and_is_not_its_cause() -> None:
+    tasks = stream(0, a=2).run()
+    tasks.fail("a1", "first")
+    assert tasks.status is JobStatus.FAILING
+    tasks.tell("global_failure", Failure("second"))
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    assert tasks.ended.result.failure == "first"
+    assert [entry.text for entry in tasks.ended.details.exceptions] == ["first", "second"]
+
+
+def test_global_failure_of_a_job_that_is_cancelled_fails_it() -> None:
+    tasks = stream(a=1).run()
+    tasks.tell("cancel")
+    tasks.tell("global_failure", Failure("the store is gone"))
+    assert tasks.status is JobStatus.FAILING
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    assert tasks.ended.result.failure == "the store is gone"
+
+
+def test_task_that_fails_while_its_job_is_cancelled_is_told_and_fails_nothing() -> None:
+    """JM-22."""
+    tasks = stream(a=2).run()
+    tasks.tell("cancel")
+    tasks.fail("a1", "no time to say goodbye")
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    assert tasks.ended.result.status is JobStatus.CANCELED
+    assert tasks.ended.result.failure is None
+    assert [entry.text for entry in tasks.ended.details.exceptions] == ["no time to say goodbye"]
+
+
+def test_cancelled_job_does_not_restart_when_the_delay_of_its_restart_is_over() -> None:
+    tasks = stream(a=2).run()
+    tasks.fail("a1")
+    tasks.tell("cancel")
+    assert tasks.tell("timer", one(tasks.log, StartTimer).key) == []
+    tasks.confirm_cancellations()
+    assert tasks.status is JobStatus.CANCELED
+
+
+def test_suspended_job_keeps_the_first_reason_and_waits_for_nothing_more() -> None:
+    """EX-08."""
+    tasks = stream(a=2)
+    tasks.tell("start")
+    tasks.give(1)
+    tasks.tell("resources_short", (SHORTAGE,))
+    assert tasks.scheduler.details().pending_reason is not None
+    tasks.tell("suspend", "the Dispatcher goes")
+    assert tasks.scheduler.details().pending_reason is None
+    assert tasks.tell("suspend", "it goes again") == []
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    assert tasks.ended.result.status is JobStatus.SUSPENDED
+
+
+def test_times_of_a_job_are_wall_clock_times() -> None:
+    tasks = stream(a=1).run()
+    before = tasks.scheduler.overview()
+    assert (before.start_time, before.end_time) == (1_000_000.0, None)
+    tasks.finish("a1")
+    overview, details = tasks.scheduler.overview(), tasks.scheduler.details()
+    assert (overview.start_time, overview.end_time) == (1_000_000.0, 1_000_000.0 + tasks.now)
+    assert (details.start_time, details.end_time) == (overview.start_time, overview.end_time)
+
+
+def test_a_job_that_could_never_run_is_refused() -> None:
+    with pytest.raises(JobSubmissionError):
+        TasksUnderTest(job(vertices=[replace(python_vertex("a"), parallelism=0)]))
+
+
+def persistent() -> TasksUnderTest:
+    """Two tasks whose results are the cluster's when the job has finished."""
+    result = IntermediateDataSet(data_set_id(1), ResultPartitionType.BLOCKING_PERSISTENT)
+    vertex = replace(python_vertex("a", 2), results=(result,))
+    return TasksUnderTest(job(vertices=[vertex], job_type=JobType.BATCH)).run()
+
+
+def test_persistent_results_of_a_finished_job_are_promoted_where_they_are() -> None:
+    tasks = persistent()
+    tasks.finish("a1")
+    actions = tasks.finish("a2")
+    assert tasks.status is JobStatus.FINISHED
+    promoted = {
+        (action.location.resource_id, partition.data_set_id, partition.partition)
+        for action in only(actions, PromotePartitions)
+        for partition in action.partitions
+    }
+    assert promoted == {(TE0, data_set_id(1), 0), (ResourceID("te1"), data_set_id(1), 1)}
+    assert only(actions, ReleasePartitions) == []
+
+
+def test_persistent_results_of_a_job_that_is_cancelled_are_released() -> None:
+    tasks = persistent()
+    tasks.finish("a1")
+    tasks.tell("cancel")
+    actions = tasks.confirm_cancellations()
+    assert tasks.status is JobStatus.CANCELED
+    assert only(actions, PromotePartitions) == []
+    assert tasks.released(tasks.log) == ["1.0#0 on te0"]
+
+
+@pytest.mark.parametrize("event", ["task_executor_registered", "task_executor_let_go"])
+def test_task_executor_that_was_away_gets_the_parts_that_tasks_have_in_common_again(
+    event: str,
+) -> None:
+    """JM-15."""
+    tasks = TasksUnderTest(job(a=2), slots_each=2)
+    tasks.tell("start")
+    tasks.give(1)
+    getattr(tasks.scheduler, event)(TE0)
+    tasks.task_executors.clear()  # it has forgotten them
+    tasks.give()
+    assert tasks.states() == "a1:DEPLOYING#0 a2:DEPLOYING#0"
+
+
+def test_nothing_of_a_report_about_another_job_is_believed() -> None:
+    tasks = stream(a=1).run()
+    told = TaskExecutionState(
+        JOB,
+        ExecutionAttemptID(OTHER_GRAPH, tasks.attempt("a1").vertex, 0),
+        ExecutionState.FAILED,
+        "not mine",
+    )
+    assert tasks.tell("task_states_changed", (told,)) == []
+    assert tasks.status is JobStatus.RUNNING

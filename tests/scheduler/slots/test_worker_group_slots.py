@@ -1,0 +1,248 @@
+"""The slots that must be the bundles of one worker group, without the pool around them."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from flinkray.core.ids import SlotRequestId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import (
+    AllocatedSlot,
+    ResourceRequirement,
+    ResourceShortage,
+    SameWorkerGroup,
+)
+from flinkray.scheduler.slots.slot_requests import (
+    SlotRequest,
+    SlotRequestFailed,
+    SlotRequestFailure,
+)
+from flinkray.scheduler.slots.worker_group_slots import WorkerGroupSlots
+from tests.scheduler.builders import LARGE, SMALL, allocated_slot, allocation, id_of
+
+NAME = "own"
+TWO = ResourceRequirement(SMALL, 2, SameWorkerGroup(NAME, 2))
+
+
+def ask(slots: WorkerGroupSlots, *bundles: int, size: int = 2, timeout: float = 9.0) -> None:
+    """Requests are numbered by their bundles."""
+    requests = [SlotRequest(id_of(SlotRequestId, bundle), bundle=bundle) for bundle in bundles]
+    slots.request(requests, SMALL, size, timeout, 0.0)
+
+
+def come(slots: WorkerGroupSlots, *bundles: int, group: str = "g", first: int = 0) -> None:
+    """Slots are numbered by their bundles, from *first* on."""
+    for bundle in bundles:
+        slots.add(allocated_slot(first + bundle, bundle, group), 0.0)
+
+
+def serve(slots: WorkerGroupSlots) -> dict[int, int]:
+    """Bundle -> number of its slot."""
+    return {
+        int.from_bytes(a.request_id.value, "big"): int.from_bytes(a.slot.allocation_id.value, "big")
+        for a in slots.serve()
+    }
+
+
+def shortage(name: str | None, unfulfillable: bool, exhausted: bool) -> ResourceShortage:
+    constraint = None if name is None else SameWorkerGroup(name, 2)
+    return ResourceShortage(
+        2, SMALL, "missing", unfulfillable, LARGE, LARGE, LARGE, exhausted, constraint
+    )
+
+
+def test_what_is_declared_is_required_without_requests_until_it_is_taken_back() -> None:
+    slots = WorkerGroupSlots(NAME)
+    assert slots.requirement is None
+    assert slots.is_over
+    slots.declare(TWO, 0.0)
+    assert slots.requirement == TWO
+    assert not slots.is_over
+    assert slots.accepts(allocated_slot(1, 1))
+    come(slots, 0, 1)
+    assert slots.idle_deadline(5.0) == inf
+    slots.declare(None, 3.0)
+    assert slots.requirement is None
+    assert not slots.is_over  # there are slots to give back
+    assert slots.idle_deadline(5.0) == 8.0
+    assert slots.idle_too_long(5.0, 7.9) == ()
+    assert slots.idle_too_long(5.0, 8.0) == (allocation(0), allocation(1))
+
+
+@pytest.mark.parametrize(
+    ("told", "failure"),
+    [
+        (shortage(None, True, False), None),
+        (shortage("other", True, False), None),
+        (shortage(NAME, False, False), None),
+        (shortage(NAME, True, False), SlotRequestFailure.UNFULFILLABLE),
+        (shortage(NAME, False, True), SlotRequestFailure.NOT_ENOUGH_RESOURCES),
+        (shortage(NAME, True, True), SlotRequestFailure.UNFULFILLABLE),
+    ],
+)
+def test_a_shortage_fails_the_requests_if_it_is_theirs_and_no_slot_will_come(
+    told: ResourceShortage, failure: SlotRequestFailure | None
+) -> None:
+    """SP-16, SP-28."""
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0, 1)
+    failed = slots.fail_short((shortage(None, True, True), told), 1.0)
+    assert failed == (
+        []
+        if failure is None
+        else [SlotRequestFailed(id_of(SlotRequestId, n), failure, "missing") for n in (0, 1)]
+    )
+    assert slots.number_pending == (2 if failure is None else 0)
+
+
+def test_each_request_has_its_own_deadline_and_the_first_one_counts() -> None:
+    """SP-14."""
+    slots = WorkerGroupSlots(NAME)
+    assert slots.next_deadline() == inf
+    ask(slots, 0, timeout=9.0)
+    ask(slots, 1, timeout=4.0)
+    assert slots.next_deadline() == 4.0
+    assert slots.fail_late(3.9) == []
+    (late,) = slots.fail_late(4.0)
+    assert isinstance(late, SlotRequestFailed)
+    assert late.request_id == id_of(SlotRequestId, 1)
+    assert late.reason.startswith("0 of 2 slots")
+    assert slots.next_deadline() == 9.0
+
+
+def test_late_requests_are_told_how_much_of_the_last_worker_group_came() -> None:
+    """SP-14."""
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0, 1, 2, size=3)
+    come(slots, 0, group="first")
+    come(slots, 0, 1, group="second", first=10)
+    reasons = {
+        failed.reason.split(" of 1 CPU")[0]
+        for failed in slots.fail_late(9.0)
+        if isinstance(failed, SlotRequestFailed)
+    }
+    assert reasons == {"2 of 3 slots"}
+
+
+def test_slots_are_idle_from_when_the_last_request_is_cancelled() -> None:
+    """SP-07."""
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0, 1)
+    come(slots, 0)
+    slots.cancel((id_of(SlotRequestId, 0),), 2.0)
+    assert slots.idle_deadline(5.0) == inf
+    slots.cancel((id_of(SlotRequestId, 1), id_of(SlotRequestId, 7)), 3.0)
+    assert slots.idle_deadline(5.0) == 8.0
+    slots.cancel((), 4.0)
+    assert slots.idle_deadline(5.0) == 8.0
+    slots.remove(allocation(0), 5.0)
+    assert slots.idle_deadline(5.0) == inf
+    assert slots.is_over
+
+
+def test_slot_that_comes_when_nobody_wants_it_is_idle_at_once() -> None:
+    slots = WorkerGroupSlots(NAME)
+    slots.add(allocated_slot(0, 0), 6.0)
+    assert slots.idle_deadline(5.0) == 11.0
+
+
+def test_only_what_is_required_is_kept() -> None:
+    """SP-26."""
+    slots = WorkerGroupSlots(NAME)
+    slots.keep(True, 0.0)
+    assert not slots.is_required
+    ask(slots, 0)
+    slots.keep(True, 0.0)
+    slots.cancel((id_of(SlotRequestId, 0),), 1.0)
+    assert slots.requirement == TWO
+    slots.keep(False, 2.0)
+    assert slots.requirement is None
+
+
+def test_bundles_beyond_the_group_or_too_small_are_not_accepted() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0)
+    here = allocated_slot(5, 0).location
+    assert slots.accepts(allocated_slot(1, 1))
+    assert not slots.accepts(allocated_slot(2, 2))
+    assert not slots.accepts(AllocatedSlot(allocation(5), 0, ResourceProfile(0.5, 1), here))
+    assert slots.accepts(AllocatedSlot(allocation(5), 0, LARGE, here))
+
+
+def test_requests_go_on_in_the_group_that_is_in_use_though_a_newer_one_is_complete() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0)
+    come(slots, 0, 1, group="old")
+    assert serve(slots) == {0: 0}
+    come(slots, 0, 1, group="new", first=10)
+    ask(slots, 1)
+    assert serve(slots) == {1: 1}
+    assert slots.useless() == (allocation(10), allocation(11))
+
+
+def test_among_complete_groups_the_newest_serves_and_the_free_slots_of_others_are_useless() -> None:
+    slots = WorkerGroupSlots(NAME)
+    come(slots, 0, 1, group="old")
+    come(slots, 0, 1, group="new", first=10)
+    come(slots, 0, group="begun", first=20)
+    ask(slots, 0, 1)
+    assert serve(slots) == {0: 10, 1: 11}
+    assert slots.useless() == (allocation(0), allocation(1), allocation(20))
+    assert slots.is_reserved(allocation(10))
+    assert not slots.is_reserved(allocation(0))
+    assert not slots.is_reserved(allocation(99))
+
+
+def test_bundle_is_taken_while_another_request_waits_for_it_or_has_it() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0)
+    with pytest.raises(ValueError, match="bundle 0 of worker group 'own' is taken"):
+        ask(slots, 0)
+    come(slots, 0, 1)
+    assert serve(slots) == {0: 0}
+    with pytest.raises(ValueError, match="bundle 0 of worker group 'own' is taken"):
+        ask(slots, 0)
+    with pytest.raises(ValueError, match="no bundle 2"):
+        ask(slots, 2)
+    slots.give_back(allocation(0), 1.0)
+    ask(slots, 0)
+    assert serve(slots) == {0: 0}
+
+
+def test_slot_that_is_given_back_twice_is_free_once() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0, 1)
+    come(slots, 0, 1)
+    assert serve(slots) == {0: 0, 1: 1}
+    slots.give_back(allocation(0), 1.0)
+    slots.give_back(allocation(0), 2.0)
+    assert slots.is_required  # the other one is in use
+    assert slots.idle_deadline(5.0) == inf
+    slots.give_back(allocation(1), 3.0)
+    assert not slots.is_required
+    assert slots.idle_deadline(5.0) == 8.0
+
+
+def test_reserved_slot_that_is_lost_is_not_in_use_any_more() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0)
+    come(slots, 0, 1)
+    assert serve(slots) == {0: 0}
+    slots.remove(allocation(0), 4.0)
+    assert not slots.is_required
+    assert slots.idle_deadline(5.0) == 9.0
+    assert slots.slots() == (allocated_slot(1, 1),)
+    assert not slots.holds(allocation(0))
+
+
+def test_slot_in_the_bundle_of_another_is_found_as_what_it_replaces() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0)
+    come(slots, 0)
+    assert slots.what_it_replaces(allocated_slot(9, 0)) == allocated_slot(0, 0)
+    assert slots.what_it_replaces(allocated_slot(9, 1)) is None
+    assert slots.what_it_replaces(allocated_slot(9, 0, "other")) is None
+    slots.remove(allocation(0), 1.0)
+    assert slots.what_it_replaces(allocated_slot(9, 0)) is None
