@@ -23,6 +23,7 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
+    RestoredSlot,
     ReturnSlots,
     SlotRequests,
 )
@@ -48,6 +49,11 @@ class SlotPoolGateway(FencedRpcGateway):
     @runs_to_completion
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         """What the job wants from now on (a total)."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def restore_slots(self, slots: tuple[RestoredSlot, ...]) -> None:
+        """What the job's last pool held, which has died."""
 
     @abstractmethod
     @runs_to_completion

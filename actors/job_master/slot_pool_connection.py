@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from flinkray.actors.gateways import ResourceManagerGateway, SlotPoolGateway
 from flinkray.actors.gateways.job_processes import slot_pool_process
@@ -29,12 +29,18 @@ _STARTS = 5
 Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 
 
+class PoolStarted(Protocol):
+    """A pool is there, and knows nothing yet."""
+
+    def __call__(self, *, is_first: bool) -> None: ...
+
+
 class SlotPoolConnection:
     """Lives on the JobMaster's main thread.
 
     The two must know the same, so a pool that does not take what it is told, whose news do not
     arrive or that does not answer to heartbeats is ended and replaced, as one that died.  What is
-    told while there is no pool is kept for the next one, in its order.
+    told while there is no pool goes nowhere: *on_started* tells all of it anew.
     """
 
     def __init__(
@@ -44,16 +50,17 @@ class SlotPoolConnection:
         heartbeat: HeartbeatSettings,
         *,
         resource_manager: Callable[[], ResourceManagerGateway | None],
+        on_started: PoolStarted,
         on_lost: Callable[[str], None],
     ) -> None:
-        """*resource_manager*: the present one.  *on_lost*: the pool died, with all that was told to
-        it; the next one has to be started."""
+        """*resource_manager*: the present one.  *on_lost*: the pool died; the next one has to be
+        started."""
         self._owner = owner
         self._arguments = arguments
         self._heartbeat_settings = heartbeat
         self._resource_manager = resource_manager
+        self._on_started = on_started
         self._on_lost = on_lost
-        self._waiting: list[Call] = []
         self._number = 0
         """Of the present pool."""
         self._pool: SlotPoolGateway | None = None
@@ -105,12 +112,10 @@ class SlotPoolConnection:
                     raise
                 log.warning("%s did not start: %s", self._name, error)
         self._began(pool)
+        self._on_started(is_first=self._number == 1)
         manager = self._resource_manager()
-        if manager is not None:
+        if manager is not None:  # it declares all of that by one message
             self.connect_to(manager)
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            self.tell(call)
 
     def _began(self, pool: SlotPoolGateway) -> None:
         self._pool = pool
@@ -172,9 +177,7 @@ class SlotPoolConnection:
     def tell(self, call: Call) -> None:
         """Calls reach the pool in the order of this method's; its death is the watch's to tell."""
         pool = self._pool
-        if pool is None:
-            self._waiting.append(call)
-        else:
+        if pool is not None:
             tell(self._owner, self._told(pool, call), self._name)
 
     async def _told(self, pool: SlotPoolGateway, call: Call) -> None:

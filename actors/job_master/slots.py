@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
-from flinkray.actors.gateways import ResourceManagerGateway
+from flinkray.actors.gateways import ResourceManagerGateway, SlotPoolGateway
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
@@ -23,9 +24,10 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.scheduler.slots.held_slots import HeldSlots
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
+    RestoredSlot,
     ReturnSlots,
     SlotEvent,
     SlotRequests,
@@ -33,12 +35,16 @@ from flinkray.scheduler.slots.slot_requests import (
     in_messages,
 )
 
+_SLOTS_PER_MESSAGE = 2000
+"""To another SlotPool: well below the frame size."""
+
 
 class JobMasterSlots:
     """Lives on the JobMaster's main thread.
 
-    Keeps a copy of what the SlotPool holds, and the connections to the TaskExecutors that have it:
-    one that has neither a slot nor a result of the job is let go (JM-15).
+    Keeps account of what the SlotPool holds and owes, for the next one should it die, and the
+    connections to the TaskExecutors whose slots they are: one that has neither a slot nor a result
+    of the job is let go (JM-15).
     """
 
     def __init__(
@@ -67,21 +73,22 @@ class JobMasterSlots:
             ),
             heartbeat,
             resource_manager=resource_manager,
+            on_started=self._pool_started,
             on_lost=self._pool_lost,
         )
-        self.held = HeldSlots()
+        self.ledger = SlotLedger()
         self.task_executors = TaskExecutorConnections(
             job_master,
             job_id,
             heartbeat,
-            allocations=self.held.on,
+            allocations=self.ledger.on,
             on_lost=self._task_executor_lost,
         )
         self._offers_in_flight: Counter[ResourceID] = Counter()
         self._is_restarting = False
         """As the SlotPool was told last."""
-        self._requirements: ResourceRequirements | None = None
-        """As declared last: to be declared again to a new SlotPool."""
+        self._shortages: tuple[ResourceShortage, ...] = ()
+        """As the ResourceManager said last."""
 
     @property
     def _now(self) -> float:
@@ -93,23 +100,24 @@ class JobMasterSlots:
         """Begin; calls reach the pool in this order."""
         match action:
             case act.SetRequirements(requirements):
-                self._requirements = requirements
-                self._declare_requirements()
+                self.ledger.set_requirements(requirements)
+                self._set_requirements(requirements)
             case SlotRequests():
-                for message in in_messages(action):
-                    self._request_slots(message)
+                self.ledger.requested(action)
+                self._request_slots(action)
             case CancelSlotRequests():
+                self.ledger.cancelled(action)
                 self.pool.tell(lambda pool: pool.cancel_slot_requests(action))
             case ReturnSlots():
+                self.ledger.returned(action)
                 self.pool.tell(lambda pool: pool.return_slots(action))
 
     def _request_slots(self, wanted: SlotRequests) -> None:
-        self.pool.tell(lambda pool: pool.request_slots(wanted))
+        for message in in_messages(wanted):
+            self.pool.tell(partial(_request, message))
 
-    def _declare_requirements(self) -> None:
-        requirements = self._requirements
-        if requirements is not None:
-            self.pool.tell(lambda pool: pool.set_resource_requirements(requirements))
+    def _set_requirements(self, requirements: ResourceRequirements) -> None:
+        self.pool.tell(lambda pool: pool.set_resource_requirements(requirements))
 
     def status_changed(self, status: JobStatus) -> None:
         """While the job restarts its pool keeps what it has (SP-26)."""
@@ -134,30 +142,38 @@ class JobMasterSlots:
             return
         for slot in gained:
             if self.task_executors.is_connected(slot.location.resource_id):
-                self.held.add(slot)
-        self.held.remove(lost)
+                self.ledger.add(slot)
+        self.ledger.remove(lost)
         if self._scheduler.wants_all_slots:
-            self._apply(self._scheduler.slots_changed(self.held.all(), self._now))
+            self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
+        self.ledger.told(events)
         self._apply(self._scheduler.slot_events(events, self._now))
         for event in events:
             if isinstance(event, TaskExecutorWithoutSlots):
                 self.let_go(event.resource_id)
 
     def _pool_lost(self, reason: str) -> None:
-        """A new pool knows of no slot: those that TaskExecutors hold are given back first.
-
-        The scheduler hears of it first, so that the tasks' ends do not come as failures of their
-        own.
-        """
-        if not self._job_master.is_running or self._scheduler.status.is_terminal:
-            return
-        self.held.clear()
-        self._is_restarting = False
-        self._declare_requirements()
-        self._apply(self._scheduler.slot_pool_lost(reason, self._now))
-        self.task_executors.remove_all(f"the SlotPool died: {reason}")
-        if self._scheduler.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
+        """Another one takes its place and is told what this one knew: neither the scheduler nor a
+        TaskExecutor notices."""
+        if self._job_master.is_running and not self._scheduler.status.is_terminal:
             self._job_master.create_task(self.pool.start(), name="start another SlotPool")
+
+    def _pool_started(self, *, is_first: bool) -> None:
+        """It is told all that was said and heard before it was there."""
+        for location in self.task_executors.locations():
+            self._register(location)
+        requirements = self.ledger.requirements()
+        if requirements is not None:
+            self._set_requirements(requirements)
+        slots = tuple(self.ledger.restored())
+        for first in range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE):
+            self.pool.tell(partial(_restore, slots[first : first + _SLOTS_PER_MESSAGE]))
+        for wanted in self.ledger.pending():
+            self._request_slots(wanted)
+        if self._is_restarting:
+            self.pool.tell(lambda pool: pool.set_job_restarting(True))
+        if self._shortages:
+            self._notify_shortages()
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -169,7 +185,10 @@ class JobMasterSlots:
         """
         self._scheduler.task_executor_registered(location.resource_id)
         if await self.task_executors.add(location):
-            self.pool.tell(lambda pool: pool.register_task_executor(location))
+            self._register(location)
+
+    def _register(self, location: WorkerLocation) -> None:
+        self.pool.tell(lambda pool: pool.register_task_executor(location))
 
     async def offer(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
@@ -184,8 +203,11 @@ class JobMasterSlots:
             job_id = self._graph.job_id
             raise RecipientUnreachableError(f"job {job_id} has no SlotPool at present")
         self._offers_in_flight[resource_id] += 1
+        self.ledger.offered(offers)
         try:
-            return await self.pool.gateway.offer_slots(resource_id, offers)
+            answer = await self.pool.gateway.offer_slots(resource_id, offers)
+            self.ledger.offer_answered(offers, answer)
+            return answer
         finally:
             self._offers_in_flight[resource_id] -= 1
             if not self._offers_in_flight[resource_id]:
@@ -196,7 +218,7 @@ class JobMasterSlots:
         being offered from there (JM-15)."""
         if (
             self.task_executors.is_connected(resource_id)
-            and not self.held.on(resource_id)
+            and not self.ledger.on(resource_id)
             and not self._offers_in_flight[resource_id]
             and not self._scheduler.holds_partitions_on(resource_id)
         ):
@@ -209,7 +231,7 @@ class JobMasterSlots:
         """Its slots, and the tasks in them, are gone."""
         cause = f"{resource_id} was lost: {reason}"
         self._on_task_executor_lost(resource_id)
-        self.held.remove_all_on(resource_id)
+        self.ledger.remove_all_on(resource_id)
         self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
         self.pool.tell(lambda pool: pool.release_task_executor(resource_id, cause))
 
@@ -217,6 +239,7 @@ class JobMasterSlots:
 
     def lost(self, allocation_id: AllocationID, reason: str) -> None:
         """It is not the job's (any more)."""
+        self.ledger.remove((allocation_id,))
         self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
         self.pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))
 
@@ -224,10 +247,24 @@ class JobMasterSlots:
 
     def resource_manager_lost(self) -> None:
         """The next one knows nothing of what this one said, and would never take it back."""
+        self._shortages = ()
         self.pool.disconnect()
         self._apply(self._scheduler.resources_short((), self._now))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
         """Why slots are missing now, the whole list."""
+        self._shortages = shortages
         self._apply(self._scheduler.resources_short(shortages, self._now))
+        self._notify_shortages()
+
+    def _notify_shortages(self) -> None:
+        shortages = self._shortages
         self.pool.tell(lambda pool: pool.notify_not_enough_resources(shortages))
+
+
+async def _request(wanted: SlotRequests, pool: SlotPoolGateway) -> None:
+    await pool.request_slots(wanted)
+
+
+async def _restore(slots: tuple[RestoredSlot, ...], pool: SlotPoolGateway) -> None:
+    await pool.restore_slots(slots)

@@ -41,6 +41,7 @@ from flinkray.scheduler.slots.slot_pool_actions import (
 )
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
+    RestoredSlot,
     ReturnSlots,
     SlotEvent,
     SlotRequests,
@@ -130,6 +131,9 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         await self._carry_out(self._pool.set_requirements(requirements, self.clock.monotonic()))
+
+    async def restore_slots(self, slots: tuple[RestoredSlot, ...]) -> None:
+        await self._carry_out(self._pool.restore(slots, self.clock.monotonic()))
 
     async def request_slots(self, wanted: SlotRequests) -> None:
         await self._carry_out(self._pool.request_slots(wanted, self.clock.monotonic()))

@@ -116,13 +116,6 @@ class ElasticJobScheduler(JobScheduler):
         wire(ExecuteWith, self._execute)
         wire(t.ScalingDelayOver, self._scaling_delay_over)
         wire(t.RestartDue, self._restart_due)
-        wire(
-            t.SlotPoolLost,
-            self._pool_lost,
-            self._outbox.bulk.pool_lost,
-            self._results.pool_lost,
-            self._region_slots.pool_lost,
-        )
 
     # events
 
@@ -173,11 +166,6 @@ class ElasticJobScheduler(JobScheduler):
         if self.status is JobStatus.CREATED:
             return ()
         return [*self._declare(is_total=True), *self._scale(actions)]
-
-    def _pool_lost(self, transition: t.SlotPoolLost, now: float) -> Steps:
-        """The requirements are declared again, to the next one."""
-        self._used.clear()
-        return self._declare()
 
     def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
         """In place of a restart of what ran: the job goes on with what there is by now."""

@@ -104,10 +104,6 @@ class PartitionTracker:
                 needed.append(vertex)
         return needed
 
-    def all_lost(self) -> list[ExecutionVertex]:
-        """All TaskExecutors forget the job: see :meth:`task_executor_lost`."""
-        return [vertex for one in tuple(self._tracked) for vertex in self.task_executor_lost(one)]
-
     def let_go_of_all(
         self, *, is_finished: bool
     ) -> tuple[list[PlacedPartition], list[PlacedPartition]]:

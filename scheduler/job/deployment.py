@@ -21,7 +21,6 @@ from flinkray.scheduler.job.transitions import (
     SendDeployments,
     SendPromotions,
     SendReleases,
-    SlotPoolLost,
     TaskExecutorLost,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
@@ -110,11 +109,6 @@ class Deployments:
     def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
         """What was shared in the message has not come either."""
         self.forget(transition.resource_id)
-        return ()
-
-    def pool_lost(self, transition: SlotPoolLost, now: float) -> Steps:
-        """All TaskExecutors are let go."""
-        self._known.clear()
         return ()
 
     def forget(self, resource_id: ResourceID) -> None:

@@ -188,7 +188,6 @@ class JobScheduler:
             results.task_executor_lost,
             region_slots.task_executor_lost,
         )
-        wire(t.SlotPoolLost, bulk.pool_lost, results.pool_lost, region_slots.pool_lost)
         wire(t.ResourcesShort, region_slots.resources_short)
         wire(t.TasksReported, reports.reported)
         wire(t.DeploymentsFailed, bulk.deployments_failed, reports.deployments_failed)
@@ -363,11 +362,6 @@ class JobScheduler:
     def task_executor_let_go(self, resource_id: ResourceID) -> None:
         """The job needs nothing of it any more: it forgets what it was sent (JM-15)."""
         self._outbox.bulk.forget(resource_id)
-
-    def slot_pool_lost(self, cause: str, now: float) -> list[JobSchedulerAction]:
-        """The SlotPool is gone with all slots, and so are the results that were kept with them;
-        requests are made again, to the next one."""
-        return self._work_on("slot_pool_lost", now, t.SlotPoolLost(cause))
 
     def resources_short(
         self, shortages: tuple[ResourceShortage, ...], now: float

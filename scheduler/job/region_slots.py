@@ -27,7 +27,6 @@ from flinkray.scheduler.job.transitions import (
     RequestSlotsAgain,
     ResourcesShort,
     SlotFailed,
-    SlotPoolLost,
     SlotsTold,
     TaskExecutorLost,
 )
@@ -171,13 +170,6 @@ class RegionSlots:
         """All slots on it are gone."""
         lost = tuple(self._held_on.get(transition.resource_id, ()))
         return self._told((SlotsLost(lost, transition.cause),)) if lost else ()
-
-    def pool_lost(self, transition: SlotPoolLost, now: float) -> Steps:
-        """All slots and requests are gone."""
-        shares = [ordinal for a in tuple(self._held) for ordinal in self._forget(a)]
-        text = f"the slot pool of the job was lost: {transition.cause}"
-        steps = self._follow(self._allocator.pool_lost(text))
-        return [*steps, RequestSlotsAgain(tuple(shares))] if shares else steps
 
     def resources_short(self, transition: ResourcesShort, now: float) -> Steps:
         """Why slots are missing now; the SlotPool hears it too, and fails what cannot come."""

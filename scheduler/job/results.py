@@ -16,7 +16,6 @@ from flinkray.scheduler.job.transitions import (
     ResultsTakenBack,
     SendPromotions,
     SendReleases,
-    SlotPoolLost,
     TaskExecutorLost,
 )
 
@@ -59,10 +58,6 @@ class Results:
 
     def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
         return _lost(self._tracker.task_executor_lost(transition.resource_id), transition.cause)
-
-    def pool_lost(self, transition: SlotPoolLost, now: float) -> Steps:
-        """All TaskExecutors are left, and forget the job."""
-        return _lost(self._tracker.all_lost(), transition.cause)
 
     def job_ends(self, *, is_finished: bool) -> Steps:
         """Nobody reads them any more; what is persistent is the cluster's, if it has finished."""

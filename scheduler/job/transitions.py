@@ -52,13 +52,6 @@ class TaskExecutorLost(Transition):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotPoolLost(Transition):
-    """The SlotPool is lost with all slots, and the job's TaskExecutors are left."""
-
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class ResourcesShort(Transition):
     """Why slots are missing now (the whole list)."""
 

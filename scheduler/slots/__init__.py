@@ -2,9 +2,9 @@
 
 __all__ = [
     "execution_slot_allocator",
-    "held_slots",
     "logical_slot",
     "slot_assignment",
+    "slot_ledger",
     "slot_pool",
     "slot_pool_actions",
     "slot_requests",

@@ -185,17 +185,6 @@ class ExecutionSlotAllocator:
                 self._take_back(logical, returned)
         return list(_returned(returned, cause))
 
-    def pool_lost(self, cause: str) -> list[SlotAllocatorAction]:
-        """The SlotPool is gone with all slots and requests: attempts fail, and who waited is
-        told."""
-        actions: list[SlotAllocatorAction] = []
-        for request_id in tuple(self._by_request):
-            failed = SlotRequestFailed(request_id, SlotRequestFailure.POOL_CLOSED, cause)
-            self._failed(failed, actions)
-        for allocation_id in tuple(self._by_allocation):
-            self._lost(allocation_id, cause, actions)
-        return actions
-
     def logical_slot(self, vertex: ExecutionVertexID) -> LogicalSlot | None:
         """The share that a subtask has now."""
         return self._shared[vertex].logical.get(vertex)

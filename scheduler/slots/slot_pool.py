@@ -27,6 +27,7 @@ from flinkray.scheduler.slots.slot_pool_actions import (
 )
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
+    RestoredSlot,
     ReturnSlots,
     SlotAllocated,
     SlotRequestFailure,
@@ -246,6 +247,31 @@ class DeclarativeSlotPool:
         for group in self._groups.values():
             group.keep(restarting, now)
         return [*self._needs_changed(now), *self._release_idle(now)]
+
+    def restore(self, slots: Iterable[RestoredSlot], now: float) -> list[SlotPoolAction]:
+        """Slots of the job's last pool, which has died: they are held, and reserved, as they were.
+
+        To be told before the requests that were pending there.  What of it has gone meanwhile is
+        told as it always is.
+        """
+        self._require_open("restore slots")
+        count = 0
+        for restored in slots:
+            slot, constraint, profile = restored.slot, restored.constraint, restored.profile
+            if self._held(slot.allocation_id) is not None:
+                continue
+            count += 1
+            if constraint is not None:
+                self._group(constraint.name).restore(restored, constraint.size, now)
+                continue
+            pooled = PooledSlot(slot, profile or slot.profile, now)
+            self._slots.add(pooled)
+            if restored.request_id is not None:
+                self._needs.increase(pooled.matched, 1)
+                self._slots.reserve(pooled, restored.request_id)
+        self._story.add(now, f"{count} slots of the last pool are held")
+        self._needs.update(now)
+        return self._declare(always=True)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ A request is for one physical slot.  Which subtasks share it is the JobMaster's 
 along, to name them when it explains itself.
 
 Order: the events of one SlotPool arrive in the order in which they happened; a SlotsLost never
-comes before the SlotAllocated that it takes back.  After the pool's death everything that was
-pending or reserved is gone, and no event says so: its watch does.
+comes before the SlotAllocated that it takes back.  When the pool dies the JobMaster tells the next
+one what was pending and reserved (:mod:`flinkray.scheduler.slots.slot_ledger`), and nothing of it
+ends.
 """
 
 from __future__ import annotations
@@ -123,6 +124,19 @@ class TaskExecutorWithoutSlots:
     JobMaster may let it go, unless it holds partitions of the job (SP-09, JM-15)."""
 
     resource_id: ResourceID
+
+
+@message
+class RestoredSlot:
+    """A slot of the job's last SlotPool, as the next one is told of it."""
+
+    slot: AllocatedSlot
+    constraint: SameWorkerGroup | None = None
+    """With which it was offered."""
+    request_id: SlotRequestId | None = None
+    """Of the request that it is reserved for; None: it is free."""
+    profile: ResourceProfile | None = None
+    """That was requested."""
 
 
 SlotEvent = SlotAllocated | SlotRequestFailed | SlotsLost | TaskExecutorWithoutSlots

@@ -15,6 +15,7 @@ from flinkray.scheduler.shared.slots import (
     SameWorkerGroup,
 )
 from flinkray.scheduler.slots.slot_requests import (
+    RestoredSlot,
     SlotAllocated,
     SlotEvent,
     SlotRequest,
@@ -225,6 +226,17 @@ class WorkerGroupSlots:
         held = self._held[slot.allocation_id] = _Held(slot)
         location = slot.location
         self._groups.setdefault(location.worker_group, {})[location.bundle_index] = held
+        self._note_idle(now)
+
+    def restore(self, restored: RestoredSlot, size: int, now: float) -> None:
+        """A slot that the last pool held, reserved or free."""
+        slot = restored.slot
+        self.add(slot, now)
+        if restored.request_id is not None:
+            self._held[slot.allocation_id].request_id = restored.request_id
+            self._reserved += 1
+        if restored.profile is not None or not self._size:
+            self._size, self._profile = size, restored.profile or slot.profile
         self._note_idle(now)
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:

@@ -75,7 +75,7 @@ async def test_new_slot_pool_knows_task_executors_that_registered_before_it_was_
     cluster: ChaosCluster,
 ) -> None:
     """Their offers were refused, and they could not register a second time."""
-    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
     start_slowly(cluster, "SlotPool", 2.0)
     cluster.crash("SlotPool")
@@ -86,9 +86,23 @@ async def test_new_slot_pool_knows_task_executors_that_registered_before_it_was_
 
 
 @on_cluster(NODE)
+async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> None:
+    """All its slots were given back, and the stage began anew."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
+    await until_executing(cluster, job_id)
+    before = (await cluster.details(job_id)).vertices
+    cluster.crash("SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 10, "another SlotPool")
+    await asyncio.sleep(120)  # what nobody uses has been given back by now
+
+    assert (await cluster.details(job_id)).vertices == before
+    assert (starts_of(cluster, "SparkDriver"), len(cluster.workers.starts)) == (1, 2)
+
+
+@on_cluster(NODE)
 async def test_hung_slot_pool_is_replaced(cluster: ChaosCluster) -> None:
     """Nobody noticed, and its job got no slot any more."""
-    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
     cluster.simulation.hang(cluster.processes("SlotPool")[0])
 
@@ -145,8 +159,7 @@ async def test_hung_spark_driver_is_replaced(cluster: ChaosCluster) -> None:
 async def test_slot_pool_whose_news_are_lost_is_replaced(cluster: ChaosCluster) -> None:
     """Its JobMaster waited for slots that the pool had."""
     with losing(cluster, "slots_changed") as lost:
-        restarts = FixedDelayRestart(1, 0.0)
-        job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=restarts))
+        job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
         await until_executing(cluster, job_id)
 
     assert lost

@@ -310,7 +310,7 @@ async def test_two_jobs_have_their_own_worker_groups(cluster: MiniCluster) -> No
 
 @pytest.mark.parametrize(
     "victim",
-    ["SparkDriver", "TaskExecutor", "SlotPool", "JobMaster", "ResourceManager", "Dispatcher"],
+    ["SparkDriver", "TaskExecutor", "JobMaster", "ResourceManager", "Dispatcher"],
 )
 async def test_job_runs_again_after_the_death_of(victim: str, cluster: MiniCluster) -> None:
     job_id = await cluster.submit(scripted_job(RUNS, ENDS))
@@ -401,7 +401,7 @@ async def dispatcher_is_back(cluster: MiniCluster) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "cause"),
-    [("SlotPool", "slot pool"), ("TaskExecutor", "TaskExecutor"), ("SparkDriver", "Spark driver")],
+    [("TaskExecutor", "TaskExecutor"), ("SparkDriver", "Spark driver")],
 )
 async def test_job_without_restarts_fails_with_the_cause_after_the_death_of(
     victim: str, cause: str, cluster: MiniCluster

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor.task_process_pool import REFILL_PAUSE
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import SuppressRestartsError
@@ -22,6 +23,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
 )
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
@@ -92,6 +94,19 @@ def exchange(result_type: ResultPartitionType, job_type: JobType) -> JobGraph:
 
 async def executions(cluster: MiniCluster, job_id: JobID) -> list[ExecutionInfo]:
     return [e for v in (await cluster.details(job_id)).vertices for e in v.executions]
+
+
+def pools(cluster: MiniCluster) -> list[SlotPool]:
+    endpoints = [e for s in cluster.network.services.values() for e in s.endpoints()]
+    return [endpoint for endpoint in endpoints if isinstance(endpoint, SlotPool)]
+
+
+def slots_of_pool(cluster: MiniCluster) -> list[AllocatedSlot]:
+    """Of the only one."""
+    return sorted(
+        (slot for pool in pools(cluster) for slot in pool._pool.slots),
+        key=lambda slot: slot.allocation_id,
+    )
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -429,14 +444,37 @@ async def test_only_the_regions_on_a_dead_task_executor_restart(tmp_path: Path) 
 
 
 @on_virtual_time
-async def test_the_job_recovers_from_the_death_of_its_slot_pool(tmp_path: Path) -> None:
+async def test_no_task_notices_the_death_of_the_jobs_slot_pool(tmp_path: Path) -> None:
+    """All of them were started again: the next pool knew of no slot."""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         job_id = await cluster.submit(python_job(waiting(), parallelism=4))
         await until_running(cluster, job_id)
+        before, slots = await executions(cluster, job_id), slots_of_pool(cluster)
 
         cluster.crash("SlotPool")
-        await until_running(cluster, job_id, attempts=8)
+        await eventually(lambda: cluster.processes("SlotPool"), 10, "another SlotPool")
+        await asyncio.sleep(120)  # what nobody uses has been given back by now
 
+        assert await executions(cluster, job_id) == before
+        assert slots_of_pool(cluster) == slots
+        assert (await cluster.details(job_id)).restarts == 0
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+
+
+@on_virtual_time
+async def test_requests_that_wait_when_the_slot_pool_dies_are_served_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        job_id = await cluster.submit(python_job(waiting(), parallelism=4))
+        await eventually(lambda: pools(cluster), 10, "a SlotPool")
+        await eventually(lambda: pools(cluster)[0]._pool.number_pending, 10, "its requests")
+        assert not slots_of_pool(cluster)
+
+        cluster.crash("SlotPool")
+        await until_running(cluster, job_id)
+
+        assert (await cluster.details(job_id)).restarts == 0
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED
 
 
@@ -529,7 +567,7 @@ async def test_death_of_a_task_executor_is_one_failure_whoever_tells_of_it_and_h
         assert master._leaders.resource_manager is not None
         manager = master._leaders.resource_manager.fencing_token
         assert isinstance(manager, ResourceManagerId)
-        for _ in master._slots.held.on(executor):
+        for _ in master._slots.ledger.on(executor):
             await master.notify_task_executor_lost(manager, executor, "it was faster")
         cluster.network.crash(executor)
         await until_running(cluster, job_id, attempts=8)

@@ -83,7 +83,7 @@ async def test_a_task_executor_without_slots_is_kept_as_long_as_its_results_are_
             ResourceID((e.location or "-").split()[0]) for e in await executions(cluster, job_id)
         ]
         (where,) = [executor for executor in first if executor != second]
-        assert slots.held.on(where) == ()
+        assert slots.ledger.on(where) == ()
         assert slots.task_executors.is_connected(where), "its result is still to be read"
 
         await until_third_runs(cluster, job_id)

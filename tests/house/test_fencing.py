@@ -110,6 +110,7 @@ EXCEPTIONS: dict[str, str] = {
             "request_heartbeat",
             "disconnect_resource_manager",
             "set_resource_requirements",
+            "restore_slots",
             "request_slots",
             "cancel_slot_requests",
             "return_slots",

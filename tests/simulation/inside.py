@@ -87,7 +87,7 @@ def slots_of_pool(pool: SlotPool) -> set[AllocationID]:
 
 def slots_known_to(job_master: JobMaster) -> set[AllocationID]:
     """What a JobMaster believes its SlotPool to hold."""
-    return {slot.allocation_id for slot in job_master._slots.held.all()}
+    return {slot.allocation_id for slot in job_master._slots.ledger.all()}
 
 
 def registered_jobs(manager: ResourceManager) -> set[JobID]:

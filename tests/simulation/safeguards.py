@@ -19,7 +19,6 @@ from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
 from flinkray.actors.job_master import job_end
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
-from flinkray.actors.job_master.slots import JobMasterSlots
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
 from flinkray.actors.slot_pool.endpoint import SlotPool
@@ -38,6 +37,7 @@ from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, RpcEndpoint
 from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.service import SimulatedRpcService
@@ -319,14 +319,6 @@ def _reconciling_without(what: str) -> Switch:
     return _around(DeploymentReconciliation, "heartbeat", wrap)
 
 
-def _pool_lost_in_silence(pool_lost: Any) -> Any:
-    def lost(self: JobMasterSlots, reason: str) -> None:
-        with patch.object(self.task_executors, "remove_all", _nothing):
-            pool_lost(self, reason)
-
-    return lost
-
-
 def _unwatched(watch: Any) -> Any:
     return lambda self, target, on_terminated: watch(self, target, _nothing)
 
@@ -501,8 +493,8 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         _replace(SlotPoolConnection, "_told", _swallow),
     ),
     "slots of a lost SlotPool": Safeguard(
-        "TaskExecutors are told that nobody holds the slots any more which the pool had",
-        _around(JobMasterSlots, "_pool_lost", _pool_lost_in_silence),
+        "the next SlotPool is told of the slots that the lost one had",
+        _replace(SlotLedger, "restored", lambda self: iter(())),
     ),
     "requirements declared again": Safeguard(
         "what a job needs is declared until it arrives",

@@ -77,7 +77,7 @@ def test_job_ends_right_after_a_kill_of(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-@pytest.mark.parametrize("victim", ["task executor", "spark driver", "slot pool"])
+@pytest.mark.parametrize("victim", ["task executor", "spark driver"])
 def test_job_without_restarts_fails_with_the_cause_after_a_kill_of(
     victim: str, client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
@@ -90,8 +90,35 @@ def test_job_without_restarts_fails_with_the_cause_after_a_kill_of(
     kill(VICTIMS[victim](handle.job_id, handle))
 
     words = {"task executor": "TaskExecutor", "spark driver": "Spark driver"}
-    with pytest.raises(JobExecutionError, match=words.get(victim, "slot pool|SlotPool")):
+    with pytest.raises(JobExecutionError, match=words[victim]):
         handle.result(timeout=60)
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_job_without_restarts_runs_on_after_a_kill_of_its_slot_pool(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+) -> None:
+    job = flinkray.spark_job(
+        gate.pipeline(), parallelism=2, memory="1g", restart_strategy=flinkray.NoRestart()
+    )
+    handle = client.submit(job)
+    wait_for_tasks(gate)
+    before = handle.details().vertices[0].executions
+    pid = actor("SlotPool", handle.job_id).pid
+
+    kill(pid)
+
+    def replaced() -> bool:
+        pools = [a for a in live_actors() if a.kind == "SlotPool"]
+        return any(str(handle.job_id) in a.name and a.pid != pid for a in pools)
+
+    wait_until(replaced, 30, "another SlotPool")
+    gate.open()
+    assert rows(handle) == expected_rows()
+    after = handle.details()
+    assert (after.restarts, after.exceptions) == (0, ())
+    assert [e.attempt_number for e in after.vertices[0].executions] == [0, 0]
+    assert [e.location for e in after.vertices[0].executions] == [e.location for e in before]
     assert_leaves_nothing(handle.job_id, resources_before)
 
 

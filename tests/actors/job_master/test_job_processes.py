@@ -51,7 +51,12 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
         address = self.master.address
         arguments = SlotPoolArguments(CLUSTER, GRAPH.job_id, self.fencing_token, address)
         pool = SlotPoolConnection(
-            self, arguments, HEARTBEAT, resource_manager=lambda: None, on_lost=lambda _: None
+            self,
+            arguments,
+            HEARTBEAT,
+            resource_manager=lambda: None,
+            on_started=lambda *, is_first: None,
+            on_lost=lambda _: None,
         )
         await pool.start()
 

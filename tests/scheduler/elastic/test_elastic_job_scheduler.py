@@ -213,16 +213,6 @@ def test_cancel_ends_the_job_whatever_it_does() -> None:
     assert scaled.status is JobStatus.CANCELED
 
 
-def test_lost_slot_pool_is_asked_for_everything_again() -> None:
-    elastic = running(4)
-    for collection in (elastic.held, elastic.reserved, elastic.tasks, elastic.wanted):
-        collection.clear()
-    assert declared(elastic.tell("slot_pool_lost", "killed")) == 4
-    elastic.tell("slots_changed", ())
-    elastic.restarted()
-    assert elastic.tasks_of(elastic.has(4)) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
-
-
 def bounds_of(
     elastic: ElasticUnderTest, a: int, b: int, b_lower: int = 2
 ) -> tuple[ParallelismBounds, ...]:

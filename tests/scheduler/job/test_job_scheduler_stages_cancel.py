@@ -31,15 +31,6 @@ def test_cancelled_job_ends_when_tasks_and_coordinator_have_ended() -> None:
     assert job.tell("cancel") == []
 
 
-def test_cancelled_tasks_whose_slot_pool_is_lost_are_not_waited_for() -> None:
-    """Their TaskExecutors are left, and report to nobody."""
-    job = JobUnderTest().run()
-    job.tell("cancel")
-    job.stopped()
-    result = one(job.tell("slot_pool_lost", "killed"), JobEnded).result
-    assert result.status is JobStatus.CANCELED
-
-
 def test_cancel_stops_a_coordinator_that_is_still_starting() -> None:
     job = JobUnderTest().deploy()
     assert one(job.tell("cancel"), StopCoordinator).coordinator.attempt_number == 0

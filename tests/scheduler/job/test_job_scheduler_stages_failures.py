@@ -197,34 +197,6 @@ def test_failed_slot_tells_its_cause() -> None:
     assert job.scheduler.details().exceptions[0].text == "stage (2/2) lost its slot: disk full"
 
 
-def test_lost_slot_pool_restarts_the_job_and_the_new_pool_hears_of_the_requests() -> None:
-    job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
-    actions = job.tell("slot_pool_lost", "killed")
-    assert one(actions, StopCoordinator).coordinator == driver()
-    assert job.stage_states() == ["FAILED 0", "FAILED 0"], "their TaskExecutors are left"
-    job.stopped()
-    job.worker_group = "h"
-    assert len(one(job.delay_over(), SlotRequests).requests) == 2
-    assert one(job.give(), StartCoordinator).coordinator == driver(1)
-
-
-def test_finished_stage_whose_slot_pool_is_lost_before_its_driver_has_ended_is_not_run_again() -> (
-    None
-):
-    """Its result is in no slot.  Random deaths once found that such a job hung."""
-    job = JobUnderTest(strategy=NO_RESTART).run()
-    job.says(RESULT)
-    assert job.tell("slot_pool_lost", "killed") == []
-    assert one(job.stopped(), JobEnded).result.status is JobStatus.FINISHED
-
-
-def test_lost_slot_pool_of_a_job_that_restarts_costs_no_further_restart() -> None:
-    job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
-    job.lost()
-    job.tell("slot_pool_lost", "killed")
-    assert job.scheduler.details().restarts == 1
-
-
 def test_events_of_an_old_attempt_change_nothing() -> None:
     """EX-11, EX-15."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()

@@ -260,15 +260,6 @@ def test_restarted_tasks_ask_for_the_slot_that_they_had() -> None:
     assert request.preferred_allocations == (allocation(0),)
 
 
-def test_lost_slot_pool_is_one_failure_whatever_it_held() -> None:
-    tasks = stream(restarts=1, a=3).run()
-    tasks.reserved.clear()
-    tasks.tasks.clear()
-    tasks.tell("slot_pool_lost", "killed")
-    assert tasks.scheduler.details().restarts == 1
-    assert tasks.deployed(tasks.restart()) == "a1#1 a2#1 a3#1"
-
-
 def test_job_that_waits_says_why() -> None:
     tasks = stream(a=2)
     tasks.tell("start")

@@ -150,19 +150,6 @@ def test_task_executor_with_tasks_and_results_is_lost_as_one_failure() -> None:
     assert sorted(tasks.deployed(tasks.restart()).split()) == ["a1#1", "a2#1"]
 
 
-def test_results_are_lost_with_the_slot_pool_as_their_task_executors_forget_the_job() -> None:
-    """FO-05."""
-    tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()
-    tasks.finish("a1 a2")
-    tasks.reserved.clear()
-    tasks.tasks.clear()
-    tasks.tell("slot_pool_lost", "killed")
-    details = tasks.scheduler.details()
-    assert (details.restarts, len(details.exceptions)) == (1, 1)
-    assert tasks.scheduler._outbox.bulk.task_executors == ()
-    assert tasks.deployed(tasks.restart()) == "a1#1 a2#1 a3#1"
-
-
 def test_partitions_that_are_found_missing_together_are_produced_again_together() -> None:
     """FO-04."""
     tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()

@@ -219,16 +219,6 @@ class TasksMachine(RuleBasedStateMachine):
         if rare == 0:
             self.act("lose", str(data.draw(st.sampled_from(sorted(self.tasks.task_executors)))))
 
-    @rule(rare=st.integers(0, OFTEN))
-    def pool_dies(self, rare: int) -> None:
-        if rare == 0:
-            for collection in (self.tasks.wanted, self.tasks.reserved, self.tasks.tasks):
-                collection.clear()
-            self.kept.clear()
-            for side in self.tasks.task_executors.values():
-                side.parts.clear()  # they are let go, and forget the job
-            self.act("slot_pool_lost", "killed")
-
     @precondition(lambda self: self.runs())
     @rule(data=st.data(), number=st.integers(1, 3))
     def tasks_run_or_finish(self, data: st.DataObject, number: int) -> None:

@@ -25,7 +25,6 @@ from flinkray.scheduler.job.transitions import (
     RequestSlots,
     RequestSlotsAgain,
     SlotFailed,
-    SlotPoolLost,
     SlotsTold,
     TaskExecutorLost,
 )
@@ -85,7 +84,6 @@ class PlacementMachine(RuleBasedStateMachine):
         wire(SlotsTold, region_slots.slots_told)
         wire(SlotFailed, region_slots.slot_failed)
         wire(TaskExecutorLost, region_slots.task_executor_lost)
-        wire(SlotPoolLost, region_slots.pool_lost)
         wire(CancelRegions, region_slots.cancel, self.cancel)
         wire(AttemptsOver, region_slots.attempts_over)
         wire(DeployRegion, self.deploy)
@@ -310,17 +308,6 @@ class PlacementMachine(RuleBasedStateMachine):
         self.free = [slot for slot in self.free if slot.location.resource_id != host]
         self.tell(TaskExecutorLost(host, "killed"), failed)
         self.tell(SlotsTold((SlotsLost(tuple(lost), "killed"),)))
-
-    @rule(rare=st.integers(0, 7))
-    def pool_dies(self, rare: int) -> None:
-        if rare:
-            return
-        unanswered = {ordinal for group in self.wanted.values() for ordinal in group}
-        failed = self.lose(list(self.reserved)) | (unanswered & self.waiting_subtasks())
-        self.wanted.clear()
-        self.cancelled.clear()
-        self.free.clear()
-        self.tell(SlotPoolLost("killed"), failed)
 
     def lose(self, lost: list[AllocationID]) -> set[int]:
         """What runs in them fails."""

@@ -196,19 +196,6 @@ def test_slot_that_crosses_the_cancellation_of_its_request_is_returned() -> None
     assert all(slots.logical_slot(v) is None for v in ALL)
 
 
-def test_lost_pool_fails_what_runs_and_what_waits() -> None:
-    slots = allocator(is_batch=True)
-    answer(slots, one(slots.allocate([subtask(1, 0), subtask(1, 1)]), SlotRequests), 1)
-    running = slots.logical_slot(subtask(1, 0))
-    assert running is not None
-    assert running.try_assign_payload(attempt(1, 0))
-    actions = slots.pool_lost("killed")
-    assert one(actions, FailPayload).attempt_id == attempt(1, 0)
-    failed = one(actions, LogicalSlotFailed)
-    assert (failed.vertex, failed.failure) == (subtask(1, 1), SlotRequestFailure.POOL_CLOSED)
-    assert one(slots.allocate([subtask(1, 0)]), SlotRequests).is_batch
-
-
 def test_ten_thousand_subtasks_are_asked_for_by_one_message() -> None:
     vertices = [SharingVertex(id_of(JobVertexID, n), 5000, "default", SMALL) for n in (1, 2)]
     groups = slot_sharing_groups(vertices)

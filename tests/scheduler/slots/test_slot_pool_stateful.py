@@ -13,6 +13,7 @@ from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.requirement_matching import missing_slots
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
 from flinkray.scheduler.slots.slot_pool_actions import (
     DeclareRequirements,
@@ -24,6 +25,7 @@ from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotAllocated,
+    SlotEvent,
     SlotRequest,
     SlotRequestFailed,
     SlotRequests,
@@ -49,14 +51,19 @@ REQUEST_TIMEOUT = 100.0
 MASTER = "JobMaster/jobmaster"
 
 
+def new_pool() -> DeclarativeSlotPool:
+    return DeclarativeSlotPool(
+        JOB, MASTER, idle_timeout=IDLE_TIMEOUT, request_timeout=REQUEST_TIMEOUT
+    )
+
+
 class SlotPoolMachine(RuleBasedStateMachine):
     """What the pool tells is held against what it has, and against what a JobMaster concludes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = DeclarativeSlotPool(
-            JOB, MASTER, idle_timeout=IDLE_TIMEOUT, request_timeout=REQUEST_TIMEOUT
-        )
+        self.pool = new_pool()
+        self.ledger = SlotLedger()
         self.now = 0.0
         self.ids = count(1)
         self.required: Counter[ResourceProfile] = Counter()
@@ -72,12 +79,16 @@ class SlotPoolMachine(RuleBasedStateMachine):
 
     def carry_out(self, actions: list[SlotPoolAction]) -> None:
         for action in actions:
+            if isinstance(action, SlotEvent):
+                self.ledger.told((action,))
             if isinstance(action, SlotsChanged):
                 for slot in action.gained:
                     assert slot.allocation_id not in self.held, "a slot is gained once"
                     self.held[slot.allocation_id] = slot
+                    self.ledger.add(slot)
                 for allocation_id in action.lost:
                     del self.held[allocation_id]
+                self.ledger.remove(action.lost)
             elif isinstance(action, SlotAllocated):
                 self.check_allocated(action)
             elif isinstance(action, SlotRequestFailed):
@@ -111,6 +122,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
         """A job that is told of its slots; such a one makes no requests."""
         self.required = Counter({SMALL: small, LARGE: large})
         wanted = requirements((SMALL, small), (LARGE, large))
+        self.ledger.set_requirements(wanted)
         self.carry_out(self.pool.set_requirements(wanted, self.now))
 
     @rule(profile=PROFILES, number=st.integers(1, 3), batch=st.booleans(), data=st.data())
@@ -130,6 +142,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
                 self.batch.add(request_id)
         self.required[profile] += number
         wanted = SlotRequests(profile, tuple(requests), batch)
+        self.ledger.requested(wanted)
         self.carry_out(self.pool.request_slots(wanted, self.now))
 
     @precondition(lambda self: self.waiting)
@@ -138,6 +151,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.waiting)))
         self.required[self.waiting.pop(request_id)] -= 1
         cancelled = CancelSlotRequests((request_id, id_of(SlotRequestId, 0)), "not needed")
+        self.ledger.cancelled(cancelled)
         self.carry_out(self.pool.cancel_requests(cancelled, self.now))
 
     @precondition(lambda self: self.reserved)
@@ -146,6 +160,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
         allocation_id = data.draw(st.sampled_from(sorted(self.reserved)))
         self.lower(self.reserved.pop(allocation_id))
         returned = ReturnSlots((allocation_id,), "done")
+        self.ledger.returned(returned)
         self.carry_out(self.pool.return_slots(returned, self.now))
 
     @precondition(lambda self: self.held)
@@ -160,6 +175,20 @@ class SlotPoolMachine(RuleBasedStateMachine):
     def restart(self, restarting: bool) -> None:
         self.restarting = restarting
         self.carry_out(self.pool.set_job_restarting(restarting, self.now))
+
+    @rule()
+    def die(self) -> None:
+        """The next pool holds, owes and requires the same, by what the JobMaster tells it."""
+        self.pool = new_pool()
+        for name, pid in self.registered.items():
+            self.pool.register_task_executor(location(name, pid=pid), self.now)
+        required = self.ledger.requirements()
+        if required is not None:
+            self.carry_out(self.pool.set_requirements(required, self.now))
+        self.carry_out(self.pool.restore(self.ledger.restored(), self.now))
+        for wanted in self.ledger.pending():
+            self.carry_out(self.pool.request_slots(wanted, self.now))
+        self.carry_out(self.pool.set_job_restarting(self.restarting, self.now))
 
     # the ResourceManager
 

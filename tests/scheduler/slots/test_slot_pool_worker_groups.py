@@ -19,6 +19,7 @@ from flinkray.scheduler.shared.slots import (
     SameWorkerGroup,
     SlotOffer,
 )
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
 from flinkray.scheduler.slots.slot_pool_actions import (
     DeclareRequirements,
@@ -30,6 +31,7 @@ from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
     SlotAllocated,
+    SlotEvent,
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
@@ -369,6 +371,8 @@ class WorkerGroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = DeclarativeSlotPool(JOB, MASTER, idle_timeout=50.0, request_timeout=100.0)
+        self.ledger = SlotLedger()
+        self.restarting = False
         self.now = 0.0
         self.ids = count(1)
         self.groups = count(1)
@@ -383,8 +387,13 @@ class WorkerGroupMachine(RuleBasedStateMachine):
 
     def carry_out(self, actions: list[SlotPoolAction]) -> None:
         for action in actions:
+            if isinstance(action, SlotEvent):
+                self.ledger.told((action,))
             match action:
                 case SlotsChanged(gained, lost):
+                    for slot in gained:
+                        self.ledger.add(slot)
+                    self.ledger.remove(lost)
                     self.held.update({slot.allocation_id: slot for slot in gained})
                     for allocation_id in lost:
                         del self.held[allocation_id]
@@ -423,6 +432,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         if requests:
             self.waiting.update({request.request_id: request.bundle for request in requests})
             wanted = SlotRequests(SMALL, requests, constraint=OWN)
+            self.ledger.requested(wanted)
             self.carry_out(self.pool.request_slots(wanted, self.now))
 
     @precondition(lambda self: self.reserved)
@@ -431,6 +441,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         allocation_id = data.draw(st.sampled_from(sorted(self.reserved)))
         del self.reserved[allocation_id]
         returned = ReturnSlots((allocation_id,), "done")
+        self.ledger.returned(returned)
         self.carry_out(self.pool.return_slots(returned, self.now))
 
     @precondition(lambda self: self.waiting)
@@ -438,11 +449,25 @@ class WorkerGroupMachine(RuleBasedStateMachine):
     def cancel(self) -> None:
         cancelled = CancelSlotRequests(tuple(self.waiting), "over")
         self.waiting.clear()
+        self.ledger.cancelled(cancelled)
         self.carry_out(self.pool.cancel_requests(cancelled, self.now))
 
     @rule(restarting=st.booleans())
     def restart(self, restarting: bool) -> None:
+        self.restarting = restarting
         self.carry_out(self.pool.set_job_restarting(restarting, self.now))
+
+    @rule()
+    def pool_dies(self) -> None:
+        """The next one holds and owes the same, by what the JobMaster tells it."""
+        self.pool = DeclarativeSlotPool(JOB, MASTER, idle_timeout=50.0, request_timeout=100.0)
+        for bundle in sorted(self.alive):
+            where = location(self.name(bundle), bundle, f"g{self.group}")
+            self.pool.register_task_executor(where, self.now)
+        self.carry_out(self.pool.restore(self.ledger.restored(), self.now))
+        for wanted in self.ledger.pending():
+            self.carry_out(self.pool.request_slots(wanted, self.now))
+        self.carry_out(self.pool.set_job_restarting(self.restarting, self.now))
 
     # the ResourceManager
 
@@ -456,8 +481,10 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         if given is None:
             given = self.alive[bundle] = allocation(next(self.ids))
         one = SlotOffer(given, 0, SMALL, OWN)
+        self.ledger.offered((one,))
         answer, actions = self.pool.offer_slots(where.resource_id, (one,), self.now)
         assert answer.accepted == (given,), "what is required is taken"
+        self.ledger.offer_answered((one,), answer)
         self.carry_out(actions)
 
     @precondition(lambda self: self.alive)
