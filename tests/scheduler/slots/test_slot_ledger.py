@@ -1,0 +1,87 @@
+"""What a JobMaster keeps of its SlotPool, as far as the pool's stateful tests do not show it."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import ResourceID, SlotRequestId
+from flinkray.scheduler.shared.slots import SameWorkerGroup, SlotOffer, SlotOfferAnswer
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotAllocated,
+    SlotRequest,
+    SlotRequestFailed,
+    SlotRequestFailure,
+    SlotRequests,
+    SlotsLost,
+)
+from tests.scheduler.builders import SMALL, allocation, id_of, requirements, slot_on
+
+TE0, TE1 = ResourceID("te-0"), ResourceID("te-1")
+
+
+def held() -> SlotLedger:
+    slots = SlotLedger()
+    for name, number in (("te-0", 1), ("te-1", 2), ("te-0", 3)):
+        slots.add(slot_on(name, number))
+    return slots
+
+
+def test_slots_are_found_by_task_executor_oldest_first() -> None:
+    slots = held()
+    assert slots.on(TE0) == (allocation(1), allocation(3))
+    assert slots.on(TE1) == (allocation(2),)
+    assert slots.on(ResourceID("nobody")) == ()
+    assert slots.all() == (slot_on("te-0", 1), slot_on("te-1", 2), slot_on("te-0", 3))
+
+
+def test_removed_slots_are_gone_and_unknown_ones_are_ignored() -> None:
+    slots = held()
+    slots.remove((allocation(9), allocation(1), allocation(2)))
+    assert slots.on(TE0) == (allocation(3),)
+    assert slots.on(TE1) == ()
+    assert slots.all() == (slot_on("te-0", 3),)
+    slots.remove((allocation(1),))  # again
+    slots.add(slot_on("te-1", 4))
+    assert slots.on(TE1) == (allocation(4),)
+
+
+def test_lost_task_executor_takes_its_slots_along() -> None:
+    slots = held()
+    slots.remove_all_on(TE0)
+    slots.remove_all_on(TE0)
+    assert slots.all() == (slot_on("te-1", 2),)
+    assert slots.on(TE0) == ()
+
+
+def test_each_way_in_which_a_use_ends_lowers_what_is_required_once() -> None:
+    """The next pool would declare more, or less, than the job requires."""
+    slots = held()
+    slots.set_requirements(requirements((SMALL, 1)))
+    slots.requested(
+        SlotRequests(SMALL, tuple(SlotRequest(id_of(SlotRequestId, n)) for n in range(4)))
+    )
+    slots.told([SlotAllocated(id_of(SlotRequestId, n), slot) for n, slot in enumerate(slots.all())])
+    assert [restored.request_id for restored in slots.restored()] == [
+        id_of(SlotRequestId, n) for n in range(3)
+    ]
+    slots.returned(ReturnSlots((allocation(1),), "done"))
+    slots.remove((allocation(2),))
+    slots.told([SlotsLost((allocation(2), allocation(3)), "killed")])
+    slots.returned(ReturnSlots((allocation(1), allocation(3)), "again"))
+    slots.told([SlotRequestFailed(id_of(SlotRequestId, 3), SlotRequestFailure.TIMED_OUT, "late")])
+    slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 3),), "again"))
+
+    assert slots.pending() == []
+    assert [restored.request_id for restored in slots.restored()] == [None, None]
+    assert slots.requirements() == requirements((SMALL, 1))
+
+
+def test_constraint_of_a_slot_that_was_not_taken_is_forgotten() -> None:
+    slots = held()
+    own = SameWorkerGroup("default", 2)
+    offers = tuple(SlotOffer(allocation(n), 0, SMALL, own) for n in (1, 9))
+    slots.offered(offers)
+    slots.offer_answered(offers, SlotOfferAnswer((allocation(1),)))
+    slots.add(slot_on("te-0", 9))
+    assert [restored.constraint for restored in slots.restored()] == [own, None, None, None]
