@@ -54,6 +54,16 @@ def test_no_folder_breaks_a_rule() -> None:
     assert [str(violation) for violation in check_floors(ROOT)] == []
 
 
+@pytest.mark.parametrize("package", ["actors", "scheduler"])
+def test_tests_lie_in_folders_that_the_package_has(package: str) -> None:
+    def folders(path: Path) -> set[str]:
+        return {folder.parent.name for folder in path.glob("*/*.py")}
+
+    of_tests = folders(ROOT / "tests" / package)
+    assert of_tests
+    assert of_tests <= folders(ROOT / package)
+
+
 def test_circles_that_are_gone_are_known_no_more() -> None:
     assert set(known_circles()) == set(circles(read_package(ROOT)))
 
