@@ -10,7 +10,7 @@ from flinkray.scheduler.resources.cluster_partitions import (
     ReleaseDataSets,
     TaskExecutorPartitions,
 )
-from tests.scheduler.builders import GRAPH, JOB, OTHER_JOB, id_of
+from tests.scheduler.builders import GRAPH, JOB, OTHER_GRAPH, OTHER_JOB, id_of
 
 DATA = id_of(IntermediateDataSetID, 1)
 OTHER_DATA = id_of(IntermediateDataSetID, 2)
@@ -127,3 +127,51 @@ def test_partitions_of_another_job_are_neither_promoted_nor_released() -> None:
     assert partitions.release(JOB, [partition(0), partition(9)]) == (partition(0),)
     assert not partitions.has_partitions_of(JOB)
     assert partitions.is_empty
+
+
+def promoted(*numbers: int) -> TaskExecutorPartitions:
+    partitions = TaskExecutorPartitions()
+    for number in numbers:
+        partitions.produced(JOB, partition(number), 3)
+    partitions.promote(JOB, [partition(number) for number in numbers])
+    return partitions
+
+
+def test_only_promoted_partitions_are_the_clusters() -> None:
+    partitions = promoted(0)
+    partitions.produced(JOB, partition(1), 3)
+    assert partitions.is_promoted(partition(0))
+    assert not partitions.is_promoted(partition(1))
+    assert not partitions.is_promoted(partition(0, OTHER_DATA))
+
+
+def test_partitions_that_are_produced_anew_replace_those_of_the_same_number_only() -> None:
+    """The job's JobMaster died after it had promoted them."""
+    partitions = promoted(0, 1)
+    anew = [ResultPartitionID(OTHER_GRAPH, DATA, number, 0) for number in (1, 2)]
+    assert partitions.superseded_by(anew) == (partition(1),)
+    assert partitions.superseded_by(anew) == ()
+    assert partitions.report() == (has(DATA, 0),)
+    assert partitions.superseded_by([ResultPartitionID(OTHER_GRAPH, DATA, 0, 0)]) == (partition(0),)
+    assert partitions.is_empty
+
+
+def test_partition_whose_data_is_lost_is_nobodys_any_more() -> None:
+    partitions = promoted(0, 1)
+    partitions.produced(OTHER_JOB, partition(2), 3)
+    partitions.lost(OTHER_JOB, partition(2))
+    assert not partitions.has_partitions_of(OTHER_JOB)
+    partitions.lost(JOB, partition(0))
+    assert partitions.report() == (has(DATA, 1),)
+    partitions.lost(JOB, partition(1))
+    partitions.lost(JOB, partition(1))
+    assert partitions.is_empty
+
+
+def test_data_set_that_is_broken_in_two_ways_is_released_once() -> None:
+    """RM-11: a partition of it is gone, and its parts are of different runs."""
+    partitions = tracker()
+    assert partitions.report(A, [has(DATA, 0, total=1)]) == [
+        ReleaseDataSets(B, (DATA,)),
+        ReleaseDataSets(A, (DATA,)),
+    ]

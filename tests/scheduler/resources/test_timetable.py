@@ -42,3 +42,24 @@ def test_same_as_a_dictionary_that_is_searched(
             assert [model[k] for k in due] == sorted(model[k] for k in due)  # type: ignore[index]
             model = {k: when for k, when in model.items() if when > time}
         assert deadlines.next() == min(model.values(), default=None)
+
+
+def test_deadlines_outlast_many_changes_of_others() -> None:
+    """What is out of date is thrown away now and then, and nothing else."""
+    deadlines = Timetable()
+    deadlines.set("late", 5000.0)
+    deadlines.set("early", 10.0)
+    for turn in range(500):
+        deadlines.set("changing", 1000.0 + turn)
+    assert deadlines.next() == 10.0
+    assert deadlines.pop_due(2000.0) == ["early", "changing"]
+    assert deadlines.pop_due(5000.0) == ["late"]
+
+
+def test_those_due_at_one_time_come_in_the_order_in_which_they_were_set() -> None:
+    deadlines = Timetable()
+    names = [f"key {number}" for number in range(20, 0, -1)]
+    for name in names:
+        deadlines.set(name, 3.0)
+    assert deadlines.pop_due(2.9) == []
+    assert deadlines.pop_due(3.0) == names

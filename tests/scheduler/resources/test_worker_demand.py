@@ -57,6 +57,30 @@ def test_never_fewer_workers_than_the_sum_takes_and_never_one_for_each_slot_but_
     assert number <= sum(needed((cpu, count)) for cpu, count in alone.items())
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]), st.integers(0, 9)),
+        max_size=6,
+    )
+)
+def test_as_many_as_when_slots_are_placed_one_by_one_largest_first(
+    missing: list[tuple[float, int]],
+) -> None:
+    """SM-10: each into the first worker with room for it."""
+    sizes = sorted(
+        (1.0 if 0.5 < cpu <= 1.0 else cpu for cpu, count in missing for _ in range(count)),
+        reverse=True,
+    )
+    room: list[float] = []
+    for size in sizes:
+        place = next((index for index, left in enumerate(room) if left >= size), None)
+        if place is None:
+            room.append(WORKER.cpu - size)
+        else:
+            room[place] -= size
+    assert needed(*missing) == len(room)
+
+
 def test_reserve_lacks_what_is_not_free() -> None:
     assert [redundant_workers_missing(2, 4, free) for free in (0, 3, 4, 7, 8, 20)] == [
         2,
