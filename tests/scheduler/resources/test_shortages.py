@@ -135,6 +135,36 @@ def test_failed_attempts_to_create_the_group_are_told_of(manager: SlotManager) -
     assert "1 attempt to create a worker group failed, the last one with: Ray is away." in reason
 
 
+def test_attempts_that_failed_are_counted_until_the_job_is_gone(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_failed(1, "Ray is away", 1.0)
+    manager.check(100.0)
+    manager.worker_group_failed(2, "Ray is away again", 101.0)
+    reason = shortage(manager, cluster(NODE), 102.0).reason
+    assert "2 attempts to create a worker group failed, the last one with: Ray is away" in reason
+    manager.clear_requirements(JOB, True, 103.0)
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 104.0)
+    assert "failed" not in shortage(manager, cluster(NODE), 105.0).reason
+
+
+def test_of_many_groups_that_start_some_are_told_of_one_by_one(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 10)), 0.0)
+    for number in range(1, 6):
+        manager.worker_group_started(number, group(f"g{number}"), 1.0)
+    reason = shortage(manager, cluster(NODE)).reason
+    for number in (1, 2, 3):
+        assert f"1 of 1 TaskExecutors of worker group g{number} are starting." in reason
+    assert "worker group g4" not in reason
+    assert "2 other TaskExecutors are starting." in reason
+
+
+def test_of_many_requests_some_are_told_of_one_by_one(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 10)), 0.0)
+    reason = shortage(manager, cluster(NODE)).reason
+    assert reason.count("A placement group of 1 bundle is asked for") == 3
+    assert "So are 2 others." in reason
+
+
 def test_shared_slots_smaller_than_the_profile_are_unfulfillable(manager: SlotManager) -> None:
     """SM-14."""
     manager.set_requirements(requirements((LARGE, 1)), 0.0)

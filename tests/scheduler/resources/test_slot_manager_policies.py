@@ -176,6 +176,36 @@ def test_spread_out_slots_are_taken_from_the_least_used_worker() -> None:
     assert asked_at(actions) == ["te1_0", "te2_0", "te1_1", "te2_1", "te1_2"]
 
 
+def test_dynamic_slots_are_cut_out_of_one_worker_after_the_other_or_spread_out() -> None:
+    """SM-13."""
+    found = []
+    for spread_out in (False, True):
+        manager = two_workers(spread_out=spread_out)
+        actions = manager.set_requirements(requirements((HALF, 4), job_id=OTHER_JOB), 5.0)
+        found.append(asked_at(actions))
+    assert found == [["te1_-1"] * 4, ["te1_-1", "te2_-1", "te1_-1", "te2_-1"]]
+
+
+def test_answers_about_slots_that_are_not_held_so_change_nothing() -> None:
+    manager = slot_manager()
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    stranger = allocation(99)
+    for slot in (asked.slot_id, slot_id("te1", 3), slot_id("te1", 9), slot_id("nobody", 0)):
+        assert manager.slot_request_succeeded(slot, stranger, 2.0) == []
+        assert manager.slot_request_failed(slot, stranger, "full", 2.0) == []
+        assert manager.slot_freed(slot, stranger, 2.0) == []
+    (info,) = manager.task_executors()
+    assert (info.free_slots, info.jobs) == (3, (JOB,))
+    again = manager.slot_request_failed(asked.slot_id, asked.allocation_id, "full", 3.0)
+    assert asked_at(again) == ["te1_1"]
+
+
+def test_worker_without_a_slot_in_use_has_no_jobs() -> None:
+    manager = two_workers()
+    assert [(info.free_slots, info.jobs) for info in manager.task_executors()] == [(4, ())] * 2
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 
@@ -227,6 +257,27 @@ def test_idle_worker_that_registers_beyond_the_limit_is_released() -> None:
     released = one(actions, ReleaseWorkerGroup)
     assert released.group_id == group("g2")
     assert "more than 4 slots" in released.reason
+
+
+def test_idle_worker_of_a_job_stays_though_it_registers_beyond_the_limit() -> None:
+    """SM-12: whoever had it counted on it."""
+    manager = slot_manager(max_slots=2)
+    owner = WorkerGroupOwner(JOB, OWN_GROUP)
+    manager.recover_worker_group(group("g1"), (WORKER,), 4, owner, (0,), 0.0)
+    where = location("te1", 0, "g1")
+    actions = manager.register_task_executor(where, WORKER, report("te1", *[None] * 4), 1.0)
+    assert only(actions, ReleaseWorkerGroup) == []
+
+
+def test_slots_of_a_worker_that_is_gone_count_no_more_against_the_limit() -> None:
+    """SM-12."""
+    manager = slot_manager(max_slots=4)
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    start_worker(manager, 1)
+    manager.set_requirements(requirements(), 2.0)
+    manager.worker_group_lost(group("g1"), "its node died", 3.0)
+    actions = manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 4.0)
+    assert len(only(actions, StartWorkerGroup)) == 1
 
 
 # --- what can never be ----------------------------------------------------------------------------
