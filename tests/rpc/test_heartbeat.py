@@ -308,9 +308,113 @@ async def test_other_errors_of_a_send_leave_the_decision_to_the_timeout(services
     assert heartbeats.timeouts == [(A, 50.0)]
 
 
+@on_virtual_services
+async def test_a_target_that_is_monitored_again_has_the_whole_time_and_its_new_way(
+    services: Services,
+) -> None:
+    """HB-05"""
+    heartbeats = RecordedManager(services.host, HeartbeatSender)
+    sent: list[str] = []
+
+    def way(name: str) -> Callable[[str], Awaitable[None]]:
+        async def send(payload: str) -> None:
+            sent.append(name)
+
+        return send
+
+    heartbeats.manager.monitor_target(A, way("first"))
+    await asyncio.sleep(45)
+    sent.clear()
+    heartbeats.manager.monitor_target(A, way("second"))
+    await asyncio.sleep(49)
+    assert heartbeats.timeouts == []
+    assert set(sent) == {"second"}
+    await asyncio.sleep(60)
+    assert heartbeats.timeouts == [(A, 95.0)]
+
+
+@on_virtual_services
+async def test_one_that_is_stopped_sends_and_reports_nothing_more(services: Services) -> None:
+    heartbeats = RecordedManager(services.host, HeartbeatSender)
+    sent: list[str] = []
+
+    async def send(payload: str) -> None:
+        sent.append(payload)
+
+    heartbeats.manager.monitor_target(A, send)
+    heartbeats.manager.monitor_target(B, send)
+    await asyncio.sleep(15)
+    assert sent == ["for a", "for b"] * 2
+    heartbeats.manager.stop()
+    heartbeats.manager.stop()
+    assert heartbeats.manager.monitored_targets() == ()
+    assert heartbeats.manager.last_heartbeat_from(A) == -1
+    heartbeats.manager.monitor_target(A, send)
+    heartbeats.manager.unmonitor_target(A)
+    await asyncio.sleep(200)
+    assert len(sent) == 4
+    assert heartbeats.timeouts == heartbeats.unreachable == []
+
+
+@on_virtual_services
+async def test_a_target_is_watched_though_the_others_have_gone_and_come(services: Services) -> None:
+    """Whoever looks for stalls goes with the last target, and comes with the next one."""
+    heartbeats = RecordedManager(services.host, HeartbeatManager)
+    heartbeats.manager.monitor_target(A, nowhere)
+    heartbeats.manager.monitor_target(B, nowhere)
+    heartbeats.manager.unmonitor_target(A)
+    await asyncio.sleep(200)
+    assert heartbeats.timeouts == [(B, 50.0)]
+    heartbeats.manager.monitor_target(A, nowhere)
+    await asyncio.sleep(200)
+    assert heartbeats.timeouts == [(B, 50.0), (A, 250.0)]
+
+
+@on_virtual_services
+async def test_failures_of_sends_that_overlap_are_reported_once(services: Services) -> None:
+    """HB-08"""
+    heartbeats = RecordedManager(services.host, HeartbeatManager, HeartbeatSettings(1.0, 50.0, 2))
+    go = asyncio.Event()
+
+    async def send(payload: str) -> None:
+        await go.wait()
+        raise RecipientUnreachableError("nobody there")
+
+    heartbeats.manager.monitor_target(A, send)
+    for _ in range(3):
+        heartbeats.manager.request_heartbeat(A, "are you there?")
+    await asyncio.sleep(3)
+    go.set()
+    await asyncio.sleep(3)
+    assert heartbeats.unreachable == [(A, 3.0)]
+
+
+@on_virtual_services
+async def test_failures_of_a_target_that_was_replaced_meanwhile_are_not_its_successors(
+    services: Services,
+) -> None:
+    """HB-08"""
+    heartbeats = RecordedManager(services.host, HeartbeatManager, HeartbeatSettings(1.0, 50.0, 1))
+    go = asyncio.Event()
+
+    async def send(payload: str) -> None:
+        await go.wait()
+        raise RecipientUnreachableError("nobody there")
+
+    heartbeats.manager.monitor_target(A, send)
+    heartbeats.manager.request_heartbeat(A, "are you there?")
+    await asyncio.sleep(1)
+    heartbeats.manager.monitor_target(A, nowhere)
+    go.set()
+    await asyncio.sleep(10)
+    assert heartbeats.unreachable == []
+    assert heartbeats.manager.monitored_targets() == (A,)
+
+
 def test_bad_settings_are_refused() -> None:
     assert HeartbeatSettings() == HeartbeatSettings(10.0, 50.0, 2)
-    with pytest.raises(ConfigurationError, match="interval"):
-        HeartbeatSettings(50.0, 50.0)
+    for interval in (0.0, -1.0, 50.0, 51.0):
+        with pytest.raises(ConfigurationError, match="interval"):
+            HeartbeatSettings(interval, 50.0)
     with pytest.raises(ConfigurationError, match="until_unreachable"):
         HeartbeatSettings(1.0, 50.0, 0)

@@ -337,10 +337,13 @@ def connection_of(
         gateway=RegistrarGateway,
         fencing_token=LEADER,
         register=register,
-        on_success=lambda gateway, answer: events.put_nowait(answer),
         on_rejection=lambda answer: events.put_nowait(answer),
         on_failure=lambda error: events.put_nowait(error),
-        **{"settings": RegistrationSettings(50.0, 50.0), **options},
+        **{
+            "on_success": lambda gateway, answer: events.put_nowait(answer),
+            "settings": RegistrationSettings(50.0, 50.0),
+            **options,
+        },
     )
 
 
@@ -477,5 +480,79 @@ async def test_a_closed_connection_calls_nobody_back(services: Services) -> None
     await services.let_time_pass(100)
     assert events.empty()
     assert not connection.is_connected
+    assert connection.is_closed
+    assert not connection.try_reconnect()
     with pytest.raises(RuntimeError, match="closed"):
         connection.start()
+
+
+@on_every_service
+async def test_what_was_started_is_not_started_again(services: Services) -> None:
+    _, client = started(services)
+    connection = connection_of(client, asyncio.Queue[object]())
+    assert not connection.is_closed
+    connection.start()
+    with pytest.raises(RuntimeError, match="started before"):
+        connection.start()
+    registration = client.registration()
+    registration.start()
+    with pytest.raises(RuntimeError, match="started before"):
+        registration.start()
+    assert isinstance(await registration.future, RegistrationSuccess)
+
+
+@on_virtual_services
+async def test_a_connection_that_is_closed_while_it_registers_makes_no_further_attempt(
+    services: Services,
+) -> None:
+    registrar, client = started(services, *[failure] * 10)
+    connection = connection_of(client, asyncio.Queue[object]())
+    connection.start()
+    await registrar.called.wait()
+    connection.close()
+    await services.let_time_pass(1000)
+    assert len(registrar.times) == 1
+
+
+@on_virtual_services
+async def test_registering_anew_ends_the_attempts_that_are_under_way(services: Services) -> None:
+    registrar, client = started(services, failure)
+    events = asyncio.Queue[object]()
+    connection = connection_of(client, events)
+    connection.start()
+    await registrar.called.wait()
+    assert connection.try_reconnect()
+    await services.let_time_pass(1000)
+    assert registrar.accepted == 1
+    assert len(registrar.times) == 2
+    assert events.get_nowait() == Welcome(1)
+    assert events.empty()
+
+
+@on_virtual_services
+async def test_a_registered_connection_that_is_closed_lets_its_gateway_go(
+    services: Services,
+) -> None:
+    _, client = started(services)
+    events = asyncio.Queue[object]()
+    connection = connection_of(client, events)
+    connection.start()
+    await events.get()
+    connection.close()
+    assert connection.target_gateway is None
+    assert not connection.is_connected
+
+
+@on_virtual_services
+async def test_callbacks_may_wait(services: Services) -> None:
+    _, client = started(services)
+    heard: list[Welcome] = []
+
+    async def on_success(gateway: RegistrarGateway, answer: Welcome) -> None:
+        await asyncio.sleep(5)
+        heard.append(answer)
+
+    connection = connection_of(client, asyncio.Queue[object](), on_success=on_success)
+    connection.start()
+    await services.let_time_pass(100)
+    assert heard == [Welcome(1)]

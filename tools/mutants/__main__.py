@@ -37,7 +37,7 @@ NEAREST = {"scheduler": "tests/scheduler", "flinkray/rpc": "tests/rpc"}
 LEFT_OUT = ("flinkray/rpc/ray/",)
 """The glue to Ray, which only a real Ray can test."""
 PYTEST_OPTIONS = (
-    *("-m", "not (ray or spark or kill or ray_up or slow or simulation)"),
+    *("-m", "not (ray or spark or kill or ray_up or slow)"),
     *("--hypothesis-profile", "mutants"),
     *("-o", "timeout=0"),  # each test has a limit of its own here
     *("-s", "-qq", "-p", "no:cacheprovider"),
