@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
@@ -130,10 +131,20 @@ class ResultDirectory:
         return listed
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
-        """Raises FileResultLostError: it is gone, or cannot be read."""
-        try:
+        """Raises FileResultLostError: it is gone, or damaged."""
+        with self.reading(file):
             return pq.ParquetFile(self.files.open_input_file(f"{self.path}/{file.name}"))
+
+    @contextmanager
+    def reading(self, file: ResultFile) -> Iterator[None]:
+        """Inside, what shows that a file is gone or damaged is raised as FileResultLostError."""
+        try:
+            yield
         except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise self._lost(f"{file.name} cannot be read: {error}") from error
+        except OSError as error:
+            if error.errno is not None:
+                raise  # the storage fails: what is in the file is not known
             raise self._lost(f"{file.name} cannot be read: {error}") from error
 
     def delete(self) -> None:

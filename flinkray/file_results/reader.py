@@ -52,8 +52,14 @@ def read_batches(
     """The rows of splits, in their order; blocking.
 
     Raises:
-        FileResultLostError: a file is gone.
+        FileResultLostError: a file is gone, or damaged.
     """
     for split in splits:
         with split.directory.open(split.file) as file:
-            yield from file.iter_batches(batch_size, row_groups=list(split.row_groups))
+            batches = file.iter_batches(batch_size, row_groups=list(split.row_groups))
+            while True:
+                with split.directory.reading(split.file):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                yield batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pyarrow as pa
@@ -101,6 +102,25 @@ def test_a_file_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
     next((tmp_path / "r").glob("*.parquet")).unlink()
     with pytest.raises(FileResultLostError, match="cannot be read"):
         list(read_batches(share))
+
+
+def test_a_file_of_the_right_size_with_other_content_is_lost(tmp_path: Path) -> None:
+    """As after a loss of power."""
+    directory = written(tmp_path / "r", numbers(0, 3000))
+    (file,) = (tmp_path / "r").glob("*.parquet")
+    content = bytearray(file.read_bytes())
+    content[4:2000] = bytes(1996)
+    file.write_bytes(content)
+    with pytest.raises(FileResultLostError, match=r"part-00000\.parquet cannot be read"):
+        list(read_batches(share_of([directory], 0, 1)))
+
+
+def test_storage_that_fails_while_a_file_is_read_loses_nothing(tmp_path: Path) -> None:
+    directory = written(tmp_path / "r", numbers(0, 3))
+    (file,) = directory.list()
+    with pytest.raises(OSError, match="later") as error, directory.reading(file):
+        raise OSError(errno.EIO, "later")
+    assert error.value.errno == errno.EIO
 
 
 def test_a_damaged_manifest_is_a_lost_result(tmp_path: Path) -> None:

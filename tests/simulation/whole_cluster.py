@@ -17,7 +17,7 @@ fault is over,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -291,6 +291,30 @@ def step(
     return run
 
 
+def mixed_job(name: str, stages: Sequence[tuple[int, Invokable]]) -> JobGraph:
+    """Stages of Spark and of Python, each in slots of its own, that read the one before."""
+    vertices: list[JobVertex] = []
+    inputs: tuple[JobEdge, ...] = ()
+    for i, (width, invokable) in enumerate(stages):
+        is_spark = invokable.kind == SPARK
+        result = IntermediateDataSet(
+            IntermediateDataSetID.generate(), ResultPartitionType.BLOCKING, ResultMedium.FILES
+        )
+        vertex = JobVertex(
+            JobVertexID.generate(),
+            f"vertex {i}",
+            width,
+            ResourceProfile(1, 2**30) if is_spark else ResourceProfile(0),
+            invokable,
+            inputs=inputs,
+            results=() if i == len(stages) - 1 else (result,),
+            slot_sharing_group=f"{'spark' if is_spark else 'python'} {i}",
+        )
+        vertices.append(vertex)
+        inputs = (JobEdge(result.data_set_id, DistributionPattern.ALL_TO_ALL),)
+    return JobGraph(JobID.generate(), name, tuple(vertices), FOR_EVER, JobType.BATCH)
+
+
 class Committing:
     """An output format that tells when it commits."""
 
@@ -434,8 +458,7 @@ class WholeCluster:
         widths[random.randrange(len(widths))] = parallelism
         failing = random.randrange(len(widths))
         failures = random.choice((0, 0, 1))
-        vertices: list[JobVertex] = []
-        read: IntermediateDataSet | None = None
+        stages = []
         for i, width in enumerate(widths):
             is_last = i == len(widths) - 1
             pause = self._pause(is_endless and is_last) + (self.scale.shortest_work if not i else 0)
@@ -444,26 +467,9 @@ class WholeCluster:
                 invokable = Invokable(SPARK, self._stage(pause, fails, width if i == 0 else 0))
             else:
                 invokable = Invokable(PYTHON, dump_function(step(pause, fails, random.random())))
-            result = IntermediateDataSet(
-                IntermediateDataSetID.generate(), ResultPartitionType.BLOCKING, ResultMedium.FILES
-            )
-            edge = (
-                () if read is None else (JobEdge(read.data_set_id, DistributionPattern.ALL_TO_ALL),)
-            )
-            vertices.append(
-                JobVertex(
-                    JobVertexID.generate(),
-                    f"vertex {i}",
-                    width,
-                    ResourceProfile(1, 2**30) if is_spark else ResourceProfile(0),
-                    invokable,
-                    inputs=edge,
-                    results=() if is_last else (result,),
-                    slot_sharing_group=f"{'spark' if is_spark else 'python'} {i}",
-                )
-            )
-            read, is_spark = result, not is_spark
-        return JobGraph(JobID.generate(), name, tuple(vertices), FOR_EVER, JobType.BATCH)
+            stages.append((width, invokable))
+            is_spark = not is_spark
+        return mixed_job(name, stages)
 
     def _stage(self, pause: float, failures: int, sources: int) -> bytes:
         """The script of a Spark stage that has the records of so many sources, or reads them."""

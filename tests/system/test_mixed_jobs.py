@@ -1,20 +1,65 @@
-"""Jobs of Spark and Python stages that read each other's results, on a real cluster."""
+"""Jobs of Spark and Python stages that read each other's results, on a real cluster.
+
+The results are checked against pandas, which reads the raw data by itself.  More kills than a usual
+run makes, and what is killed: ``FLINKRAY_KILLS=50 FLINKRAY_KILLS_SEED=1 pytest -k random_kills
+--log-cli-level=INFO tests/system/test_mixed_jobs.py``.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
 import pandas as pd
+import pyarrow as pa
 import pytest
 from flights import package_data
-from flights_mixed import HEADWIND, mixed_job
+from flights_mixed import HEADWIND, cleaned, mixed_job, scored, summed_up
 
-from flinkray.client import ClusterClient
-from tests.system.observer import assert_leaves_no_traces
+import flinkray
+from flinkray.client import ClusterClient, JobExecutionResult, JobHandle
+from flinkray.client.ray_runtime import cluster_namespace
+from flinkray.core.errors import RpcTimeoutError
+from flinkray.core.ids import JobID
+from flinkray.spark.processes import leftover_processes
+from flinkray.testing.waiting import wait_until
+from tests.system.observer import kill, live_actors, traces
+from tests.system.pipelines import Gate
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
 
+log = logging.getLogger(__name__)
 
+KILLS = int(os.environ.get("FLINKRAY_KILLS", "3"))
+SEED = int(os.environ.get("FLINKRAY_KILLS_SEED", "1"))
+GAP = (1.0, 25.0)
+"""Seconds between two kills; a Spark session takes longer to start than the shortest."""
+END = 600.0
+"""Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
+
+CLUSTER_ID = "mixed"
+FOR_EVER = flinkray.FixedDelayRestart(100_000, 0.2)
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("storage")
+
+
+@pytest.fixture(scope="module")
+def mixed_client(ray_cluster: object, storage: Path) -> Iterator[ClusterClient]:
+    configuration = {"storage.dir": str(storage), "jobmaster.max-failovers": 100_000}
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def expected() -> pd.DataFrame:
-    """By another way: pandas, from the raw package data."""
     data = package_data()
     flights = pd.read_csv(data / "flights.csv.zip").dropna(subset=["dep_delay"])
     weather = pd.read_csv(data / "weather.csv")
@@ -27,11 +72,103 @@ def expected() -> pd.DataFrame:
     return renamed
 
 
-def test_flights_go_through_spark_python_and_spark(client: ClusterClient) -> None:
-    handle = client.submit(mixed_job())
-    result = handle.result(timeout=240).to_pandas().sort_values("carrier", ignore_index=True)
-    wanted = expected()
-    assert result["carrier"].tolist() == wanted["carrier"].tolist()
-    assert result["flights"].tolist() == wanted["flights"].tolist()
-    assert result["score"].tolist() == pytest.approx(wanted["score"].tolist())
-    assert_leaves_no_traces(handle.job_id)
+def assert_right(result: JobExecutionResult, expected: pd.DataFrame) -> None:
+    rows = result.to_pandas().sort_values("carrier", ignore_index=True)
+    assert rows["carrier"].tolist() == expected["carrier"].tolist()
+    assert rows["flights"].tolist() == expected["flights"].tolist()
+    assert rows["score"].tolist() == pytest.approx(expected["score"].tolist())
+
+
+def assert_nothing_is_left(job_id: JobID, storage: Path) -> None:
+    wait_until(lambda: not traces(job_id), 30, f"{traces(job_id)} to be gone")
+    assert list(storage.rglob(f"{job_id}/results")) == []
+
+
+# --- a file is lost -------------------------------------------------------------------------------
+
+
+def gated(gate: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Scores flights, and does not look at its input before the gate is open."""
+
+    def waits(flights: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Path(gate, f"task-{os.getpid()}").touch()
+        while not Path(gate, "open").exists():
+            time.sleep(0.02)
+        yield from scored(flights)
+
+    return waits
+
+
+@pytest.mark.timeout(900)
+def test_flights_go_through_spark_python_and_spark_though_a_file_between_them_is_lost(
+    mixed_client: ClusterClient, storage: Path, gate: Gate, expected: pd.DataFrame
+) -> None:
+    """FO-04."""
+    job = flinkray.BatchJob("flights, one file of them lost", FOR_EVER)
+    flights = job.spark(cleaned, memory="1g")
+    scores = job.python(gated(gate.directory), inputs=[flights], parallelism=2, name="scored")
+    job.spark(summed_up, inputs=[scores], memory="1g")
+    handle = mixed_client.submit(job.build())
+    wait_until(lambda: len(gate.waiting_tasks()) == 2, END, "both tasks to wait")
+
+    lost = next(storage.rglob(f"{handle.job_id}/results/*/*/*.parquet"))
+    lost.unlink()
+    gate.open()
+
+    assert_right(handle.result(timeout=END), expected)
+    details = handle.details()
+    attempts = {v.name: {e.attempt_number for e in v.executions} for v in details.vertices}
+    assert attempts["cleaned"] == {1}, "it has run again"
+    assert attempts["summed_up"] == {0}, "it had not begun"
+    assert any(lost.name in failure.text for failure in details.exceptions)
+    assert_nothing_is_left(handle.job_id, storage)
+
+
+# --- processes are killed -------------------------------------------------------------------------
+
+
+def victims(job_id: JobID) -> dict[str, list[int]]:
+    """Processes of the cluster and of the job, by kind."""
+    found: dict[str, list[int]] = {}
+    for actor in live_actors():
+        is_ours = actor.namespace == cluster_namespace(CLUSTER_ID)
+        if actor.name.startswith("raydp-executor-"):
+            found.setdefault("Spark executor", []).append(actor.pid)
+        elif is_ours and actor.pid and actor.kind != "Prestarted":
+            found.setdefault(actor.kind, []).append(actor.pid)
+    jvms = [p.pid for p in leftover_processes(job_id)]
+    return {**found, "process of a Spark stage": jvms} if jvms else found
+
+
+def has_ended(handle: JobHandle, within: float) -> bool:
+    with suppress(RpcTimeoutError):
+        handle.wait(timeout=within)
+        return True
+    return False
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(900 + 30 * KILLS)
+def test_jobs_end_right_under_random_kills(
+    mixed_client: ClusterClient, storage: Path, expected: pd.DataFrame
+) -> None:
+    """One job after the other, until so many processes were killed; each ends right."""
+    random = Random(SEED)
+    killed: list[str] = []
+    begin = time.monotonic()
+    while len(killed) < KILLS:
+        handle = mixed_client.submit(mixed_job(FOR_EVER))
+        before = len(killed)
+        while len(killed) < KILLS and not has_ended(handle, within=random.uniform(*GAP)):
+            there = victims(handle.job_id)
+            if not there:
+                continue  # all are being started again
+            kind = random.choice(sorted(there))
+            with suppress(ProcessLookupError):
+                kill(random.choice(there[kind]))
+                killed.append(kind)
+                log.info("kill %d: %s", len(killed), kind)
+        assert_right(handle.result(timeout=END), expected)
+        seconds = time.monotonic() - begin
+        log.info("%.0f s: a job ended right after kills of %s", seconds, killed[before:])
+        assert_nothing_is_left(handle.job_id, storage)
