@@ -81,18 +81,16 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def register_task_executor(self, location: WorkerLocation) -> None: ...
-
-    @abstractmethod
-    @runs_to_completion
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         """A TaskExecutor is gone, its slots with it."""
 
     @abstractmethod
     @runs_to_completion
     async def offer_slots(
-        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
-    ) -> SlotOfferAnswer: ...
+        self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
+    ) -> SlotOfferAnswer:
+        """Slots of the TaskExecutor that is there; another process takes the place of one with the
+        same name, whose slots are gone."""
 
     @abstractmethod
     @runs_to_completion

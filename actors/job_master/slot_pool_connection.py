@@ -91,6 +91,7 @@ class SlotPoolConnection:
         """
         service = self._owner.rpc_service
         name = self._process
+        self._begin_heartbeats()
         for starts_left in reversed(range(_STARTS)):
             self._number += 1
             spec = EndpointSpec(
@@ -121,6 +122,11 @@ class SlotPoolConnection:
         self._pool = pool
         self._news_seen = self._news_sent = 0
         self._watch = self._owner.watch(pool, lambda reason: self._lost(pool, reason))
+        if self._heartbeats is not None:
+            self._heartbeats.monitor_target(self._resource_id, lambda _: self._ask_for_news(pool))
+
+    def _begin_heartbeats(self) -> None:
+        """Before the first pool is there: it is not asked as soon as it is."""
         if self._heartbeats is None:
             silence = f"no heartbeat from it for {self._heartbeat_settings.timeout:g} s"
             self._heartbeats = HeartbeatSender(
@@ -130,7 +136,6 @@ class SlotPoolConnection:
                 on_timeout=lambda _: self._lost(self._pool, silence),
                 on_unreachable=lambda _: self._lost(self._pool, "it is unreachable"),
             )
-        self._heartbeats.monitor_target(self._resource_id, lambda _: self._ask_for_news(pool))
 
     @property
     def _resource_id(self) -> ResourceID:

@@ -160,8 +160,6 @@ class JobMasterSlots:
 
     def _pool_started(self, *, is_first: bool) -> None:
         """It is told all that was said and heard before it was there."""
-        for location in self.task_executors.locations():
-            self._register(location)
         requirements = self.ledger.requirements()
         if requirements is not None:
             self._set_requirements(requirements)
@@ -184,11 +182,7 @@ class JobMasterSlots:
             RpcError: nobody is at its address.
         """
         self._scheduler.task_executor_registered(location.resource_id)
-        if await self.task_executors.add(location):
-            self._register(location)
-
-    def _register(self, location: WorkerLocation) -> None:
-        self.pool.tell(lambda pool: pool.register_task_executor(location))
+        await self.task_executors.add(location)
 
     async def offer(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
@@ -198,14 +192,14 @@ class JobMasterSlots:
         Raises:
             UnknownTaskExecutorError, RecipientUnreachableError: it may offer them again.
         """
-        self.task_executors.get(resource_id)
+        location = self.task_executors.location(resource_id)
         if self.pool.gateway is None:
             job_id = self._graph.job_id
             raise RecipientUnreachableError(f"job {job_id} has no SlotPool at present")
         self._offers_in_flight[resource_id] += 1
         self.ledger.offered(offers)
         try:
-            answer = await self.pool.gateway.offer_slots(resource_id, offers)
+            answer = await self.pool.gateway.offer_slots(location, offers)
             self.ledger.offer_answered(offers, answer)
             return answer
         finally:

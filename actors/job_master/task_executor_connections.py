@@ -75,9 +75,9 @@ class TaskExecutorConnections:
         if self._heartbeats is not None:
             self._heartbeats.stop()
 
-    async def add(self, location: WorkerLocation) -> bool:
-        """Connect; False: it was connected already (JM-02).  One that was started anew under its
-        old name loses its old connection first (JM-01).
+    async def add(self, location: WorkerLocation) -> None:
+        """Connect; nothing changes when it was connected already (JM-02).  One that was started
+        anew under its old name loses its old connection first (JM-01).
 
         Raises:
             RpcConnectionError: nobody is at its address.
@@ -85,12 +85,12 @@ class TaskExecutorConnections:
         resource_id = location.resource_id
         known = self._connections.get(resource_id)
         if known is not None and known.location == location:
-            return False
+            return
         if known is not None:
             self.lose(resource_id, "it was started anew")
         gateway = await self._owner.connect(location.address, TaskExecutorGateway)
         if resource_id in self._connections:
-            return False  # a repetition of this call was faster
+            return  # a repetition of this call was faster
         watch = self._owner.watch(gateway, lambda reason: self.lose(resource_id, reason))
         self._connections[resource_id] = _Connection(location, gateway, watch)
         assert self._heartbeats is not None
@@ -100,21 +100,23 @@ class TaskExecutorConnections:
             resource_id,
             lambda report: gateway.heartbeat_from_job_master(job_master, token, report),
         )
-        return True
-
-    def locations(self) -> tuple[WorkerLocation, ...]:
-        """Of those that are connected."""
-        return tuple(connection.location for connection in self._connections.values())
 
     def is_connected(self, resource_id: ResourceID) -> bool:
         return resource_id in self._connections
 
     def get(self, resource_id: ResourceID) -> TaskExecutorGateway:
         """Raises UnknownTaskExecutorError when it is not (any more) connected."""
+        return self._connection(resource_id).gateway
+
+    def location(self, resource_id: ResourceID) -> WorkerLocation:
+        """Raises UnknownTaskExecutorError when it is not (any more) connected."""
+        return self._connection(resource_id).location
+
+    def _connection(self, resource_id: ResourceID) -> _Connection:
         connection = self._connections.get(resource_id)
         if connection is None:
             raise UnknownTaskExecutorError(f"{resource_id} is not (any more) connected")
-        return connection.gateway
+        return connection
 
     def heartbeat(self, resource_id: ResourceID, payload: TaskExecutorHeartbeat) -> None:
         """A heartbeat is here."""

@@ -180,18 +180,17 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     # --- slots ------------------------------------------------------------------------------------
 
-    async def register_task_executor(self, location: WorkerLocation) -> None:
-        await self._carry_out(self._pool.register_task_executor(location, self.clock.monotonic()))
-
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         now = self.clock.monotonic()
         await self._carry_out(self._pool.release_task_executor(resource_id, reason, now))
 
     async def offer_slots(
-        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
+        self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
-        answer, actions = self._pool.offer_slots(resource_id, offers, self.clock.monotonic())
-        await self._carry_out(actions)
+        now = self.clock.monotonic()
+        replaced = self._pool.register_task_executor(location, now)
+        answer, actions = self._pool.offer_slots(location.resource_id, offers, now)
+        await self._carry_out([*replaced, *actions])
         return answer
 
     async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None:

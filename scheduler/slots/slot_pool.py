@@ -261,6 +261,7 @@ class DeclarativeSlotPool:
             if self._held(slot.allocation_id) is not None:
                 continue
             count += 1
+            self._task_executors[slot.location.resource_id] = slot.location
             if constraint is not None:
                 self._group(constraint.name).restore(restored, constraint.size, now)
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -548,6 +549,54 @@ async def test_messages_do_not_grow_with_the_number_of_tasks(tmp_path: Path) -> 
         "JobMasterGateway.update_task_execution_states",
     ):
         assert one[method] == four[method] == 1, method
+
+
+MESSAGES = (
+    "DispatcherGateway.submit_job",
+    "DispatcherGateway.register_job_master",
+    "ResourceManagerGateway.register_job_master",
+    "JobMasterGateway.request_job_status",  # by the ResourceManager, which looks who is there
+    "SlotPoolGateway.connect_to_resource_manager",
+    "SlotPoolGateway.request_slots",
+    "ResourceManagerGateway.declare_required_resources",
+    "TaskExecutorGateway.request_slots",
+    "JobMasterGateway.register_task_executor",
+    "JobMasterGateway.offer_slots",
+    "SlotPoolGateway.offer_slots",
+    "JobMasterGateway.slots_changed",
+    "TaskExecutorGateway.submit_tasks",
+    "TaskProcessGateway.host",
+    "TaskProcessGateway.run_tasks",
+    "TaskProcessListenerGateway.task_states_changed",
+    "JobMasterGateway.update_task_execution_states",
+)
+
+
+def calls(cluster: MiniCluster) -> Counter[str]:
+    """Of all processes, by method."""
+    found: Counter[str] = Counter()
+    for service in cluster.network.services.values():
+        for name, metrics in service.metrics.called.items():
+            found[name] += metrics.calls
+    return found
+
+
+@on_virtual_time
+async def test_job_of_one_task_runs_after_seventeen_messages(tmp_path: Path) -> None:
+    """On a cluster that is there.  They were 19: its SlotPool was told of each TaskExecutor before
+    that one's offer, and asked for a heartbeat when it had just begun."""
+    async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
+        warm_up = await cluster.submit(python_job(waiting()))
+        await until_running(cluster, warm_up)
+        assert await cancelled(cluster, warm_up) is JobStatus.CANCELED
+
+        before = calls(cluster)
+        job_id = await cluster.submit(python_job(waiting()))
+        await until_running(cluster, job_id)
+        made = calls(cluster) - before
+
+        asked = {name for name in made if name.endswith("request_job_details")}  # by this test
+        assert Counter({n: made[n] for n in made.keys() - asked}) == Counter(MESSAGES)
 
 
 @on_virtual_time

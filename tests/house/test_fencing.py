@@ -116,7 +116,6 @@ EXCEPTIONS: dict[str, str] = {
             "return_slots",
             "notify_not_enough_resources",
             "set_job_restarting",
-            "register_task_executor",
             "release_task_executor",
             "offer_slots",
             "fail_allocation",

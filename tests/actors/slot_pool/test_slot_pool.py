@@ -102,9 +102,8 @@ class Surroundings:
         return [event for *_, events in calls for event in events]
 
     async def offer(self, pool: SlotPoolGateway, allocation_id: AllocationID, index: int) -> bool:
-        await pool.register_task_executor(self.location)
         offer = SlotOffer(allocation_id, index, ONE_CPU)
-        answer = await pool.offer_slots(self.location.resource_id, (offer,))
+        answer = await pool.offer_slots(self.location, (offer,))
         return answer.accepted == (allocation_id,)
 
 
