@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -199,3 +200,17 @@ def test_what_is_left_of_faults_that_were_stopped_is_nothing() -> None:
 
     simulation.run(main())
     assert "victim hangs" in simulation.story.text()
+
+
+def test_some_seeds_have_nothing_but_what_is_aimed_at_calls() -> None:
+    """What one lost message leaves behind is soon gone where processes die all the time."""
+    faults = Faults(loss=0.1, crash_every=1.0, torn_writes=0.1, aimed=0.5, until=9.0)
+    of_seeds = [faults.of_seed(Random(seed)) for seed in range(50)]
+    alone = [f for f in of_seeds if f == Faults(aimed=f.aimed, until=9.0) and f.aimed > 0]
+    assert 10 <= len(alone) <= 30
+    assert any(f.crash_every > 0 and f.aimed > 0 for f in of_seeds)
+
+
+def test_without_aims_no_seed_is_left_with_nothing() -> None:
+    of_seeds = [Faults(loss=0.1, crash_every=1.0).of_seed(Random(seed)) for seed in range(50)]
+    assert sum(f.loss > 0 or f.crash_every > 0 for f in of_seeds) > 40

@@ -374,13 +374,13 @@ class WholeCluster:
 
     def _job(self, number: int) -> Job:
         random, scale = self.simulation.random, self.scale
-        is_endless = random.random() < 0.45
+        is_endless = random.random() < 0.55
         makes = (self._python_job, self._spark_job, self._mixed_job)
         (make,) = random.choices(makes, scale.kinds)
         name = f"job {number}" + (" without end" if is_endless else "")
         graph = make(name, random.randint(*scale.parallelism), is_endless)
         cancel_at = None
-        if is_endless and random.random() < 0.7:
+        if is_endless and random.random() < 0.75:
             cancel_at = inf
         elif is_endless or random.random() < 0.2:
             cancel_at = random.uniform(0, scale.end_of_faults)
@@ -418,7 +418,7 @@ class WholeCluster:
         random = self.simulation.random
         is_batch = random.random() < 0.5
         job_type = JobType.BATCH if is_batch else JobType.STREAMING
-        failures = random.choice((0, 0, 1, 2))
+        failures = random.choice((0, 1, 1, 2))
         job_id = JobID.generate()
         builder = PythonJobBuilder(
             name, job_type=job_type, restart_strategy=FOR_EVER, job_id=job_id

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from flinkray.testing.simulation.link import End
     from flinkray.testing.simulation.simulation import Simulation
 
+_AIMS_ALONE = 0.4
+"""Share of the seeds in which there is nothing but aims."""
 _SHARES = ("loss", "duplication", "breaks_before", "breaks_after", "delay")
 
 
@@ -26,6 +28,8 @@ class Faults:
 
     With :attr:`vary` these are what a seed may come to: each seed leaves some kinds out and takes
     more or less of the others, so that it also meets what only shows when something else is quiet.
+    Some seeds have nothing but :attr:`aimed`: what a single lost message leaves behind is soon gone
+    where processes die all the time.
     """
 
     loss: float = 0.0
@@ -101,6 +105,9 @@ class Faults:
             elif field.name.endswith("_every"):
                 factor = random.choice((0.0, 1.0, 1.0, 3.0, 10.0))
                 changes[field.name] = value * factor
+        if self.aimed > 0 and random.random() < _AIMS_ALONE:
+            changes = dict.fromkeys(changes, 0.0)
+            changes["aimed"] = self.aimed * random.choice((0.3, 1.0))
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
@@ -349,13 +356,18 @@ _MOST_STEPS = 12
 _LONGEST_HANG = 12.0
 _LONGEST_DELAY = 8.0
 _LONGEST_OUTAGE = 2.0
+_LONGEST_UNTIL_BOTH = 3.0
+
+
+Fate = Callable[["End", bytes, "int | None"], None]
+"""Befalls a frame that is sent from an end, in a lane."""
 
 
 @dataclass(slots=True)
 class _Aim:
     """What befalls the frames of one method in one direction."""
 
-    fate: Callable[[End, bytes, int | None], None]
+    fate: Fate
     share: float
     left: int
     """Frames that it may befall yet."""
@@ -370,11 +382,53 @@ class Aims:
         """*share* of the methods, and of the answers of methods, are aimed at."""
         self._simulation = simulation
         self._network = simulation.network
-        self._share = share
         self._random = stream(simulation.seed, "aims")
+        self._fates, factor = self._choose_fates()
+        self._share = share * factor
         self._aims: dict[tuple[str, bool], _Aim | None] = {}
         self._mending: list[Callable[[], None]] = []
         self._is_over = False
+
+    def _choose_fates(self) -> tuple[list[Fate], float]:
+        """Those of this seed, and how many more methods than usual they may befall.
+
+        Some seeds only lose messages, and more of them: nobody forgets with its life what went
+        wrong.  In others nothing is lost but with somebody.
+        """
+        network, faults = self._network, self._simulation.faults
+        of_messages: list[Fate] = [
+            network.lose,
+            network.lose,
+            network.break_before,
+            network.break_after,
+            network.duplicate,
+            self._delay,
+        ]
+        of_processes: list[Fate] = [
+            self._crash_sender,
+            self._crash_sender,
+            self._lose_with_sender,
+            self._crash_receiver,
+            self._crash_receiver,
+            self._hang_receiver,
+            self._banish_sender,
+            self._hold,
+            self._hold,
+            self._replace_both,
+        ]
+        of_storage: list[Fate] = []
+        if faults.storage_every > 0:
+            of_storage.append(self._fail_storage)
+        if faults.power_every > 0:
+            of_storage.append(self._lose_power)
+        return self._random.choice(
+            (
+                (of_messages + of_processes + of_storage, 1.0),
+                (of_messages + of_processes + of_storage, 1.0),
+                (of_messages, 2.0),
+                (of_processes, 1.0),
+            )
+        )
 
     def end(self) -> None:
         """What hangs goes on, what was taken for dead ends, and the storage works."""
@@ -416,29 +470,7 @@ class Aims:
         return self._aims[key]
 
     def _draw(self, random: Random) -> _Aim:
-        network, faults = self._network, self._simulation.faults
-        fates = [
-            network.lose,
-            network.lose,
-            network.break_before,
-            network.break_after,
-            network.duplicate,
-            self._delay,
-            self._crash_sender,
-            self._crash_sender,
-            self._lose_with_sender,
-            self._crash_receiver,
-            self._crash_receiver,
-            self._hang_receiver,
-            self._banish_sender,
-            self._hold,
-            self._hold,
-        ]
-        if faults.storage_every > 0:
-            fates.append(self._fail_storage)
-        if faults.power_every > 0:
-            fates.append(self._lose_power)
-        fate = random.choice(fates)
+        fate = random.choice(self._fates)
         return _Aim(fate, random.choice((0.3, 1.0)), random.choice(_FRAMES))
 
     # --- fates ------------------------------------------------------------------------------------
@@ -501,6 +533,17 @@ class Aims:
         self._network.tell(victim, "what it sends is held back for %g s", late)
         end.deliver(frame, lane, late)
         self._banish(victim, late * self._random.random() ** 2)
+
+    def _replace_both(self, end: End, frame: bytes, lane: int | None) -> None:
+        """The sender is taken for dead, and the receiver dies: the sender and its successor find
+        somebody who knows neither."""
+        end.deliver(frame, lane, self._network.latency())
+        receiver = end.peer.process
+        if self._may_befall(end.process, for_good=True) and self._may_befall(receiver):
+            self._banish(end.process, self._random.random())
+            later = self._random.random() * _LONGEST_UNTIL_BOTH
+            at = self._simulation.now + later
+            self._simulation.scheduler.at(at, lambda: self._crash_in(receiver, 0))
 
     def _banish(self, victim: SimulatedProcess, after: float) -> None:
         """If it has started by then."""
