@@ -344,7 +344,7 @@ FRAMEWORK: dict[str, Safeguard] = {
 """Name -> what it does, and what switches it off, in the scenario of registrations."""
 
 WHOLE_CLUSTER: dict[str, Safeguard] = {
-    **FRAMEWORK,
+    **{name: FRAMEWORK[name] for name in ("fencing", "de-duplication", "heartbeats")},
     "fencing of one-way messages": Safeguard(
         "an endpoint refuses also those of another session",
         _around(dispatch.ServerConnection, "frame_received", _tells_unfenced),
