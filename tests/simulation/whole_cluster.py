@@ -328,6 +328,24 @@ class Committing:
         World.current().commits(self._job_id, self._vertex, parallelism)
 
 
+def widest_at_first(graph: JobGraph) -> int:
+    """The widest of the vertices that run as soon as the job does: none of their inputs has to be
+    complete before, neither directly nor further up."""
+    blocking = {
+        result.data_set_id
+        for vertex in graph.vertices
+        for result in vertex.results
+        if not result.result_type.is_pipelined
+    }
+    widest = 0
+    for vertex in graph.vertices:
+        if any(edge.source in blocking for edge in vertex.inputs):
+            blocking.update(result.data_set_id for result in vertex.results)
+        else:
+            widest = max(widest, vertex.parallelism)
+    return widest
+
+
 def records_of(source: int) -> list[str]:
     """What one subtask of a first vertex has."""
     return [f"{source}.{number}" for number in range(RECORDS)]
