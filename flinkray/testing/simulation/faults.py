@@ -425,7 +425,7 @@ class Aims:
             (
                 (of_messages + of_processes + of_storage, 1.0),
                 (of_messages + of_processes + of_storage, 1.0),
-                (of_messages, 2.0),
+                (of_messages, 3.0),
                 (of_processes, 1.0),
             )
         )
