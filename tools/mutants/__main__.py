@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import random
 import sys
 import time
 from collections.abc import Iterable
@@ -93,7 +92,10 @@ class Results:
 
 
 def _key(mutant: Mutant) -> str:
-    text = f"{mutant.name}\n{mutant.function_text}"
+    return _digest(f"{mutant.name}\n{mutant.function_text}")
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -108,7 +110,7 @@ def equivalents(path: Path = EQUIVALENT) -> dict[str, str]:
 
 
 def choose(mutants: Iterable[Mutant], sample: int | None, seed: int) -> list[Mutant]:
-    """*sample* mutants of each folder, the same ones for the same code and seed."""
+    """*sample* mutants of each folder.  For a seed most are the same when some code has changed."""
     by_folder: dict[str, list[Mutant]] = {}
     for mutant in mutants:
         by_folder.setdefault(folder_of(mutant), []).append(mutant)
@@ -116,7 +118,8 @@ def choose(mutants: Iterable[Mutant], sample: int | None, seed: int) -> list[Mut
     for folder in sorted(by_folder):
         all_of_it = by_folder[folder]
         if sample is not None and len(all_of_it) > sample:
-            all_of_it = random.Random(f"{seed} {folder}").sample(all_of_it, sample)
+            by_chance = sorted(all_of_it, key=lambda mutant: _digest(f"{seed} {mutant.name}"))
+            all_of_it = by_chance[:sample]
         chosen += all_of_it
     return chosen
 
