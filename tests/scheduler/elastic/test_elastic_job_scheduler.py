@@ -17,10 +17,10 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     TimerPurpose,
 )
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotsLost
-from tests.scheduler.builders import GRAPH, one, only
+from tests.scheduler.builders import GRAPH, LARGE, SMALL, one, only
 from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import ScriptedState, TasksUnderTest
 
@@ -255,3 +255,47 @@ def test_what_runs_with_too_much_is_made_smaller_when_there_is_enough_for_others
     elastic.stopped()
 
     assert parallelism(elastic) == [1, 6]
+
+
+def bounds(elastic: ElasticUnderTest, lower: int, upper: int) -> tuple[ParallelismBounds, ...]:
+    """Of ``b``."""
+    return (ParallelismBounds(elastic.graph.vertices[1].vertex_id, lower, upper),)
+
+
+def test_the_same_bounds_again_change_nothing() -> None:
+    elastic = running(4)
+    assert elastic.tell("resize", bounds(elastic, 1, 3)) != []
+    assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
+
+
+def test_job_that_ends_is_not_resized_and_counts_no_slots() -> None:
+    elastic = running(4)
+    elastic.tell("cancel")
+    assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
+    assert elastic.tell("slots_changed", ()) == []
+    assert elastic.scheduler.details().pending_reason is None
+
+
+def test_bounds_that_come_before_the_start_are_those_it_declares() -> None:
+    elastic = ElasticUnderTest()
+    assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
+    assert elastic.tell("slots_changed", ()) == []
+    assert elastic.scheduler.details().pending_reason is None
+    assert declared(elastic.tell("start")) == 3
+
+
+def test_bounds_that_come_while_it_runs_are_declared_as_the_whole() -> None:
+    elastic = running(4)
+    assert declared(elastic.tell("resize", bounds(elastic, 1, 6))) == 6
+
+
+def test_waiting_job_says_what_is_missing() -> None:
+    elastic = ElasticUnderTest()
+    elastic.tell("start")
+    shortages = tuple(
+        ResourceShortage(1, SMALL, reason, False, LARGE, LARGE, LARGE)
+        for reason in ("One slot is missing.", "So is another.")
+    )
+    elastic.tell("resources_short", shortages)
+    expected = "One slot is missing. So is another."
+    assert elastic.scheduler.details().pending_reason == expected

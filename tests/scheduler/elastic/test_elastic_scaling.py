@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from flinkray.core.errors import JobStateError
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.elastic.parallelism import desired_slots, parallelism_for
+from flinkray.scheduler.elastic.parallelism import (
+    desired_slots,
+    parallelism_bounds,
+    parallelism_for,
+    with_bounds,
+)
 from flinkray.scheduler.elastic.scaling import (
     ElasticScaling,
     Execute,
@@ -19,7 +25,12 @@ from flinkray.scheduler.elastic.scaling import (
     ScalingSettings,
     WaitFor,
 )
-from flinkray.scheduler.graph.job_graph import JobGraph, JobVertex
+from flinkray.scheduler.graph.job_graph import (
+    JobGraph,
+    JobVertex,
+    ParallelismBounds,
+    SchedulerMode,
+)
 from flinkray.scheduler.shared.slots import ResourceRequirement
 from tests.scheduler.builders import LARGE, SMALL, one
 from tests.scheduler.graphs import job, python_vertex, vertex_id
@@ -45,6 +56,55 @@ def chosen(job_graph: JobGraph, *slots: tuple[ResourceProfile, int]) -> dict[str
     parallelism = parallelism_for(job_graph, profiles)
     names = {vertex.vertex_id: vertex.name for vertex in job_graph.vertices}
     return None if parallelism is None else {names[v]: n for v, n in parallelism.items()}
+
+
+def adaptive(*vertices: JobVertex) -> JobGraph:
+    return replace(graph(*vertices), scheduler_mode=SchedulerMode.ADAPTIVE)
+
+
+A, B = vertex_id("a"), vertex_id("b")
+AT_FIRST = (ParallelismBounds(A, 1, 3), ParallelismBounds(B, 2, 8))
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_bounds_of_an_elastic_job_are_those_of_its_vertices_and_another_job_has_none() -> None:
+    vertices = elastic("a", 1, 3), elastic("b", 2, 8)
+    assert parallelism_bounds(adaptive(*vertices)) == AT_FIRST
+    assert parallelism_bounds(graph(*vertices)) == ()
+
+
+def test_other_bounds_leave_other_vertices_and_the_number_of_key_groups_alone() -> None:
+    """DI-20: state stays where it is."""
+    job_graph = adaptive(elastic("a", 1, 3), elastic("b", 2, 1000))
+    changed = with_bounds(job_graph, (ParallelismBounds(B, 3, 30),))
+    assert parallelism_bounds(changed) == (AT_FIRST[0], ParallelismBounds(B, 3, 30))
+    assert [vertex.max_parallelism for vertex in changed.vertices] == [None, 2048]
+    again = with_bounds(changed, (ParallelismBounds(B, 1, 5),))
+    assert again.vertices[1].max_parallelism == 2048
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ((), "no vertex is named"),
+        ((ParallelismBounds(vertex_id("c"), 1, 2),), f"no vertex {vertex_id('c')}"),
+        ((ParallelismBounds(A, 1, 100_000),), "parallelism"),
+        ((ParallelismBounds(A, 4, 3),), "min parallelism 4"),
+    ],
+)
+def test_bounds_that_are_not_possible_are_refused(
+    bounds: tuple[ParallelismBounds, ...], problem: str
+) -> None:
+    """DI-20."""
+    with pytest.raises(JobStateError, match=problem):
+        with_bounds(adaptive(elastic("a", 1, 3), elastic("b", 2, 8)), bounds)
+
+
+def test_bounds_of_a_job_with_a_fixed_parallelism_are_refused() -> None:
+    """DI-20."""
+    with pytest.raises(JobStateError, match=r"SchedulerMode\.ADAPTIVE"):
+        with_bounds(graph(elastic("a", 1, 3)), (ParallelismBounds(A, 1, 2),))
 
 
 # --- how much -------------------------------------------------------------------------------------
@@ -75,6 +135,21 @@ def test_groups_get_what_they_must_have_and_then_grow_alike() -> None:
     assert chosen(job_graph, (SMALL, 5)) == {"a": 1, "b": 4}
     assert chosen(job_graph, (SMALL, 7)) == {"a": 2, "b": 5}
     assert chosen(job_graph, (SMALL, 99)) == {"a": 2, "b": 8}
+
+
+def test_a_group_is_as_wide_as_its_widest_vertex() -> None:
+    job_graph = graph(elastic("b", 4, 8), elastic("a", 1, 3))
+    assert desired_slots(job_graph) == (ResourceRequirement(SMALL, 8),)
+    assert chosen(job_graph, (SMALL, 3)) is None
+    assert chosen(job_graph, (SMALL, 4)) == {"b": 4, "a": 3}
+
+
+def test_large_slots_are_kept_for_whom_nothing_else_holds() -> None:
+    job_graph = graph(elastic("a", 1, 9, "x"), elastic("b", 1, 9, "y", LARGE))
+    for slots in ([(LARGE, 2), (SMALL, 3)], [(SMALL, 3), (LARGE, 2)]):
+        assert chosen(job_graph, *slots) == {"a": 3, "b": 2}
+    assert chosen(job_graph, (LARGE, 4)) == {"a": 2, "b": 2}
+    assert chosen(job_graph, (SMALL, 4)) is None
 
 
 def test_small_slots_are_of_no_use_to_large_profiles() -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import (
+    PYTHON,
     SPARK,
+    AttachedClient,
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
     IntermediateDataSet,
     Invokable,
     JobEdge,
+    JobFile,
+    JobFileUse,
     JobGraph,
     JobType,
     JobVertex,
@@ -27,6 +36,7 @@ from flinkray.scheduler.reports.json_plan import json_plan
 from tests.scheduler.builders import JOB, LARGE, SMALL, VERTEX, spark_job, spark_vertex
 from tests.scheduler.graphs import ALL_TO_ALL, data_set_id, job, python_vertex, vertex_id
 
+IMPORT = JobFileUse.IMPORT
 DATA_SET = IntermediateDataSet(data_set_id(1))
 
 
@@ -158,6 +168,55 @@ def test_unknown_kind_of_vertex_is_refused() -> None:
 def test_graph_that_cannot_run_is_refused_with_the_way_out(graph: JobGraph, problem: str) -> None:
     """EG-01, EG-02."""
     assert problem in refusal(graph)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (FixedDelayRestart, {"attempts": -1}),
+        (FixedDelayRestart, {"attempts": 1, "delay": -0.1}),
+        (FailureRateRestart, {"max_failures_per_interval": 0}),
+        (FailureRateRestart, {"max_failures_per_interval": 1, "interval": 0.0}),
+        (FailureRateRestart, {"max_failures_per_interval": 1, "delay": -0.1}),
+        (ExponentialDelayRestart, {"initial_backoff": 0.0}),
+        (ExponentialDelayRestart, {"initial_backoff": 2.0, "max_backoff": 1.9}),
+        (ExponentialDelayRestart, {"backoff_multiplier": 0.9}),
+        (ExponentialDelayRestart, {"jitter_factor": -0.1}),
+        (ExponentialDelayRestart, {"jitter_factor": 1.1}),
+        (ExponentialDelayRestart, {"reset_backoff_threshold": -0.1}),
+        (ExponentialDelayRestart, {"attempts": -1}),
+        (AttachedClient, {"name": "c", "heartbeat_timeout": 0.0, "reason": "r"}),
+        (AttachedClient, {"name": "c", "heartbeat_timeout": float("nan"), "reason": "r"}),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(
+    kind: Callable[..., object], arguments: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match=r"must|please"):
+        kind(**arguments)
+
+
+def test_numbers_at_the_edge_of_sense_are_taken() -> None:
+    FixedDelayRestart(0, 0.0)
+    FailureRateRestart(1, 0.1, 0.0)
+    for jitter_factor in (0.0, 1.0):
+        ExponentialDelayRestart(2.0, 2.0, 1.0, 0.0, jitter_factor, 0)
+    AttachedClient("c", 0.1, "r")
+
+
+def test_blobs_of_a_job_are_those_of_its_code_and_of_its_files_once_each() -> None:
+    first, second = BlobKey(b"1" * 32, 1), BlobKey(b"2" * 32, 2)
+    vertices = [
+        replace(python_vertex(name), invokable=Invokable(PYTHON, code))
+        for name, code in (("a", b"code"), ("b", first), ("c", first))
+    ]
+    files = (JobFile("one", IMPORT, second), JobFile("two", IMPORT, b"content"))
+    assert replace(job(vertices=vertices), files=files).blobs == (first, second)
+
+
+def test_job_is_coordinated_if_any_of_its_vertices_is() -> None:
+    assert spark_job(spark_vertex(1), python_vertex("a")).has_coordinated_vertices
+    assert not job(a=1).has_coordinated_vertices
 
 
 def test_graph_travels_whole() -> None:
