@@ -3,6 +3,7 @@
     python -m tools.mutants                                        # every mutant
     python -m tools.mutants --sample 400 --seed 1                  # of each folder so many
     python -m tools.mutants scheduler/job scheduler/slots/slot_pool.py
+    python -m tools.mutants scheduler/job --survivors               # with the tests that are new
 
 What was found out is kept in .mutants/, and a run goes on where another one ended. A mutant is
 tried again when its function has changed, or, if it has survived, a test that comes by it. The
@@ -175,6 +176,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("modules", nargs="*", help="folders or files; all, if none are named")
     parser.add_argument("--sample", type=int, metavar="N", help="of each folder so many")
     parser.add_argument("--seed", type=int, default=1, help="which ones (default: 1)")
+    parser.add_argument("--survivors", action="store_true", help="only those that have survived")
     parser.add_argument("--fresh", action="store_true", help="forget what was found out before")
     options = parser.parse_args(arguments)
 
@@ -191,6 +193,8 @@ def main(arguments: list[str]) -> int:
     if options.fresh:
         (KEPT / "results.jsonl").unlink(missing_ok=True)
     results = Results(KEPT / "results.jsonl")
+    if options.survivors:
+        mutants = [m for m in mutants if (v := results.of(m)) is not None and not v.killed]
     chosen = choose(mutants, options.sample, options.seed)
     progress = Progress(len(chosen))
 
