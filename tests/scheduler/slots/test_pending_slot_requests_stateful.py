@@ -125,3 +125,17 @@ class PendingRequestsMachine(RuleBasedStateMachine):
 
 TestPendingRequests = PendingRequestsMachine.TestCase
 TestPendingRequests.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_the_oldest_of_a_profile_is_served_whatever_its_kind_and_time_out() -> None:
+    requests = PendingRequests()
+    kinds = [(False, 5.0), (True, 5.0), (False, 3.0)]
+    for number, (is_batch, timeout) in enumerate([*kinds, *kinds]):
+        request = SlotRequest(id_of(SlotRequestId, number))
+        requests.add(request, SMALL, is_batch, timeout, 0.0, False)
+    for number in range(2 * len(kinds)):
+        served = requests.whom_to_serve(slot_on("te-0", 1), SMALL)
+        assert served is not None
+        assert served.request.request_id == id_of(SlotRequestId, number)
+        requests.remove(served.request.request_id)
+    assert requests.whom_to_serve(slot_on("te-0", 1), SMALL) is None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from flinkray.core.ids import ExecutionVertexID, JobVertexID, SlotRequestId
+from flinkray.core.ids import ExecutionVertexID, JobVertexID, ResourceID, SlotRequestId
 from flinkray.rpc.wire.codec import encode
-from flinkray.scheduler.slots.slot_requests import SlotRequest, SlotRequests, in_messages
+from flinkray.scheduler.slots.slot_requests import (
+    IDS_PER_MESSAGE,
+    SlotRequest,
+    SlotRequests,
+    in_messages,
+)
 from tests.scheduler.builders import SMALL, allocation, id_of
 
 FRAME_SIZE = 10 * 2**20
@@ -25,6 +32,19 @@ def test_every_request_travels_once_in_order_and_no_message_exceeds_a_frame(
     assert all((m.is_batch, m.timeout, m.profile) == (True, 5.0, SMALL) for m in messages)
     assert max(len(encode(message)) for message in messages) < FRAME_SIZE
     assert len(messages) < 10
+
+
+def test_all_that_a_request_names_counts_for_the_size_of_its_message() -> None:
+    allocations = tuple(allocation(number) for number in range(IDS_PER_MESSAGE // 4))
+    vertices = tuple(ExecutionVertexID(id_of(JobVertexID, 1), n) for n in range(len(allocations)))
+    names = tuple(ResourceID(f"te-{number}") for number in range(len(allocations)))
+    requests = (
+        SlotRequest(id_of(SlotRequestId, 1)),
+        SlotRequest(id_of(SlotRequestId, 2), vertices, allocations, names),
+    )
+    assert len(list(in_messages(SlotRequests(SMALL, requests)))) == 2
+    without = replace(requests[1], preferred_allocations=(), preferred_task_executors=())
+    assert len(list(in_messages(SlotRequests(SMALL, (requests[0], without))))) == 1
 
 
 def test_no_request_needs_no_message() -> None:
