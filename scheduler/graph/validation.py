@@ -15,6 +15,7 @@ from flinkray.scheduler.graph.job_graph import (
     SPARK,
     STREAM,
     TASK_PROCESS_KINDS,
+    DistributionPattern,
     JobGraph,
     JobType,
     JobVertex,
@@ -166,6 +167,12 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
 def _problem_of_files(job_graph: JobGraph) -> str | None:
     """What a Spark stage reads and writes are files, which are there when they are finished."""
     results = {r.data_set_id: r for vertex in job_graph.vertices for r in vertex.results}
+    of_spark = {
+        result.data_set_id
+        for vertex in job_graph.vertices
+        if vertex.invokable.kind in COORDINATED_KINDS
+        for result in vertex.results
+    }
     for vertex in job_graph.vertices:
         is_spark = vertex.invokable.kind in COORDINATED_KINDS
         if is_spark and len(vertex.results) > 1:
@@ -200,6 +207,12 @@ def _problem_of_files(job_graph: JobGraph) -> str | None:
                 return (
                     f"the Spark stage {vertex.name!r} reads a result of medium "
                     f"{source.medium.value}, and reads files: make it {ResultMedium.FILES.value}"
+                )
+            is_pointwise = edge.pattern is DistributionPattern.POINTWISE
+            if is_pointwise and (is_spark or edge.source in of_spark):
+                return (
+                    f"the POINTWISE edge into {vertex.name!r} begins or ends at a Spark stage, "
+                    "whose subtasks read and write all files together: make it ALL_TO_ALL"
                 )
             if source.medium is ResultMedium.FILES and vertex.invokable.kind == STREAM:
                 return (

@@ -118,6 +118,18 @@ def test_spark_stage_that_reads_what_is_not_files_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("stage", ["a", "b"])
+def test_pointwise_edge_of_a_spark_stage_is_refused(stage: str) -> None:
+    """Its subtasks write and read as one: readers of some of them would read the rows of all."""
+    graph = job(a=2, b=2, edges=["a ~~> b"])
+    vertices = tuple(
+        replace(v, invokable=Invokable(SPARK, b"")) if v.name == stage else v
+        for v in graph.vertices
+    )
+    text = refusal(replace(graph, vertices=vertices))
+    assert text.endswith("read and write all files together: make it ALL_TO_ALL")
+
+
 def test_unknown_kind_of_vertex_is_refused() -> None:
     vertex = JobVertex(VERTEX, "v", 1, SMALL, Invokable("magic", b""))
     assert "of kind 'magic', which this version cannot run" in refusal(spark_job(vertex))

@@ -44,7 +44,7 @@ def mixed_jobs(draw: st.DrawFn) -> dict[str, Any]:
     for target in range(1, len(names)):
         for source in sorted(draw(st.sets(st.integers(0, target - 1), max_size=2))):
             between = {names[source], names[target]}
-            arrows = ["~>", "~~>"] if between & stages else ["->", "=>", "==>", "~>"]
+            arrows = ["~>"] if between & stages else ["->", "=>", "==>", "~>", "~~>"]
             edges.append(f"{names[source]} {draw(st.sampled_from(arrows))} {names[target]}")
     return {"vertices": vertices, "edges": edges}
 

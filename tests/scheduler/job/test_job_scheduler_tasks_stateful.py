@@ -149,9 +149,11 @@ class TasksMachine(RuleBasedStateMachine):
             subtask = (vertex.name, task.subtask_index)
             state, number = current[subtask]
             assert number == task.attempt_number, "no outdated attempt is deployed"
-            assert state is ExecutionState.DEPLOYING
             reader = self.graph.vertex(vertex.vertex_id)
             assert reader is not None
+            # a Spark executor that takes a lost one's place may be registered already
+            is_there = reader.is_coordinated and state is ExecutionState.RUNNING
+            assert state is ExecutionState.DEPLOYING or is_there
             region = self.regions.of[reader.first + task.subtask_index]
             for key in task.inputs:
                 self.check_locations(side.parts[key].content, current, region)
