@@ -187,9 +187,7 @@ def main(arguments: list[str]) -> int:
     known = equivalents()
     gone = known.keys() - everything.keys()
     if gone:
-        parser.error(
-            "\n".join([f"{EQUIVALENT.name} lists mutants that are no more:", *sorted(gone)])
-        )
+        print(f"{EQUIVALENT.name} lists mutants that are no more:", *sorted(gone), sep="\n")
     if options.fresh:
         (KEPT / "results.jsonl").unlink(missing_ok=True)
     results = Results(KEPT / "results.jsonl")
