@@ -194,6 +194,9 @@ def main(arguments: list[str]) -> int:
     if options.survivors:
         mutants = [m for m in mutants if (v := results.of(m)) is not None and not v.killed]
     chosen = choose(mutants, options.sample, options.seed)
+    if not chosen:
+        print("none has survived")
+        return 0
     progress = Progress(len(chosen))
 
     def tell(mutant: Mutant, verdict: Verdict) -> None:
