@@ -1,10 +1,8 @@
 """The execution graph: subtasks with their attempts and results, and failover."""
 
 __all__ = [
-    "execution",
     "execution_graph",
     "failover_strategy",
-    "intermediate_result",
     "job_archive",
     "partition_tracker",
     "pending_restarts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flinkray.core.errors import JobSubmissionError
+from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
 from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionGraphID,
@@ -13,8 +13,7 @@ from flinkray.core.ids import (
     JobVertexID,
     ResultPartitionID,
 )
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.intermediate_result import IntermediateResult, ResultEdge
+from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
     DistributionPattern,
@@ -25,10 +24,380 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
 from flinkray.scheduler.graph.validation import topological_order
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.story import Story
 
 PRIOR_ATTEMPTS_KEPT = 16
 """Of each subtask, as Flink's ``jobmanager.execution.attempts-history-size``."""
+
+_LEGAL: dict[ExecutionState, tuple[ExecutionState, ...]] = {
+    ExecutionState.CREATED: (
+        ExecutionState.SCHEDULED,
+        ExecutionState.CANCELING,
+        ExecutionState.FAILED,
+    ),
+    ExecutionState.SCHEDULED: (
+        ExecutionState.DEPLOYING,
+        ExecutionState.CANCELING,
+        ExecutionState.FAILED,
+    ),
+    ExecutionState.DEPLOYING: (
+        ExecutionState.INITIALIZING,
+        ExecutionState.RUNNING,
+        ExecutionState.FINISHED,
+        ExecutionState.CANCELING,
+        ExecutionState.FAILED,
+    ),
+    ExecutionState.INITIALIZING: (
+        ExecutionState.RUNNING,
+        ExecutionState.FINISHED,
+        ExecutionState.CANCELING,
+        ExecutionState.FAILED,
+    ),
+    ExecutionState.RUNNING: (
+        ExecutionState.FINISHED,
+        ExecutionState.CANCELING,
+        ExecutionState.FAILED,
+    ),
+    ExecutionState.CANCELING: (ExecutionState.CANCELED, ExecutionState.FAILED),
+    ExecutionState.FINISHED: (),
+    ExecutionState.CANCELED: (),
+    ExecutionState.FAILED: (),
+}
+
+
+def location_text(slot: AllocatedSlot) -> str:
+    """``<TaskExecutor> bundle <i> on <node ip>``."""
+    location = slot.location
+    return f"{location.resource_id} bundle {location.bundle_index} on {location.node_ip}"
+
+
+class Execution:
+    """States with their times and causes, the slot, and the cause of a failure.
+
+    Times are monotonic seconds.  There may be tens of thousands of these: what can be derived is
+    not kept.
+    """
+
+    __slots__ = (
+        "_created_at",
+        "_transitions",
+        "attempt_number",
+        "executor_actor_id",
+        "executor_id",
+        "executor_pid",
+        "failure",
+        "io_metrics",
+        "restored_state",
+        "slot",
+        "state",
+        "vertex",
+    )
+
+    def __init__(self, vertex: ExecutionVertex, attempt_number: int, now: float) -> None:
+        self.vertex = vertex
+        self.attempt_number = attempt_number
+        self.state = ExecutionState.CREATED
+        self._created_at = now
+        self._transitions: tuple[tuple[ExecutionState, float, str], ...] = ()
+        self.slot: AllocatedSlot | None = None
+        self.failure: Failure | None = None
+        self.restored_state: bytes | None = None
+        """What the task is to be restored from; dropped once it is deployed (EX-07)."""
+        self.io_metrics: IOMetrics | None = None
+        """Since it has ended."""
+        self.executor_id: str | None = None
+        self.executor_actor_id: str | None = None
+        self.executor_pid: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.task_name} #{self.attempt_number}"
+
+    @property
+    def attempt_id(self) -> ExecutionAttemptID:
+        return ExecutionAttemptID(
+            self.vertex.job_vertex.graph_id, self.vertex.vertex_id, self.attempt_number
+        )
+
+    @property
+    def task_name(self) -> str:
+        """``<vertex> (<subtask, from 1>/<parallelism>)``."""
+        return self.vertex.task_name
+
+    @property
+    def entered(self) -> dict[ExecutionState, float]:
+        """When each state was entered."""
+        later = {state: at for state, at, _ in self._transitions}
+        return {ExecutionState.CREATED: self._created_at, **later}
+
+    def entered_at(self, state: ExecutionState) -> float | None:
+        """When a state was entered, if it was."""
+        return self.entered.get(state)
+
+    @property
+    def location(self) -> str | None:
+        return None if self.slot is None else location_text(self.slot)
+
+    @property
+    def story(self) -> Story:
+        """What has happened to it and why, a line per transition."""
+        story = Story(f"attempt {self.attempt_id} of {self.task_name}")
+        before = ExecutionState.CREATED
+        for state, at, cause in self._transitions:
+            text = f"{before.name} -> {state.name}"
+            story.add(at, f"{text}: {cause}" if cause else text)
+            before = state
+        return story
+
+    def illegal(self, wanted: str) -> IllegalTransitionError:
+        """The error for what this attempt cannot do; it carries the story."""
+        return self.story.illegal(wanted)
+
+    def schedule(self, now: float) -> bool:
+        """It waits for its slot; False: it was canceled before, which is nobody's fault (EX-05)."""
+        if self.state is ExecutionState.CANCELED:
+            return False
+        self._enter(ExecutionState.SCHEDULED, now)
+        return True
+
+    def deploy(self, slot: AllocatedSlot, now: float) -> None:
+        """It is sent to its slot; raises IllegalTransitionError when that was done before
+        (EX-01)."""
+        self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
+        self.slot = slot
+
+    def initialize(self, now: float) -> None:
+        """Its TaskExecutor restores its state."""
+        self._enter(ExecutionState.INITIALIZING, now)
+
+    def run(self, now: float) -> None:
+        """It runs."""
+        self._enter(ExecutionState.RUNNING, now)
+
+    def finish(self, now: float) -> None:
+        """It is done."""
+        self._enter(ExecutionState.FINISHED, now)
+
+    def begin_cancel(self, now: float) -> bool:
+        """Whether someone must be told to cancel it and will confirm.
+
+        Before it is deployed there is nobody to tell, it is CANCELED at once (EX-03); a second
+        time, and when it has ended, nothing changes (EX-04).
+        """
+        if self.state.is_terminal or self.state is ExecutionState.CANCELING:
+            return False
+        is_deployed = self.slot is not None
+        self._enter(ExecutionState.CANCELING, now)
+        if not is_deployed:
+            self._enter(ExecutionState.CANCELED, now)
+        return is_deployed
+
+    def end(self, failure: Failure, now: float) -> bool:
+        """It ended otherwise than by finishing; whether that is a failure.
+
+        What is being cancelled ends as CANCELED, whatever ended it (EX-05); what has ended already
+        stays as it is.
+        """
+        if self.state.is_terminal:
+            return False
+        if self.state is ExecutionState.CANCELING:
+            self._enter(ExecutionState.CANCELED, now, failure.text)
+            return False
+        self.failure = failure
+        self._enter(ExecutionState.FAILED, now, failure.text)
+        return True
+
+    def _enter(self, state: ExecutionState, now: float, cause: str = "") -> None:
+        if state not in _LEGAL[self.state]:
+            raise self.illegal(f"go from {self.state.name} to {state.name}")
+        self._transitions = (*self._transitions, (state, now, cause))
+        self.state = state
+        if state.is_terminal:
+            self.vertex.job_vertex.execution_ended(state)
+
+
+class PartitionGroup:
+    """Partitions of a result that are read together, by the same consumers.
+
+    Flink's ConsumedPartitionGroup and ConsumerVertexGroup in one: every consumer of the group reads
+    all of its partitions, and nothing else of the edge.
+    """
+
+    __slots__ = ("consumers", "edge", "index", "partitions", "readers", "unfinished", "version")
+
+    def __init__(self, edge: ResultEdge, index: int, partitions: range, consumers: range) -> None:
+        self.edge = edge
+        self.index = index
+        self.partitions = partitions
+        """Indices of producing subtasks."""
+        self.consumers = consumers
+        """Indices of consuming subtasks."""
+        self.unfinished = len(partitions)
+        """How many of its partitions are not finished."""
+        self.readers = 0
+        """How many regions that read it are not finished; counted by the PartitionTracker."""
+        self.version = 0
+        """Grows when a producer is executed anew."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a blocking consumer may begin."""
+        return self.unfinished == 0
+
+    @property
+    def producer_ordinals(self) -> range:
+        """Execution vertices, as numbered by the execution graph."""
+        first = self.edge.result.producer.first
+        return range(first + self.partitions.start, first + self.partitions.stop)
+
+    @property
+    def consumer_ordinals(self) -> range:
+        first = self.edge.consumer.first
+        return range(first + self.consumers.start, first + self.consumers.stop)
+
+
+class ResultEdge:
+    """A vertex reads a result: the groups into which the distribution pattern divides that."""
+
+    __slots__ = ("consumer", "groups", "index", "pattern", "result")
+
+    def __init__(
+        self,
+        index: int,
+        result: IntermediateResult,
+        consumer: ExecutionJobVertex,
+        pattern: DistributionPattern,
+    ) -> None:
+        self.index = index
+        """Among all edges of the graph."""
+        self.result = result
+        self.consumer = consumer
+        self.pattern = pattern
+        sizes = (pattern, result.producer.parallelism, consumer.parallelism)
+        self.groups = [
+            PartitionGroup(
+                self,
+                number,
+                distribution.partitions_of_group(*sizes, number),
+                distribution.consumers_of_group(*sizes, number),
+            )
+            for number in range(distribution.number_of_groups(*sizes))
+        ]
+
+    def group_of_partition(self, partition: int) -> PartitionGroup:
+        """The group that a partition is in."""
+        return self.groups[
+            distribution.group_of_partition(
+                self.pattern, self.result.producer.parallelism, self.consumer.parallelism, partition
+            )
+        ]
+
+    def group_of_consumer(self, subtask_index: int) -> PartitionGroup:
+        """The group that a subtask of the consumer reads."""
+        return self.groups[
+            distribution.group_of_consumer(
+                self.pattern,
+                self.result.producer.parallelism,
+                self.consumer.parallelism,
+                subtask_index,
+            )
+        ]
+
+    def subpartition_of(self, subtask_index: int) -> int:
+        """Which subpartition of each partition a subtask of the consumer reads."""
+        return distribution.subpartition_of(
+            self.pattern,
+            self.result.producer.parallelism,
+            self.consumer.parallelism,
+            subtask_index,
+        )
+
+
+class IntermediateResult:
+    """A data set in execution: partition i is produced by subtask i.
+
+    Of a partition is known whether it is *finished* and whether it is *gone* (released, or lost
+    with its TaskExecutor); for pipelined results the latter has no meaning, they are never read
+    twice.
+    """
+
+    __slots__ = ("_finished", "_gone", "data_set_id", "edges", "medium", "producer", "result_type")
+
+    def __init__(
+        self,
+        data_set_id: IntermediateDataSetID | None,
+        result_type: ResultPartitionType,
+        producer: ExecutionJobVertex,
+        medium: ResultMedium = ResultMedium.CHANNELS,
+    ) -> None:
+        self.data_set_id = data_set_id
+        """None: there is no data, one vertex just runs after another (Spark stages)."""
+        self.result_type = result_type
+        self.producer = producer
+        self.medium = medium
+        self.edges: list[ResultEdge] = []
+        """Who reads it."""
+        self._finished = bytearray(producer.parallelism)
+        self._gone = bytearray(producer.parallelism)
+
+    @property
+    def is_pipelined(self) -> bool:
+        return self.result_type.is_pipelined
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it lies in the cluster's storage: the death of a TaskExecutor takes nothing of
+        it, and it stays until the job ends."""
+        return self.medium is ResultMedium.FILES
+
+    def is_finished(self, partition: int) -> bool:
+        """Whether all of it was produced."""
+        return bool(self._finished[partition])
+
+    def is_there(self, partition: int) -> bool:
+        """Whether it was produced and is not gone."""
+        return bool(self._finished[partition]) and not self._gone[partition]
+
+    def is_available(self, partition: int) -> bool:
+        """Whether it is not gone: it is there, or will be once its producer has finished."""
+        return not self._gone[partition]
+
+    def finish(self, partition: int) -> list[PartitionGroup]:
+        """It is produced; the groups that are finished by it."""
+        if self._finished[partition]:
+            return []
+        self._finished[partition] = True
+        done = []
+        for edge in self.edges:
+            group = edge.group_of_partition(partition)
+            group.unfinished -= 1
+            if not group.unfinished:
+                done.append(group)
+        return done
+
+    def lose(self, partition: int) -> bool:
+        """It is gone; whether it was there until now."""
+        was_there = self.is_there(partition)
+        if self._finished[partition]:
+            self._gone[partition] = True
+        return was_there
+
+    def reset(self, partition: int) -> list[PartitionGroup]:
+        """It is going to be produced anew; the groups that were finished and are no more."""
+        self._gone[partition] = False
+        undone = []
+        for edge in self.edges:
+            group = edge.group_of_partition(partition)
+            group.version += 1
+            if self._finished[partition]:
+                if not group.unfinished:
+                    undone.append(group)
+                group.unfinished += 1
+        self._finished[partition] = False
+        return undone
 
 
 class ExecutionVertex:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionJobVertex
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionJobVertex
 from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.execution_table import packed

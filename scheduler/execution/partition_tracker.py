@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flinkray.core.ids import ResourceID, ResultPartitionID
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
-from flinkray.scheduler.execution.intermediate_result import IntermediateResult
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionVertex,
+    IntermediateResult,
+)
 from flinkray.scheduler.execution.regions import PipelinedRegions, blocking_groups
 from flinkray.scheduler.shared.slots import WorkerLocation
 

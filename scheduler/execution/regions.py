@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
-from flinkray.scheduler.execution.intermediate_result import PartitionGroup
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, PartitionGroup
 
 
 class PipelinedRegion:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from flinkray.scheduler.execution.intermediate_result import PartitionGroup
+from flinkray.scheduler.execution.execution_graph import PartitionGroup
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import JobGraph, JobType
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flinkray.core.ids import ExecutionAttemptID, ResourceID, ResultPartitionID
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
-from flinkray.scheduler.execution.intermediate_result import PartitionGroup
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionJobVertex,
+    PartitionGroup,
+)
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.execution.failover_strategy import (
     RestartAllFailoverStrategy,
     RestartPipelinedRegionFailoverStrategy,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from flinkray.core.errors import IllegalTransitionError
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.scheduling_strategy import new_scheduling_strategy

@@ -18,8 +18,11 @@ from flinkray.core.ids import (
     ResourceID,
     ResultPartitionID,
 )
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionJobVertex,
+)
 from flinkray.scheduler.execution.job_archive import (
     NO_METRICS,
     places_of_streams,

@@ -11,8 +11,11 @@ from flinkray.core.ids import (
     ResourceID,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionJobVertex,
+)
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import JobType
 from flinkray.scheduler.job.transition_loop import Step, Steps

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flinkray.core.ids import WorkerGroupId
-from flinkray.scheduler.execution.execution import Execution
 from flinkray.scheduler.execution.execution_graph import (
+    Execution,
     ExecutionGraph,
     ExecutionJobVertex,
     ExecutionVertex,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
 from flinkray.scheduler.job.region_slots import failure_of
 from flinkray.scheduler.job.transition_loop import Steps, Transition

@@ -15,8 +15,7 @@ from flinkray.core.ids import (
     ResourceID,
     ResultPartitionID,
 )
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionVertex
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionVertex
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
 from flinkray.scheduler.job.transition_loop import Phase, Transition
 from flinkray.scheduler.shared.failure import Failure

@@ -47,7 +47,6 @@ WITH_ROOMS = ("actors", "rpc", "scheduler", "streaming")
 """The packages whose folders have doors."""
 
 CIRCLES: dict[str, str] = {
-    "flinkray.scheduler.execution": "execution execution_graph intermediate_result",
     "flinkray.testing.simulation": "blocking directory disk durations faults ids link machines "
     "network process scheduler service simulation supervisor",
 }

@@ -12,7 +12,7 @@ from flinkray.core.ids import (
     ResourceID,
     SlotRequestId,
 )
-from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.execution_graph import Execution
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
 from flinkray.scheduler.job.job_execution import StateRestorer
 from flinkray.scheduler.job.job_scheduler import JobScheduler

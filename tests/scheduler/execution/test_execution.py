@@ -6,8 +6,7 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.job.job_status_machine import JobStatusMachine
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus

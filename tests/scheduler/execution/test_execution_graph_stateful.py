@@ -13,8 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
-from flinkray.scheduler.execution.execution import Execution
-from flinkray.scheduler.execution.execution_graph import PRIOR_ATTEMPTS_KEPT, ExecutionGraph
+from flinkray.scheduler.execution.execution_graph import (
+    PRIOR_ATTEMPTS_KEPT,
+    Execution,
+    ExecutionGraph,
+)
 from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobEdge, ResultPartitionType
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot

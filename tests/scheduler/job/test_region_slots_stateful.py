@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
-from flinkray.scheduler.execution.execution import Execution
+from flinkray.scheduler.execution.execution_graph import Execution
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
 from flinkray.scheduler.job.region_slots import RegionSlots
