@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.safeguards import CLUSTER, seeds_until_noticed
 
-SEEDS = 10
+SEEDS = 25
 NOTICED_SOON = (
     "submissions stored first",
     "cancels stored first",
@@ -14,6 +14,12 @@ NOTICED_SOON = (
     "content synchronised",
     "names synchronised",
     "new directories synchronised",
+    "de-duplication of submissions",
+    "cancelling of both kinds",
+    "watches",
+    "registrations tried again",
+    "heartbeats",
+    "fencing",
 )
 
 
