@@ -21,6 +21,7 @@ from tests.system.test_python_kills import pid_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.kill]
 
+CLUSTER_ID = "elastic"
 CONFIGURATION = {
     "taskmanager.numberOfTaskSlots": "2",
     "taskmanager.slots-per-task-process": "2",
@@ -35,7 +36,7 @@ CONFIGURATION = {
 
 @pytest.fixture
 def two_workers(ray_cluster: object) -> Iterator[ClusterClient]:
-    with flinkray.connect(cluster_id="elastic", configuration=CONFIGURATION) as client:
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=CONFIGURATION) as client:
         yield client
 
 
@@ -83,7 +84,7 @@ def test_it_takes_what_there_is_grows_and_goes_on_after_a_loss(two_workers: Clus
     workers = sorted({match[0] for e in grown if (match := re.match(r"\S+", e.location or ""))})
     assert len(workers) == 2
 
-    kill(pid_of("TaskExecutor", workers[0]))
+    kill(pid_of("TaskExecutor", workers[0], CLUSTER_ID))
     wait_until(lambda: handle.details().restarts == 1, 60, "the loss to be noticed")
     after = until_runs_with(handle, 4)
     assert min(e.attempt_number for e in after) > max(e.attempt_number for e in grown)

@@ -80,10 +80,11 @@ def pids_of(kind: str, cluster_id: str = CLUSTER_ID) -> dict[str, int]:
     return {actor.name or "": actor.pid or 0 for actor in actors}
 
 
-def pid_of(kind: str, resource_id: str) -> int:
+def pid_of(kind: str, resource_id: str, cluster_id: str = CLUSTER_ID) -> int:
     """Of the process of a kind that belongs to a TaskExecutor, and which was started first: others
     wait."""
-    found = {name: pid for name, pid in pids_of(kind).items() if name.endswith(resource_id)}
+    pids = pids_of(kind, cluster_id)
+    found = {name: pid for name, pid in pids.items() if name.endswith(resource_id)}
     return found[min(found, key=lambda name: (len(name), name))]
 
 
