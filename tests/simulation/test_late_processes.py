@@ -153,6 +153,26 @@ def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed()
     assert seen == marks
 
 
+def test_call_without_a_deadline_that_is_aimed_at_fails_or_is_answered() -> None:
+    """A caller that is spared lost its call while its connection lived, and waited for ever."""
+
+    async def program(simulation: Simulation) -> None:
+        patient = simulation.service(ask_timeout=None)
+        await patient.spawn(echo_spec("echo", max_restarts=-1))
+        while simulation.now < 10:
+            try:
+                echo = await patient.connect("echo/echo", EchoGateway)
+                await asyncio.wait_for(echo.echo("x"), 60)
+            except (RpcError, RecipientUnreachableError) as error:
+                simulation.tell("%r", error)
+            await asyncio.sleep(0.1)
+
+    for seed in range(40):
+        faults = Faults(aimed=1.0, until=10, vary=False)
+        simulation = Simulation(seed, faults=faults)
+        simulation.run(program(simulation))
+
+
 def test_the_storage_is_not_aimed_at_unless_it_may_fail() -> None:
     for seed in range(40):
         faults = Faults(aimed=1.0, until=10, vary=False)
