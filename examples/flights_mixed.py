@@ -1,5 +1,7 @@
 """The flights of `flights`, cleaned by Spark, scored in Python, and summed up by Spark: one job.
 
+    python examples/flights_mixed.py
+
 Spark joins each flight with the weather at its hour; Python tasks give each flight a score, which
 would be a model's; Spark takes the mean per carrier.
 """
@@ -14,6 +16,7 @@ from flights import WEATHER_COLUMNS, package_data, read_flights
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of PySpark's own examples use
 
+import flinkray
 from flinkray import BatchJob, JobGraph
 from flinkray.scheduler.graph.job_graph import RestartStrategy
 
@@ -55,3 +58,16 @@ def mixed_job(restart_strategy: RestartStrategy | None = None) -> JobGraph:
     scores = job.python(scored, inputs=[flights], parallelism=2)
     job.spark(summed_up, inputs=[scores], parallelism=2, memory="1g")
     return job.build()
+
+
+def main() -> None:
+    """Run the job on a cluster of its own, and print what it gives."""
+    with flinkray.connect() as client:
+        handle = client.submit(mixed_job())
+        print(f"job {handle.job_id} is submitted")
+        scores = handle.result().to_pandas().sort_values("score", ascending=False)
+    print(scores.round(1).to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ the new one, whole) and durable on return, as far as the file system can promise
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -14,6 +15,9 @@ from pathlib import Path
 
 UNFINISHED = ".unfinished"
 """Suffix of entries that are being written; left behind by a crash, they mean nothing."""
+
+_NOTHING_TO_SYNC = (errno.EINVAL, errno.EROFS)
+"""What file systems answer that are not written to: nobody of ours has made a directory there."""
 
 
 class Directory(ABC):
@@ -180,15 +184,13 @@ class FileDirectory(Directory):
         return f"{self._path}/{name}" if self._path else name
 
     def _make(self, path: str) -> None:
-        """Durable, with its parents: a directory is when its name in its parent is."""
+        """Durable, with its parents: a directory is when its name in its parent is.  Those that are
+        there are not left out: who made them may have died, or failed, before they were durable."""
         if path in ("", "/"):
             return
         parent = path.rpartition("/")[0]
-        try:
-            self._files.make_directory(path)
-        except FileNotFoundError:
-            self._make(parent)
-            self._files.make_directory(path)
+        self._make(parent)
+        self._files.make_directory(path)
         with suppress(PermissionError):  # where nobody of ours can have made it
             self._files.sync_directory(parent or "/")
 
@@ -233,7 +235,11 @@ class LocalFileSystem(FileSystem):
         return True
 
     def sync_directory(self, path: str) -> None:
-        self._sync(path, os.O_RDONLY)
+        try:
+            self._sync(path, os.O_RDONLY)
+        except OSError as error:
+            if error.errno not in _NOTHING_TO_SYNC:
+                raise
 
     def delete_tree(self, path: str) -> None:
         if Path(path).exists():
