@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 
 import pytest
 
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcError
-from flinkray.rpc import RpcEndpoint
+from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcGateway, RpcService, ask_timeout
 from flinkray.testing.simulation import Faults, Simulation, simulate
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall, observed_calls
 from flinkray.testing.simulation.process import ProcessState
@@ -153,16 +154,36 @@ def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed()
     assert seen == marks
 
 
+class PatientGateway(RpcGateway):
+    """Is waited for without end."""
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def answer(self) -> None: ...
+
+
+class Patient(RpcEndpoint, PatientGateway):
+    """Answers at once."""
+
+    async def answer(self) -> None:
+        pass
+
+
+def create_patient(rpc_service: RpcService, arguments: object) -> Patient:
+    return Patient(rpc_service, "patient")
+
+
 def test_call_without_a_deadline_that_is_aimed_at_fails_or_is_answered() -> None:
     """A caller that is spared lost its call while its connection lived, and waited for ever."""
 
     async def program(simulation: Simulation) -> None:
-        patient = simulation.service(ask_timeout=None)
-        await patient.spawn(echo_spec("echo", max_restarts=-1))
+        service = simulation.service()
+        factory = f"{__name__}:{create_patient.__name__}"
+        await service.spawn(EndpointSpec("Patient", "patient", factory, max_restarts=-1))
         while simulation.now < 10:
             try:
-                echo = await patient.connect("echo/echo", EchoGateway)
-                await asyncio.wait_for(echo.echo("x"), 60)
+                patient = await service.connect("patient/patient", PatientGateway)
+                await asyncio.wait_for(patient.answer(), 60)
             except (RpcError, RecipientUnreachableError) as error:
                 simulation.tell("%r", error)
             await asyncio.sleep(0.1)
