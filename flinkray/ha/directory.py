@@ -16,9 +16,6 @@ from pathlib import Path
 UNFINISHED = ".unfinished"
 """Suffix of entries that are being written; left behind by a crash, they mean nothing."""
 
-_NOTHING_TO_SYNC = (errno.EINVAL, errno.EROFS)
-"""What file systems answer that are not written to: nobody of ours has made a directory there."""
-
 
 class Directory(ABC):
     """Entries by name (letters, digits, '.', '-'); all methods raise OSError when storage fails."""
@@ -136,7 +133,8 @@ class FileDirectory(Directory):
     """A directory of a file system, made when it is first written to.
 
     A new content is written beside the old one, made durable, and then takes its name.  Who dies or
-    loses its power between two of these steps leaves what was there before.
+    loses its power between two of these steps leaves what was there before.  What is read is made
+    durable before it is returned: others decide by it.
     """
 
     def __init__(self, files: FileSystem, path: str, writer: str) -> None:
@@ -151,7 +149,9 @@ class FileDirectory(Directory):
         return self._files.url(self._of(name) if name else self._path)
 
     def read(self, name: str) -> bytes | None:
-        return self._files.read(self._of(name))
+        data = self._files.read(self._of(name))
+        self._make_names_durable()
+        return data
 
     def write(self, name: str, data: bytes) -> None:
         files, unfinished = self._files, self._of(f"{name}.{self._writer}{UNFINISHED}")
@@ -172,7 +172,14 @@ class FileDirectory(Directory):
             self._files.sync_directory(self._path)
 
     def names(self) -> list[str]:
-        return [name for name in self._files.list(self._path) if not name.endswith(UNFINISHED)]
+        names = [name for name in self._files.list(self._path) if not name.endswith(UNFINISHED)]
+        self._make_names_durable()
+        return names
+
+    def _make_names_durable(self) -> None:
+        """What was read: who wrote or deleted it may have died, or failed, before it was."""
+        with suppress(FileNotFoundError):  # there is no such directory
+            self._files.sync_directory(self._path)
 
     def subdirectory(self, name: str) -> FileDirectory:
         return FileDirectory(self._files, self._of(name), self._writer)
@@ -238,7 +245,7 @@ class LocalFileSystem(FileSystem):
         try:
             self._sync(path, os.O_RDONLY)
         except OSError as error:
-            if error.errno not in _NOTHING_TO_SYNC:
+            if error.errno != errno.EINVAL:  # directories are not synchronised on that file system
                 raise
 
     def delete_tree(self, path: str) -> None:

@@ -74,6 +74,7 @@ from flinkray.scheduler.slots.slot_requests import SlotEvent
 _AT_ITS_TIME: Mapping[TimerPurpose, Callable[[int], Transition]] = {
     TimerPurpose.RESTART: t.RestartDelayOver,
     TimerPurpose.SCALING: t.ScalingDelayOver,
+    TimerPurpose.FORMATS: t.FormatsPauseOver,
 }
 
 
@@ -199,6 +200,7 @@ class JobScheduler:
         wire(t.CoordinatorGone, coordinators.gone)
         wire(t.CoordinatorTold, coordinators.told)
         wire(t.RestartDelayOver, failover.delay_is_over)
+        wire(t.FormatsPauseOver, self._formats.pause_over)
         # regions
         wire(t.BeginExecution, self._begin)
         wire(t.ScheduleRegions, execution.schedule)

@@ -24,6 +24,7 @@ class TimerPurpose(Enum):
 
     RESTART = "restart"
     SCALING = "scaling"
+    FORMATS = "formats"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,20 +22,27 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.job.input_splits import InputSplit, InputSplitAssigner
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import AskCoordinator
+from flinkray.scheduler.job.job_scheduler_actions import (
+    AskCoordinator,
+    StartTimer,
+    TimerKey,
+    TimerPurpose,
+)
 from flinkray.scheduler.job.operator_coordinators import CoordinatorState, JobCoordinator
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
     BeginExecution,
     EndJob,
+    FormatsPauseOver,
     GlobalFailure,
     ResetRegions,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
 
-_MOST_LOSSES = 5
-"""Processes that may be lost while they initialise before the job fails."""
+_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""Seconds from the loss of a process that initialises to the start of the next one, for each loss
+after which there is one: what lasts for a moment would meet all of them at once."""
 
 
 class MasterFormats(JobCoordinator):
@@ -126,12 +133,20 @@ class MasterFormats(JobCoordinator):
         if not self._pending:
             return ()
         is_initializing = all(isinstance(r, InitializeFormat) for r in self._pending.values())
-        if is_initializing and not self._record.is_ending and self._losses < _MOST_LOSSES:
+        if is_initializing and not self._record.is_ending and self._losses < len(_PAUSES):
+            pause = _PAUSES[self._losses]
             self._losses += 1
-            return self.ensure(now)
+            if not pause:
+                return self.ensure(now)
+            return (StartTimer(TimerKey(TimerPurpose.FORMATS, self._losses), pause),)
         self._pending.clear()
         failure = Failure(f"the process of the job's formats died: {cause}")
         return () if self._record.is_ending else (GlobalFailure(failure),)
+
+    def pause_over(self, transition: FormatsPauseOver, now: float) -> Steps:
+        """The next process may be started."""
+        is_late = transition.loss != self._losses or self._record.is_ending
+        return () if is_late or not self._pending else self.ensure(now)
 
     def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
         match event:

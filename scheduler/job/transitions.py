@@ -121,6 +121,14 @@ class ScalingDelayOver(Transition):
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class FormatsPauseOver(Transition):
+    """Another process for the formats that are to be initialised may be started."""
+
+    loss: int
+    """The number of processes that had been lost."""
+
+
 # --- regions --------------------------------------------------------------------------------------
 
 

@@ -197,13 +197,31 @@ def test_another_process_is_asked_when_one_is_lost_while_it_initializes() -> Non
         formats = replace(FORMATS, attempt_number=number)
         tasks.tell("coordinator_started", formats)
         after = replace(FORMATS, attempt_number=number + 1)
-        assert tasks.tell("coordinator_lost", formats, "killed") == [StartCoordinator(after)]
+        actions = tasks.tell("coordinator_lost", formats, "killed")
+        if number:
+            pause = one(actions, StartTimer)
+            assert actions == [pause]
+            assert pause.delay == 2.0 ** (number - 2), "what lasts for a moment meets one of them"
+            actions = tasks.tell("timer", pause.key)
+            assert tasks.tell("timer", pause.key) == []
+        assert actions == [StartCoordinator(after)]
     asked = tasks.tell("coordinator_started", after)
     assert asked == [AskCoordinator(after, InitializeFormat(vertex_id("a"), FORMAT, 2))]
 
     tasks.tell("coordinator_lost", after, "killed")
 
     assert tasks.scheduler.status is JobStatus.FAILED
+
+
+def test_job_that_is_cancelled_while_no_process_initializes_starts_none() -> None:
+    tasks = TasksUnderTest(with_format())
+    tasks.tell("start")
+    tasks.tell("coordinator_lost", FORMATS, "killed")
+    again = replace(FORMATS, attempt_number=1)
+    pause = one(tasks.tell("coordinator_lost", again, "killed"), StartTimer)
+    tasks.tell("cancel")
+    assert tasks.scheduler.status is JobStatus.CANCELED
+    assert tasks.tell("timer", pause.key) == []
 
 
 def test_what_a_process_that_cannot_be_reached_was_to_initialize_another_is_asked_for() -> None:

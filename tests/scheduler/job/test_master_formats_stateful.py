@@ -25,13 +25,17 @@ from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     AskCoordinator,
     StartCoordinator,
+    StartTimer,
     StopCoordinator,
+    TimerKey,
+    TimerPurpose,
 )
 from flinkray.scheduler.job.master_formats import MasterFormats
-from flinkray.scheduler.job.transition_loop import Step
+from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     BeginExecution,
     EndJob,
+    FormatsPauseOver,
     GlobalFailure,
     ResetRegions,
 )
@@ -192,6 +196,12 @@ class MasterFormatsMachine(RuleBasedStateMachine):
             return
         asked, follows = self.hear(self.formats.gone("killed", 0.0))
         if self.open and self.generation == 0 and self.losses < 5:
+            if self.losses:
+                assert asked == []
+                key = TimerKey(TimerPurpose.FORMATS, self.losses + 1)
+                assert follows == [StartTimer(key, 2.0 ** (self.losses - 2))]
+                assert self.hear(self.pause_over(self.losses)) == ([], []), "an earlier one"
+                asked, follows = self.hear(self.pause_over(self.losses + 1))
             self.losses += 1
             again = [vertex_id(order.name) for order in self.open]
             assert ([request.vertex_id for request in asked], follows) == (again, [])
@@ -200,6 +210,9 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         assert follows == ([GlobalFailure(failure)] if self.open else [])
         for one in self.orders:
             one.is_open = False
+
+    def pause_over(self, loss: int) -> Steps:
+        return self.formats.pause_over(FormatsPauseOver(loss), 0.0)
 
     # the job
 
