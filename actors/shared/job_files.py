@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -87,7 +88,12 @@ class JobFiles:
             await fetch(file.content) if isinstance(file.content, BlobKey) else file.content
             for file in files
         ]
-        unpacked = await self._rpc_service.run_blocking(_unpack, self._cluster_id, files, contents)
+        unpacking = _Unpacking(self._cluster_id, files, contents)
+        try:
+            unpacked = await self._rpc_service.run_blocking(unpacking.run)
+        except asyncio.CancelledError:
+            unpacking.abandon()
+            raise
         for entry in unpacked.imports:
             sys.path.insert(0, entry)
         importlib.invalidate_caches()
@@ -171,11 +177,43 @@ class _Unpacked:
         self._lock.close()
 
 
-def _unpack(cluster_id: str, files: tuple[JobFile, ...], contents: list[bytes]) -> _Unpacked:
-    sweep_job_files(cluster_id)
-    folder, lock = _new_folder(cluster_id)
-    imports: list[str] = []
-    cached: dict[str, str] = {}
+class _Unpacking:
+    """Runs in a thread, which goes on when nobody waits for it any more."""
+
+    def __init__(self, cluster_id: str, files: tuple[JobFile, ...], contents: list[bytes]) -> None:
+        self._cluster_id = cluster_id
+        self._files = files
+        self._contents = contents
+        self._lock = threading.Lock()
+        self._unpacked: _Unpacked | None = None
+        self._is_abandoned = False
+
+    def run(self) -> _Unpacked:
+        sweep_job_files(self._cluster_id)
+        folder, lock = _new_folder(self._cluster_id)
+        unpacked = _Unpacked(str(folder), lock, [], {})
+        try:
+            _write(folder, self._files, self._contents, unpacked)
+        except BaseException:
+            unpacked.remove()
+            raise
+        with self._lock:
+            self._unpacked = unpacked
+            if self._is_abandoned:
+                unpacked.remove()
+        return unpacked
+
+    def abandon(self) -> None:
+        """Leave nothing on the disk, now or when the thread has ended."""
+        with self._lock:
+            self._is_abandoned = True
+            if self._unpacked is not None:
+                self._unpacked.remove()
+
+
+def _write(
+    folder: Path, files: tuple[JobFile, ...], contents: list[bytes], unpacked: _Unpacked
+) -> None:
     for number, (file, content) in enumerate(zip(files, contents, strict=True)):
         path = folder / str(number) / Path(file.name).name
         path.parent.mkdir()
@@ -186,11 +224,10 @@ def _unpack(cluster_id: str, files: tuple[JobFile, ...], contents: list[bytes]) 
         if file.is_executable:
             path.chmod(0o755)
         if file.use is JobFileUse.CACHE:
-            cached[file.name] = str(path)
+            unpacked.cached[file.name] = str(path)
         else:
             as_it_is = file.is_directory or path.suffix in _ARCHIVES
-            imports.append(str(path if as_it_is else path.parent))
-    return _Unpacked(str(folder), lock, imports, cached)
+            unpacked.imports.append(str(path if as_it_is else path.parent))
 
 
 def _has_failed(providing: asyncio.Future[_Unpacked]) -> bool:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import os
 import subprocess
 import sys
 import tempfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -16,6 +21,8 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import JobID
 from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
+
+T = TypeVar("T")
 
 JOB = JobID(b"j" * 16)
 FILE = JobFile(name="data.txt", content=b"data", use=JobFileUse.CACHE)
@@ -110,3 +117,54 @@ def test_a_folder_that_is_being_made_is_left_alone_and_an_old_one_is_not(
     assert sweep_job_files("here") == 0
     os.utime(folder, (0, 0))
     assert sweep_job_files("here") == 1
+
+
+class Threads(LocalRpcService):
+    """Lets go of what waits for a thread before the thread begins, or after it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: list[Callable[[], object]] = []
+        self.waits_for_a_thread = asyncio.Event()
+
+    async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
+        self.work.append(functools.partial(fn, *args))
+        self.waits_for_a_thread.set()
+        never: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        return await never
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_files_of_a_job_that_is_forgotten_while_they_are_unpacked_do_not_stay(
+    temporary_folder: Path, ends_first: bool
+) -> None:
+    """The thread went on, and left a folder with an open lock that nobody knew of."""
+
+    async def forget_meanwhile() -> None:
+        service = Threads()
+        files = JobFiles(service, "here")
+        providing = asyncio.ensure_future(files.provide(JOB, (FILE,), no_fetch))
+        await service.waits_for_a_thread.wait()
+        (unpack,) = service.work
+        if ends_first:
+            unpack()
+        files.forget(JOB)
+        with pytest.raises(asyncio.CancelledError):
+            await providing
+        if not ends_first:
+            unpack()
+        await service.close()
+
+    asyncio.run(forget_meanwhile())
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_files_that_cannot_be_unpacked_leave_nothing(temporary_folder: Path) -> None:
+    no_archive = dataclasses.replace(FILE, is_directory=True)
+
+    async def unpack() -> None:
+        with pytest.raises(zipfile.BadZipFile):
+            await JobFiles(LocalRpcService(), "here").provide(JOB, (FILE, no_archive), no_fetch)
+
+    asyncio.run(unpack())
+    assert list(temporary_folder.iterdir()) == []
