@@ -40,9 +40,9 @@ from flinkray.scheduler.job.transitions import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
 
-_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
+_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds from the loss of a process that initialises to the start of the next one, for each loss
-after which there is one: what lasts for a moment would meet all of them at once."""
+after which there is one.  What lasts for half a minute does not meet all of them."""
 
 
 class MasterFormats(JobCoordinator):

@@ -193,7 +193,7 @@ def test_another_process_is_asked_when_one_is_lost_while_it_initializes() -> Non
     """Seed 2 of the whole cluster: nothing ran yet, and the job was FAILED."""
     tasks = TasksUnderTest(with_format())
     tasks.tell("start")
-    for number in range(5):
+    for number in range(7):
         formats = replace(FORMATS, attempt_number=number)
         tasks.tell("coordinator_started", formats)
         after = replace(FORMATS, attempt_number=number + 1)

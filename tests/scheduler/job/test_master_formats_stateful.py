@@ -191,11 +191,11 @@ class MasterFormatsMachine(RuleBasedStateMachine):
 
     @rule(rare=st.integers(0, 3))
     def process_dies(self, rare: int) -> None:
-        """It is missed by what is waited for, and only by that; to initialise, five are asked."""
+        """It is missed by what is waited for, and only by that; to initialise, seven are asked."""
         if rare and self.open:
             return
         asked, follows = self.hear(self.formats.gone("killed", 0.0))
-        if self.open and self.generation == 0 and self.losses < 5:
+        if self.open and self.generation == 0 and self.losses < 7:
             if self.losses:
                 assert asked == []
                 key = TimerKey(TimerPurpose.FORMATS, self.losses + 1)
