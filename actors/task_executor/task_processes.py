@@ -144,8 +144,8 @@ class TaskProcesses:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = TaskProcessPlace(*key)
-            self._start(place)
             self._fill()
+            self._start(place)
         return place
 
     def _fill(self) -> None:

@@ -89,6 +89,22 @@ async def test_each_is_given_once_and_replaced_after_a_pause() -> None:
 
 
 @on_virtual_time
+async def test_more_are_started_at_once_when_more_are_to_wait_than_before() -> None:
+    """A job that followed another one within a second waited for its process."""
+    processes = Processes(1)
+    await settled()
+    processes.request()
+    processes.pool.keep(0)
+    await settled()
+    assert processes.started == [name(1)], "a job is being deployed"
+    processes.pool.keep(1)
+    await settled()
+    assert processes.started == [name(1), name(2)], "it has ended"
+    await asyncio.sleep(REFILL_PAUSE)
+    assert processes.started == [name(1), name(2)]
+
+
+@on_virtual_time
 async def test_a_request_that_finds_none_is_not_delayed_by_the_pause() -> None:
     processes = Processes(1)
     await settled()
