@@ -34,14 +34,14 @@ class RecordedManager:
         manager: type[HeartbeatManager[str, str]],
         settings: HeartbeatSettings = SETTINGS,
     ) -> None:
-        endpoint = RpcEndpoint(service, service.new_endpoint_id("endpoint"))
-        endpoint.start()
+        self.endpoint = RpcEndpoint(service, service.new_endpoint_id("endpoint"))
+        self.endpoint.start()
         self.clock = service.clock
         self.heard: list[tuple[ResourceID, str]] = []
         self.timeouts: list[tuple[ResourceID, float]] = []
         self.unreachable: list[tuple[ResourceID, float]] = []
         self.manager = manager(
-            endpoint,
+            self.endpoint,
             settings,
             payload=lambda target: f"for {target}",
             on_heartbeat=lambda target, payload: self.heard.append((target, payload)),
@@ -334,6 +334,18 @@ async def test_a_target_that_is_monitored_again_has_the_whole_time_and_its_new_w
 
 
 @on_virtual_services
+async def test_a_target_that_was_monitored_twice_is_let_go_at_once(services: Services) -> None:
+    """HB-05"""
+    heartbeats = RecordedManager(services.host, HeartbeatManager)
+    heartbeats.manager.monitor_target(A, nowhere)
+    await asyncio.sleep(45)
+    heartbeats.manager.monitor_target(A, nowhere)
+    await asyncio.sleep(15)
+    heartbeats.manager.unmonitor_target(A)
+    assert not heartbeats.endpoint.mailbox._timers
+
+
+@on_virtual_services
 async def test_one_that_is_stopped_sends_and_reports_nothing_more(services: Services) -> None:
     heartbeats = RecordedManager(services.host, HeartbeatSender)
     sent: list[str] = []
@@ -354,6 +366,19 @@ async def test_one_that_is_stopped_sends_and_reports_nothing_more(services: Serv
     heartbeats.manager.monitor_target(A, send)
     await asyncio.sleep(49)
     assert len(sent) == 4
+
+
+@pytest.mark.parametrize("kind", [HeartbeatManager, HeartbeatSender])
+@on_virtual_services
+async def test_one_that_is_stopped_does_not_wake_again(
+    services: Services, kind: type[HeartbeatManager[str, str]]
+) -> None:
+    heartbeats = RecordedManager(services.host, kind)
+    heartbeats.manager.monitor_target(A, nowhere)
+    await asyncio.sleep(15)
+    assert heartbeats.endpoint.mailbox._timers
+    heartbeats.manager.stop()
+    assert not heartbeats.endpoint.mailbox._timers
 
 
 @on_virtual_services

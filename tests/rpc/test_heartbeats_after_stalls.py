@@ -328,3 +328,55 @@ async def test_a_heartbeat_that_comes_in_a_short_stall_at_the_deadline_counts(
     simulation.resume("stopped")
     await asyncio.sleep(40)
     assert await stopped.lost() == ()
+
+
+@simulate(seeds=3)
+async def test_a_heartbeat_that_comes_in_a_long_stall_at_the_deadline_counts(
+    simulation: Simulation,
+) -> None:
+    """The stall is added to the deadline, which passes at the moment when the process goes on."""
+    stopped = await listener_in_a_process_of_its_own(simulation)
+    await asyncio.sleep(49.9)
+    simulation.hang("stopped")
+    await stopped.beat(PEER)
+    await asyncio.sleep(100)
+    simulation.resume("stopped")
+    await asyncio.sleep(40)
+    assert await stopped.lost() == ()
+
+
+@simulate(seeds=3)
+async def test_a_peer_that_was_heard_after_one_stall_is_spared_after_the_next(
+    simulation: Simulation,
+) -> None:
+    stopped = await listener_in_a_process_of_its_own(simulation)
+    await asyncio.sleep(49.5)
+    simulation.hang("stopped")
+    await asyncio.sleep(1.5)
+    simulation.resume("stopped")
+    await stopped.beat(PEER)
+    await asyncio.sleep(49.5)
+    simulation.hang("stopped")
+    await stopped.beat(PEER)
+    await asyncio.sleep(1.5)
+    simulation.resume("stopped")
+    await asyncio.sleep(40)
+    assert await stopped.lost() == ()
+
+
+@simulate(seeds=3)
+async def test_a_stall_counts_once_when_a_deadline_is_looked_at_before_it_is_noticed(
+    simulation: Simulation,
+) -> None:
+    """It is added to deadlines, and not to those that were put off because of it."""
+    stopped = await listener_in_a_process_of_its_own(simulation)
+    await asyncio.sleep(1)
+    await stopped.beat(PEER)
+    await asyncio.sleep(49.5)
+    simulation.hang("stopped")
+    await asyncio.sleep(100)
+    simulation.resume("stopped")
+    await asyncio.sleep(2)
+    assert await stopped.lost() == ()
+    await asyncio.sleep(1)
+    assert await stopped.lost() == (PEER,)

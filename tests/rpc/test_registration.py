@@ -268,6 +268,38 @@ async def test_after_cancel_there_is_no_further_attempt(services: Services) -> N
     assert registration.future.cancelled()
 
 
+@on_virtual_services
+async def test_a_registration_that_is_cancelled_before_it_starts_makes_no_attempt(
+    services: Services,
+) -> None:
+    """REG-08"""
+    registrar, client = started(services)
+    registration = client.registration()
+    registration.cancel()
+    assert registration.future.cancelled()
+    registration.start()
+    await services.let_time_pass(100)
+    assert registrar.times == []
+
+
+@on_virtual_services
+async def test_an_attempt_after_silence_uses_the_connection_that_is_there(
+    services: Services,
+) -> None:
+    """REG-04, REG-06: only after an error there is a new one."""
+    registrar, client = started(services, silence, silence, failure, error)
+    connected_at: list[int] = []
+
+    async def connect() -> RegistrarGateway:
+        connected_at.append(len(registrar.times))
+        return await client.connect("host/registrar", RegistrarGateway, LEADER)
+
+    registration = client.registration(connect)
+    registration.start()
+    await registration.future
+    assert connected_at == [0, 4]
+
+
 @pytest.mark.parametrize("turns", range(8))
 @on_every_service
 async def test_a_cancel_that_comes_with_an_answer_is_not_forgotten(
@@ -338,8 +370,8 @@ def connection_of(
         fencing_token=LEADER,
         register=register,
         on_rejection=lambda answer: events.put_nowait(answer),
-        on_failure=lambda error: events.put_nowait(error),
         **{
+            "on_failure": lambda error: events.put_nowait(error),
             "on_success": lambda gateway, answer: events.put_nowait(answer),
             "settings": RegistrationSettings(50.0, 50.0),
             **options,
@@ -484,6 +516,56 @@ async def test_a_closed_connection_calls_nobody_back(services: Services) -> None
     assert not connection.try_reconnect()
     with pytest.raises(RuntimeError, match="closed"):
         connection.start()
+
+
+@pytest.mark.parametrize("turns", range(12))
+@on_virtual_services
+async def test_a_connection_that_is_closed_when_an_answer_arrives_calls_nobody_back(
+    services: Services, turns: int
+) -> None:
+    """At each turn of the loop between the arrival of the answer and the callback."""
+    _, client = started(services)
+    events = asyncio.Queue[object]()
+    closed = asyncio.Event()
+    before: list[object] = []
+
+    def close(turns_left: int) -> None:
+        if turns_left:
+            asyncio.get_running_loop().call_soon(close, turns_left - 1)
+            return
+        while not events.empty():
+            before.append(events.get_nowait())
+        connection.close()
+        closed.set()
+
+    async def register(gateway: RegistrarGateway) -> Any:
+        answer = await gateway.register("me")
+        close(turns)
+        return answer
+
+    connection = connection_of(client, events, register)
+    connection.start()
+    await closed.wait()
+    assert before in ([], [Welcome(1)])
+    await services.let_time_pass(100)
+    assert events.empty()
+    assert not connection.is_connected
+
+
+@on_virtual_services
+async def test_a_registration_that_fails_ends_the_endpoint_where_nobody_is_to_be_told(
+    services: Services,
+) -> None:
+    _, client = started(services)
+
+    def connect() -> Awaitable[RegistrarGateway]:
+        raise TypeError("a mistake")
+
+    connection = connection_of(client, asyncio.Queue[object](), connect=connect, on_failure=None)
+    connection.start()
+    with pytest.raises(TypeError, match="a mistake"):
+        await client.terminated
+    assert not connection.is_connected
 
 
 @on_every_service

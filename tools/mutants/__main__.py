@@ -176,7 +176,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("modules", nargs="*", help="folders or files; all, if none are named")
     parser.add_argument("--sample", type=int, metavar="N", help="of each folder so many")
     parser.add_argument("--seed", type=int, default=1, help="which ones (default: 1)")
-    parser.add_argument("--survivors", action="store_true", help="only those that have survived")
+    parser.add_argument(
+        "--survivors", action="store_true", help="those that have survived, and no others, again"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget what was found out before")
     options = parser.parse_args(arguments)
 
@@ -207,7 +209,7 @@ def main(arguments: list[str]) -> int:
     session = MutantSession(
         modules(near),  # not those of some mutants alone: what is known of the tests stays so
         lambda: (mutant for mutant in chosen if mutant.name not in known),
-        results.is_known,
+        (lambda *_: False) if options.survivors else results.is_known,
         tell,
         KEPT / "reached",
     )

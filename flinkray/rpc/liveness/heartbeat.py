@@ -103,8 +103,8 @@ class HeartbeatManager(Generic[OutT, InT]):
         self._on_unreachable = on_unreachable
         self._targets: dict[ResourceID, _Target[OutT]] = {}
         self._look_interval = settings.timeout / _LOOKS
-        self._last_look = self._loop.time()
-        self._looker: TimerHandle | None = None
+        self._last_look: float
+        self._looker: TimerHandle  # both while there are targets
 
     def monitor_target(
         self, target_id: ResourceID, send: Callable[[OutT], Awaitable[None]]
@@ -114,7 +114,7 @@ class HeartbeatManager(Generic[OutT, InT]):
         Monitoring a target again replaces *send* and begins anew.
         """
         self.unmonitor_target(target_id)
-        if self._looker is None:
+        if not self._targets:
             self._last_look = self._loop.time()
             self._look_later()
         timeout = self._settings.timeout
@@ -127,9 +127,8 @@ class HeartbeatManager(Generic[OutT, InT]):
         target = self._targets.pop(target_id, None)
         if target is not None:
             target.timer.cancel()
-            if not self._targets and self._looker is not None:
+            if not self._targets:
                 self._looker.cancel()
-                self._looker = None
 
     def stop(self) -> None:
         """Monitor nothing any more."""
@@ -172,15 +171,14 @@ class HeartbeatManager(Generic[OutT, InT]):
             await target.send(self._payload(target_id))
         except RecipientUnreachableError:
             target.failures += 1
+            threshold = self._settings.failed_rpc_requests_until_unreachable
+            if target.failures == threshold and self._targets.get(target_id) is target:
+                self.unmonitor_target(target_id)
+                self._on_unreachable(target_id)
         except (RpcError, asyncio.TimeoutError):
-            return  # alive or not: the timeout decides
+            pass  # alive or not: the timeout decides
         else:
             target.failures = 0
-            return
-        threshold = self._settings.failed_rpc_requests_until_unreachable
-        if target.failures == threshold and self._targets.get(target_id) is target:
-            self.unmonitor_target(target_id)
-            self._on_unreachable(target_id)
 
     def _start_timer(self, target_id: ResourceID, delay: float) -> TimerHandle:
         return self._endpoint.schedule_run_async(delay, lambda: self._timer_over(target_id))
@@ -247,17 +245,13 @@ class HeartbeatSender(HeartbeatManager[OutT, InT]):
             on_timeout=on_timeout,
             on_unreachable=on_unreachable,
         )
-        self._ticker: TimerHandle | None = endpoint.schedule_run_async(0.0, self._tick)
+        self._ticker = endpoint.schedule_run_async(0.0, self._tick)
 
     def stop(self) -> None:
         super().stop()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            self._ticker = None
+        self._ticker.cancel()
 
     def _tick(self) -> None:
-        if self._ticker is None:
-            return
         self._ticker = self._endpoint.schedule_run_async(self._settings.interval, self._tick)
         for target_id in tuple(self._targets):
             self._send(target_id)

@@ -126,9 +126,9 @@ class RetryingRegistration(Generic[G, S]):
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the future's outcome
             if not self.future.done():
                 self.future.set_exception(error)
-            return
-        if not self.future.done():
-            self.future.set_result(outcome)
+        else:
+            if not self.future.done():
+                self.future.set_result(outcome)
 
     async def _attempts(self) -> RegistrationSuccess[G, S] | RegistrationRejection:
         settings = self._settings
