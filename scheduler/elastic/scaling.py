@@ -75,15 +75,15 @@ class ElasticScaling:
         self._settings = settings or ScalingSettings()
         self._state = _State.NEW
         self._slots: tuple[ResourceProfile, ...] = ()
-        self._changed_at = 0.0
-        """When the slots were others last."""
-        self._waiting_since = 0.0
-        self._executing_since = 0.0
+        self._changed_at: float
+        """When the slots were others last, or the job began."""
+        self._waiting_since: float
+        self._executing_since: float
         self._parallelism: Parallelism | None = None
         self._desired = {v.vertex_id: v.parallelism for v in job_graph.vertices}
         self._generation = 0
         self._deadline: float | None = None
-        """For when a timer runs."""
+        """For when the last timer was asked for; None: it was over."""
         self._story = Story(f"the scaling of job {job_graph.job_id}")
 
     @property
@@ -131,7 +131,7 @@ class ElasticScaling:
 
     def timer(self, generation: int, now: float) -> list[ScalingAction]:
         """The delay of a WaitFor is over."""
-        if generation != self._generation or self._deadline is None:
+        if generation != self._generation:
             return []
         self._deadline = None
         return self._decide(now)
@@ -139,7 +139,6 @@ class ElasticScaling:
     def end(self, now: float) -> list[ScalingAction]:
         """The job has ended, or is going to: nothing is decided any more."""
         self._state = _State.ENDED
-        self._deadline = None
         self._story.add(now, "ended")
         return []
 
@@ -182,7 +181,6 @@ class ElasticScaling:
         if possible is not None and is_too_much:
             return self._execute(possible, "its upper bounds are lower", now)
         if possible is None or not _is_more(possible, self._parallelism):
-            self._deadline = None
             return []
         due = self._executing_since + self._settings.scaling_interval_min
         if possible != self._desired:
@@ -195,7 +193,6 @@ class ElasticScaling:
         self._state = _State.EXECUTING
         self._parallelism = dict(parallelism)
         self._executing_since = now
-        self._deadline = None
         total = sum(parallelism.values())
         self._story.add(now, f"execute with {total} subtasks: {reason}")
         return [Execute(self._parallelism, reason)]

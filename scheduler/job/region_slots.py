@@ -88,7 +88,7 @@ class RegionSlots:
             ordinals = self._regions.regions[index].vertices
             self._missing[index] = len(ordinals)
             vertices += [self._graph.subtasks[ordinal].vertex_id for ordinal in ordinals]
-        return self._follow(self._allocator.allocate(vertices)) if vertices else ()
+        return self._follow(self._allocator.allocate(vertices))
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:
         """These do not wait any more, and slots that they have and do not use yet go back."""
@@ -117,8 +117,7 @@ class RegionSlots:
         return self._take_back(e for e in transition.executions if e.state.is_terminal)
 
     def _take_back(self, executions: Iterable[Execution]) -> Steps:
-        ended = [e.attempt_id for e in executions if e.slot is not None]
-        return self._follow(self._allocator.payload_ended(ended)) if ended else ()
+        return self._follow(self._allocator.payload_ended([e.attempt_id for e in executions]))
 
     def attempt_replaced(self, transition: AttemptReplaced, now: float) -> Steps:
         """The subtask keeps its share."""
@@ -172,7 +171,7 @@ class RegionSlots:
     def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
         """All slots on it are gone."""
         lost = tuple(self._held_on.get(transition.resource_id, ()))
-        return self._told((SlotsLost(lost, transition.cause),)) if lost else ()
+        return self._told((SlotsLost(lost, transition.cause),))
 
     def resources_short(self, transition: ResourcesShort, now: float) -> Steps:
         """Why slots are missing now; the SlotPool hears it too, and fails what cannot come."""
@@ -196,7 +195,7 @@ class RegionSlots:
             if index in self._missing and self._allocator.has_nothing(vertex_id):
                 self._missing[index] += 1
                 vertices.append(vertex_id)
-        return self._follow(self._allocator.allocate(vertices)) if vertices else ()
+        return self._follow(self._allocator.allocate(vertices))
 
     def _waits_no_more(self, ordinal: int, slot: AllocatedSlot | None) -> None:
         if slot is not None:

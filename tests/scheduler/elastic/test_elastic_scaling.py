@@ -32,7 +32,7 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.shared.slots import ResourceRequirement
-from tests.scheduler.builders import LARGE, SMALL, one
+from tests.scheduler.builders import GIB, LARGE, SMALL, one
 from tests.scheduler.graphs import job, python_vertex, vertex_id
 
 
@@ -152,6 +152,20 @@ def test_large_slots_are_kept_for_whom_nothing_else_holds() -> None:
     assert chosen(job_graph, (SMALL, 4)) is None
 
 
+WIDE, DEEP = ResourceProfile(2.0, GIB), ResourceProfile(1.0, 4 * GIB)
+
+
+@pytest.mark.parametrize("second", [WIDE, DEEP])
+def test_a_slot_that_holds_any_profile_is_kept_for_one_that_the_other_does_not_hold(
+    second: ResourceProfile,
+) -> None:
+    """Whichever of them came first."""
+    job_graph = graph(elastic("a", 1, 1, "x", WIDE), elastic("b", 1, 1, "y", DEEP))
+    slots = (ResourceProfile(2.0, 4 * GIB), 1), (second, 1)
+    assert chosen(job_graph, *slots) == {"a": 1, "b": 1}
+    assert chosen(job_graph, *reversed(slots)) == {"a": 1, "b": 1}
+
+
 def test_small_slots_are_of_no_use_to_large_profiles() -> None:
     job_graph = graph(elastic("a", 1, 4, "x"), elastic("b", 1, 4, "y", LARGE))
     assert chosen(job_graph, (SMALL, 10)) is None
@@ -216,6 +230,28 @@ def test_job_starts_with_less_when_nothing_has_changed_for_a_while() -> None:
     assert scaled.executed(scaled.scaling.timer(second.generation, 15.0)) == 3
 
 
+def test_job_waits_as_long_as_its_settings_say() -> None:
+    scaling = ElasticScaling(graph(elastic("a", 2, 4)), ScalingSettings(7.0, 3.0, 2.0))
+    assert scaling.start(100.0) == [WaitFor(7.0, 1)]
+    assert scaling.slots_changed([SMALL] * 2, 101.0) == [WaitFor(3.0, 2)]
+
+
+def test_job_that_starts_with_less_has_seen_no_change_since_it_began() -> None:
+    """Slots that were there before do not make it start at once."""
+    scaled = Scaled()
+    assert scaled.slots(2, 0.0) == []
+    assert scaled.scaling.start(100.0) == [WaitFor(10.0, 1)]
+
+
+def test_timer_that_is_early_is_waited_for_again() -> None:
+    """Its delay and the clock are rounded."""
+    scaled = Scaled()
+    timer = one(scaled.scaling.start(0.0), WaitFor)
+    again = one(scaled.scaling.timer(timer.generation, 299.5), WaitFor)
+    assert again.delay == 0.5
+    one(scaled.scaling.timer(again.generation, 300.0), GiveUp)
+
+
 def test_job_that_does_not_get_what_it_must_have_gives_up() -> None:
     scaled = Scaled()
     timer = one(scaled.scaling.start(0.0), WaitFor)
@@ -272,6 +308,24 @@ def test_job_goes_on_with_what_is_left_after_a_loss() -> None:
     assert timer.delay == 9.0
     assert scaled.scaling.parallelism is None
     assert scaled.executed(scaled.scaling.timer(timer.generation, 60.0)) == 2
+
+
+def test_job_that_has_lost_what_it_must_have_waits_for_it_from_then_on() -> None:
+    scaled = executing(2)
+    scaled.slots(1, 250.0)
+    timer = one(scaled.scaling.nothing_runs(251.0), WaitFor)
+    assert timer.delay == 300.0
+    one(scaled.scaling.timer(timer.generation, 551.0), GiveUp)
+
+
+def test_slots_with_which_one_vertex_would_shrink_do_not_make_another_grow() -> None:
+    a, b = elastic("a", 1, 4, "x"), elastic("b", 1, 4, "y", LARGE)
+    scaling = ElasticScaling(graph(a, b), SETTINGS)
+    scaling.start(0.0)
+    timer = one(scaling.slots_changed([SMALL] * 3 + [LARGE], 0.0), WaitFor)
+    executed = one(scaling.timer(timer.generation, 10.0), Execute)
+    assert executed.parallelism == {a.vertex_id: 3, b.vertex_id: 1}
+    assert scaling.slots_changed([SMALL] + [LARGE] * 3, 100.0) == []
 
 
 def test_job_whose_slots_are_all_there_goes_on_at_once() -> None:

@@ -354,6 +354,20 @@ class PlacementMachine(RuleBasedStateMachine):
                 assert group & waiting or allocation_id in self.in_slot.values()
 
     @invariant()
+    def it_knows_the_slots_that_it_has_and_no_others(self) -> None:
+        if hasattr(self, "slots"):
+            held_on = {
+                (allocation_id, where)
+                for where, allocations in self.region_slots._held_on.items()
+                for allocation_id in allocations
+            }
+            assert held_on == set(self.region_slots._held.items())
+            assert self.region_slots._held.keys() == self.reserved.keys()
+            shares = {o for within in self.region_slots._waiting_in.values() for o in within}
+            assert shares <= self.waiting_subtasks()
+            assert all(self.region_slots._waiting_in.values())
+
+    @invariant()
     def it_says_why_a_job_is_pending(self) -> None:
         if hasattr(self, "slots"):
             reason = self.region_slots.why_pending()
