@@ -181,7 +181,7 @@ def _count_shared_workers(
 
 def _redundant_workers(tracker: ResourceTracker) -> int:
     settings = tracker.settings
-    if not settings.redundant_workers or not tracker.users_of_shared_workers:
+    if not tracker.users_of_shared_workers:
         return 0
     return redundant_workers_missing(
         settings.redundant_workers, settings.shared_worker_slots, tracker.index.free_shared

@@ -147,7 +147,7 @@ class SlotIndex(WorkerListener):
             left = bucket.available_static / shape.number_static
             return size_of(shape.slot_profile), -left if self._spread_out else left
         if service is Service.DYNAMIC and bucket.takes_dynamic and profile.fits_into(bucket.free):
-            left = bucket.free.cpu / bucket.shape.total.cpu if bucket.shape.total.cpu else 0.0
+            left = bucket.free.cpu
             return size_of(bucket.shape.total), -left if self._spread_out else left
         return None
 

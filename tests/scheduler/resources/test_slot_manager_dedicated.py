@@ -6,7 +6,7 @@ import pytest
 
 from flinkray.core.ids import AllocationID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY, SlotManagerSettings
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
@@ -105,6 +105,31 @@ def test_slots_of_a_group_go_to_its_job_only(manager: SlotManager) -> None:
     assert [a.job_id for a in only(register(manager, 0), RequestSlot)] == [JOB]
 
 
+def test_free_slots_of_shared_workers_are_not_given_for_a_group(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
+    manager.worker_group_started(1, group("shared"), 1.0)
+    where, shared = location("te", 0, "shared"), ResourceProfile(2.0, 4 * 2**30)
+    manager.register_task_executor(where, shared, report("te", None, None), 1.0)
+    actions = manager.set_requirements(requirements((SMALL, 1), dedicated=True), 2.0)
+    assert actions == [StartWorkerGroup(2, (SMALL,), 1, OWNER)]
+
+
+def test_free_slots_of_a_group_are_asked_for_by_bundle(manager: SlotManager) -> None:
+    """Whoever registered first."""
+    manager.recover_worker_group(group(), (SMALL, SMALL), 1, OWNER, (0, 1), 0.0)
+    for bundle in (1, 0):
+        register(manager, bundle, now=1.0)
+    actions = manager.set_requirements(requirements((SMALL, 2), dedicated=True), 2.0)
+    assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te0"), slot_id("te1")]
+
+
+def test_request_for_a_group_that_is_not_required_any_more_is_cancelled(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    assert manager.set_requirements(requirements(), 1.0) == [CancelWorkerGroupRequest(1)]
+
+
 def test_answer_after_the_request_was_cancelled_releases_the_group(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     assert manager.clear_requirements(JOB, True, 1.0) == [CancelWorkerGroupRequest(1)]
@@ -191,6 +216,34 @@ def test_failed_group_is_requested_again_after_a_while(manager: SlotManager) -> 
     assert manager.worker_group_failed(1, "Ray is away", 1.0) == []
     assert manager.next_check_time() == 2.0
     assert manager.check(2.0) == [StartWorkerGroup(2, (SMALL,), 1, OWNER)]
+
+
+def test_failed_group_of_a_job_whose_master_is_another_is_requested_at_once(
+    manager: SlotManager,
+) -> None:
+    """That of another job waits as before."""
+    jobs = JOB, OTHER_JOB
+    for number, job_id in enumerate(jobs, 1):
+        wanted = requirements((SMALL, 1), job_id=job_id, dedicated=True)
+        manager.set_requirements(wanted, 0.0)
+        manager.worker_group_failed(number, "Ray is away", 1.0)
+    assert manager.clear_requirements(JOB, False, 1.2) == []
+    started = [
+        manager.set_requirements(requirements((SMALL, 1), job_id=job_id, dedicated=True), 1.5)
+        for job_id in jobs
+    ]
+    assert started == [[StartWorkerGroup(3, (SMALL,), 1, OWNER)], []]
+
+
+def test_nothing_is_to_be_done_later_for_a_group_that_was_released(manager: SlotManager) -> None:
+    """One bundle was being started, and a slot of another was not to be asked for."""
+    manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
+    manager.worker_group_started(1, group(), 1.0)
+    asked = one(register(manager, 0), RequestSlot)
+    manager.slot_request_failed(asked.slot_id, asked.allocation_id, "busy", 3.0)
+    assert manager.next_check_time() == 3.5
+    manager.clear_requirements(JOB, True, 3.1)
+    assert manager.next_check_time() == 3.1 + RELEASED_GROUP_MEMORY
 
 
 def test_lost_group_is_released_and_requested_again(manager: SlotManager) -> None:

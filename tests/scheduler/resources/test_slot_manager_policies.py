@@ -113,6 +113,20 @@ def test_confirmed_dynamic_slot_is_known_under_its_index_and_gone_when_freed() -
     assert (info.number_of_slots, info.free_slots) == (4, 4)
 
 
+def test_confirmed_dynamic_slot_that_is_not_reported_is_gone_unless_the_report_is_older() -> None:
+    """SM-04: a report that comes within a second may have been written before."""
+    manager = slot_manager()
+    manager.set_requirements(requirements((WIDE, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    manager.slot_request_succeeded(slot_id("te1", 4), asked.allocation_id, 2.0)
+    without = report("te1", *[None] * 4)
+    assert manager.report_slot_status(ResourceID("te1"), without, 2.9) == []
+    assert manager.task_executors()[0].number_of_slots == 5
+    again = one(manager.report_slot_status(ResourceID("te1"), without, 3.0), RequestSlot)
+    assert (again.slot_id, again.profile) == (slot_id("te1", -1), WIDE)
+    assert again.allocation_id != asked.allocation_id
+
+
 def test_report_that_comes_before_the_answer_tells_the_index_of_a_dynamic_slot() -> None:
     """SM-04."""
     manager = slot_manager()
@@ -242,6 +256,8 @@ def test_dedicated_group_beyond_the_limit_waits_for_room() -> None:
     manager.set_requirements(requirements(), 3.0)
     actions = manager.worker_group_lost(group("g1"), "its node died", 4.0)
     assert one(actions, StartWorkerGroup).owner == WorkerGroupOwner(OTHER_JOB, OWN_GROUP)
+    (shortage,) = manager.shortages(OTHER_JOB, 4.0, ANY_CLUSTER)
+    assert not shortage.exhausted
 
 
 def test_idle_worker_that_registers_beyond_the_limit_is_released() -> None:
@@ -412,6 +428,35 @@ def test_worker_that_registers_from_a_blocked_node_is_not_used() -> None:
     manager.set_requirements(requirements((SMALL, 1)), 1.0)
     assert asked_at(start_worker(manager, 1, node="bad")) == []
     assert asked_at(manager.unblock_node("bad", 5.0)) == ["te1_0"]
+
+
+def test_node_that_is_not_blocked_any_more_is_not_looked_at_later() -> None:
+    manager = slot_manager()
+    manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 0.0)
+    assert manager.next_check_time() == 100.0
+    manager.unblock_node("bad", 5.0)
+    assert manager.next_check_time() is None
+
+
+def test_worker_of_an_unknown_group_is_not_used_when_its_node_is_blocked_no_more() -> None:
+    manager = slot_manager()
+    where = location("te1", 0, "unknown")
+    manager.register_task_executor(where, WORKER, report("te1", *[None] * 4), 0.0)
+    manager.block_nodes([BlockedNode("n0", "its disk is full", 100.0)], 1.0)
+    manager.unblock_node("n0", 2.0)
+    assert asked_at(manager.set_requirements(requirements((SMALL, 1)), 3.0)) == []
+
+
+def test_idle_worker_that_cannot_be_used_goes_though_others_are_being_started() -> None:
+    manager = slot_manager()
+    manager.recover_worker_group(group("old"), (WORKER,), 4, None, (0,), 0.0)
+    free = report("te0", *[None] * 4)
+    manager.register_task_executor(location("te0", 0, "old"), WORKER, free, 0.0)
+    manager.block_nodes([BlockedNode("n0", "its disk is full", 1000.0)], 0.0)
+    manager.set_requirements(requirements((SMALL, 1)), 1.0)
+    manager.worker_group_started(1, group("g1"), 2.0)
+    idle = [action.group_id for action in only(manager.check(31.0), AskWhetherReleasable)]
+    assert idle == [group("old")]
 
 
 def test_blocking_again_never_shortens_the_time() -> None:

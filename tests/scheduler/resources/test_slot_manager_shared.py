@@ -20,6 +20,7 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StartWorkerGroup,
     StopTaskExecutor,
 )
+from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
 from tests.scheduler.builders import (
     GIB,
     JOB,
@@ -142,13 +143,19 @@ def test_worker_that_is_always_smaller_is_started_less_and_less_often(manager: S
     assert delays == [0.0, 1.0, 2.0, 4.0, 8.0]
 
 
-def test_smaller_worker_that_holds_slots_stays_with_what_it_has(manager: SlotManager) -> None:
+@pytest.mark.parametrize("further", [(), (None,)])
+def test_smaller_worker_that_holds_slots_stays_with_what_it_has(
+    manager: SlotManager, further: tuple[None, ...]
+) -> None:
     """SM-17: nobody's slots are taken away for it, and what is missing is requested."""
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
-    held = report("te1", (JOB, allocation(1)))
+    held = report("te1", (JOB, allocation(1)), *further)
     actions = manager.register_task_executor(location("te1", 0, "g1"), SMALL, held, 1.0)
-    assert actions == [StartWorkerGroup(2, (WORKER,), 2, None)]
+    assert only(actions, StopTaskExecutor) == []
+    assert len(manager.task_executors()) == 1
+    more = [] if further else [StartWorkerGroup(2, (WORKER,), 2, None)]
+    assert only(actions, StartWorkerGroup) == more
 
 
 def test_worker_of_another_group_does_not_take_the_place_of_the_one_requested(
@@ -250,6 +257,37 @@ def test_report_that_is_older_than_the_confirmation_does_not_free_the_slot(
     assert manager.report_slot_status(ResourceID("te1"), free, 2.1) == []
     actions = manager.report_slot_status(ResourceID("te1"), free, 12.0)
     assert one(actions, RequestSlot).job_id == JOB
+
+
+def test_slot_that_is_not_reported_any_more_is_gone_and_another_index_is_a_new_one(
+    manager: SlotManager,
+) -> None:
+    """SM-06"""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    first = manager.set_requirements(requirements(), 3.0)
+    assert first == []
+    other = SlotReport(tuple(SlotStatus(slot_id("te1", i), SMALL, None, None) for i in (0, 2)))
+    manager.report_slot_status(ResourceID("te1"), other, 5.0)
+    asked = only(manager.set_requirements(requirements((SMALL, 2)), 6.0), RequestSlot)
+    assert [a.slot_id for a in asked] == [slot_id("te1", 0), slot_id("te1", 2)]
+
+
+def test_refused_slot_that_was_another_jobs_meanwhile_is_given_once(manager: SlotManager) -> None:
+    """SM-05, SM-06"""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    first = one(start_worker(manager, 1), RequestSlot)
+    second = one(
+        manager.slot_request_failed(first.slot_id, first.allocation_id, "busy", 2.0), RequestSlot
+    )
+    manager.slot_request_succeeded(second.slot_id, second.allocation_id, 2.1)
+    mine, name = (JOB, second.allocation_id), ResourceID("te1")
+    manager.report_slot_status(name, report("te1", (OTHER_JOB, allocation(5)), mine), 2.2)
+    manager.report_slot_status(name, report("te1", None, mine), 5.0)
+    manager.check(10.0)
+    actions = manager.set_requirements(requirements((SMALL, 3)), 11.0)
+    assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te1", 0)]
+    assert len(only(actions, StartWorkerGroup)) == 1
 
 
 def test_report_of_an_unknown_task_executor_is_ignored(manager: SlotManager) -> None:
