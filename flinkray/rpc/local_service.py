@@ -45,7 +45,7 @@ async def create_endpoint(service: RpcService, spec: EndpointSpec) -> RpcEndpoin
     await asyncio.wait(
         {endpoint.mailbox.started, endpoint.terminated}, return_when=asyncio.FIRST_COMPLETED
     )
-    if endpoint.mailbox.started.cancelled() or not endpoint.mailbox.started.done():
+    if endpoint.mailbox.started.cancelled():
         await endpoint.terminated
         raise RpcConnectionError(f"{endpoint.address} was closed before it had started")
     return endpoint

@@ -173,7 +173,7 @@ class Mailbox:
 
     async def _stop(self, run_on_stop: bool) -> None:
         try:
-            if self._start_task is not None and not self._start_task.done() and run_on_stop:
+            if self._start_task is not None and not self._start_task.done():
                 self._start_task.cancel()
                 await asyncio.wait({self._start_task})
             if not self.started.done():
@@ -194,7 +194,7 @@ class Mailbox:
         self._unregister(self._endpoint)
         self._complete()
 
-    def abort(self, error: BaseException | None = None) -> None:
+    def abort(self) -> None:
         """End at once without ``on_stop``, as when the process is killed."""
         if self.terminated.done():
             return
@@ -204,7 +204,6 @@ class Mailbox:
             if task is not None:
                 task.cancel()
         self._release()
-        self._error = self._error or error
         self._unregister(self._endpoint)
         self._complete()
 

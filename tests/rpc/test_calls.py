@@ -22,7 +22,8 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import JobID, JobMasterId
-from flinkray.rpc import FencedRpcEndpoint, FencedRpcGateway, RpcService, oneway
+from flinkray.rpc import FencedRpcEndpoint, FencedRpcGateway, RpcGateway, RpcService, oneway
+from flinkray.rpc.gateway import gateway_methods
 from flinkray.rpc.wire.codec import remote_traceback
 from tests.rpc.endpoints import (
     EchoEndpoint,
@@ -447,3 +448,48 @@ async def test_a_tell_without_the_endpoints_token_changes_nothing(services: Serv
             await gateway.obeyed()
     await right.obey("an order of today")
     assert await right.obeyed() == ("an order of today",)
+
+
+class NotAsync(RpcGateway):
+    """Its method would answer before it has asked."""
+
+    def ask(self) -> int:
+        return 1
+
+
+class AnyArguments(RpcGateway):
+    """Nobody knows what its method takes."""
+
+    @abstractmethod
+    async def ask(self, *arguments: object) -> int: ...
+
+
+class AnyKeywords(RpcGateway):
+    """As AnyArguments."""
+
+    @abstractmethod
+    async def ask(self, **arguments: object) -> int: ...
+
+
+class AnsweringOneway(RpcGateway):
+    """Nobody would hear its answer."""
+
+    @abstractmethod
+    @oneway
+    async def ask(self) -> int: ...
+
+
+@pytest.mark.parametrize(
+    ("gateway", "problem"),
+    [
+        (NotAsync, r"NotAsync\.ask is not declared with async def"),
+        (AnyArguments, r"AnyArguments\.ask: gateway methods take no \* or \*\* arguments"),
+        (AnyKeywords, r"AnyKeywords\.ask: gateway methods take no \* or \*\* arguments"),
+        (AnsweringOneway, r"AnsweringOneway\.ask is one-way and cannot return a value"),
+    ],
+)
+def test_a_gateway_whose_methods_cannot_be_called_is_refused(
+    gateway: type[RpcGateway], problem: str
+) -> None:
+    with pytest.raises(TypeError, match=problem):
+        gateway_methods(gateway)

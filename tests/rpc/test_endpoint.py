@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import abstractmethod
+from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +14,13 @@ from flinkray.core.ids import JobMasterId
 from flinkray.rpc import (
     FencedRpcEndpoint,
     FencedRpcGateway,
+    LocalRpcService,
     RpcEndpoint,
     RpcGateway,
     RpcService,
 )
+from flinkray.rpc.mailbox import EndpointState
+from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.on_services import (
     Services,
@@ -73,9 +77,11 @@ async def test_calls_wait_for_on_start(services: Services) -> None:
     answer = asyncio.ensure_future(echo.echo(1))
     await services.let_time_pass(5)
     assert not answer.done()
+    assert endpoint.mailbox.state is EndpointState.STARTED
     endpoint.may_start.set()
     endpoint.may_stop.set()
     assert await answer == 1
+    assert endpoint.mailbox.state is EndpointState.RUNNING
 
 
 @on_every_service
@@ -135,6 +141,30 @@ async def test_a_call_that_waited_for_an_on_start_that_was_given_up_is_told_at_o
     endpoint.close()
     with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.echo"):
         await waiting
+
+
+class PatientEndpoint(RecordingEndpoint):
+    """Its on_start never ends by itself."""
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            self.story.append("given up")
+
+
+@on_every_service
+async def test_on_start_is_given_up_and_over_before_on_stop_runs(services: Services) -> None:
+    """RPC-19"""
+    endpoint = PatientEndpoint(services.host)
+    endpoint.may_stop.set()
+    endpoint.start()
+    await services.let_time_pass(1)
+    await endpoint.close()
+    assert endpoint.story == ["on_start", "given up", "on_stop"]
+    assert endpoint.mailbox.started.cancelled()
 
 
 @on_every_service
@@ -458,3 +488,86 @@ async def test_background_tasks_are_cancelled_after_on_stop(services: Services) 
     endpoint.may_stop.set()
     await endpoint.terminated
     assert task.cancelled()
+
+
+@on_every_service
+async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_over(
+    services: Services,
+) -> None:
+    endpoint = RecordingEndpoint(services.host)
+    endpoint.may_stop.set()
+    endpoint.start()
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            endpoint.story.append("clean")
+
+    endpoint.create_task(cleans_up())
+    await endpoint.create_task(asyncio.sleep(0))
+    await services.let_time_pass(1)
+    assert len(endpoint.mailbox._background) == 1  # nothing is kept of the one that is over
+    await endpoint.close()
+    assert endpoint.story == ["on_start", "on_stop", "clean"]
+
+
+@on_virtual_services
+async def test_watches_that_were_cancelled_or_told_leave_nothing_behind(
+    services: Services,
+) -> None:
+    endpoint, watched = RecordingEndpoint(services.host), EchoEndpoint(services.caller)
+    endpoint.may_stop.set()
+    endpoint.start()
+    watched.start()
+    told: list[str] = []
+    kept = endpoint.watch(watched.address, told.append)
+    for _ in range(1000):
+        endpoint.watch(watched.address, told.append).cancel()
+    assert len(endpoint.mailbox._watches) < 100
+    assert kept in endpoint.mailbox._watches
+    watched.close()
+    await services.let_time_pass(1)
+    assert len(told) == 1
+    assert kept not in endpoint.mailbox._watches
+
+
+@on_virtual_time
+async def test_an_endpoint_whose_process_dies_ends_at_once_and_runs_nothing_more() -> None:
+    """RPC-23"""
+    service = LocalRpcService()
+    endpoint = RecordingEndpoint(service)
+    endpoint.start()
+    await asyncio.sleep(1)
+    task = endpoint.create_task(asyncio.Event().wait())
+    endpoint.schedule_run_async(1.0, lambda: endpoint.story.append("timer"))
+    endpoint.run_async(lambda: endpoint.story.append("run_async"))
+    service.abort()
+    assert endpoint.terminated.done()
+    assert service.endpoints() == []
+    await asyncio.sleep(10)
+    assert task.cancelled()
+    assert endpoint.story == ["on_start"]
+
+
+@pytest.mark.parametrize("what", ["start", "close", "create_task", "call_async", "timer", "watch"])
+@on_services_with_threads
+async def test_what_belongs_on_the_main_thread_is_refused_on_another(
+    services: Services, what: str
+) -> None:
+    endpoint = RecordingEndpoint(services.host)
+    endpoint.may_stop.set()
+    waits = asyncio.sleep(0)
+    ways: dict[str, Callable[[], object]] = {
+        "start": endpoint.start,
+        "close": endpoint.close,
+        "create_task": lambda: endpoint.create_task(waits),
+        "call_async": lambda: endpoint.call_async(lambda: None, 1.0),
+        "timer": lambda: endpoint.schedule_run_async(0.0, lambda: None),
+        "watch": lambda: endpoint.watch("host/story", lambda _: None),
+    }
+    with pytest.raises(RuntimeError, match="outside the main thread of host/story"):
+        await asyncio.to_thread(ways[what])
+    waits.close()

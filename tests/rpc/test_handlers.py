@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
 from flinkray.core.errors import HandlerCancelledError
 from flinkray.rpc import LocalRpcService, RpcEndpoint, RpcGateway
+from flinkray.rpc.handler_queue import HandlerQueue
 from flinkray.testing.virtual_time import on_virtual_time
 
 variable: ContextVar[str] = ContextVar("variable", default="untouched")
@@ -159,3 +162,86 @@ async def test_timeouts_within_a_handler_are_its_own() -> None:
     )
     assert (first, second, third) == ("a", "b timed out", "c")
     await service.close()
+
+
+class ScriptedCall:
+    """A call whose handler does one thing, without waiting; notes what becomes of it."""
+
+    def __init__(self, begin: Callable[[], object], *, is_over: bool = False) -> None:
+        self._begin = begin
+        self.is_over = is_over
+        self.story: list[str] = []
+
+    @property
+    def coroutine(self) -> Coroutine[Any, Any, Any]:
+        raise AssertionError("it never waits")
+
+    def is_held(self) -> None:
+        self.story.append("held")
+
+    def begin(self) -> object:
+        self.story.append("begins")
+        raise StopIteration(self._begin())
+
+    def waits(self, task: asyncio.Task[None]) -> None:
+        self.story.append("waits")
+
+    def succeeded(self, result: object) -> None:
+        self.story.append(f"succeeded with {result}")
+
+    def failed(self, error: BaseException) -> None:
+        self.story.append(f"failed with {type(error).__name__}")
+
+    def cancelled(self) -> bool:
+        self.story.append("cancelled")
+        return True
+
+    def abandoned(self) -> None:
+        self.story.append("abandoned")
+
+
+@on_virtual_time
+async def test_calls_that_wait_when_their_queue_closes_are_abandoned_and_not_begun() -> None:
+    queue = HandlerQueue(asyncio.get_running_loop())
+    closing, waiting = ScriptedCall(queue.close), ScriptedCall(int)
+    queue.post(closing)
+    queue.post(waiting)
+    queue.open()
+    await asyncio.sleep(1)
+    further = ScriptedCall(int)
+    queue.post(further)
+    await asyncio.sleep(1)
+    assert closing.story == ["held", "begins", "succeeded with None"]
+    assert waiting.story == ["held", "abandoned"]
+    assert further.story == ["abandoned"]
+    assert queue.tasks == []
+
+
+@on_virtual_time
+async def test_a_call_that_is_over_before_its_turn_is_not_begun() -> None:
+    queue = HandlerQueue(asyncio.get_running_loop())
+    over, next_one = ScriptedCall(int, is_over=True), ScriptedCall(int)
+    queue.post(over)
+    queue.post(next_one)
+    queue.open()
+    await asyncio.sleep(1)
+    assert over.story == ["held"]
+    assert next_one.story == ["held", "begins", "succeeded with 0"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_is_the_callers_and_the_loops(end: type[BaseException]) -> None:
+    def ends() -> None:
+        raise end
+
+    async def handled() -> None:
+        queue = HandlerQueue(asyncio.get_running_loop())
+        queue.open()
+        queue.post(call)
+        (task,) = queue.tasks
+        await asyncio.wait({task})
+
+    call = ScriptedCall(ends)
+    with pytest.raises(end):
+        asyncio.run(handled())
+    assert call.story == ["begins", f"failed with {end.__name__}"]

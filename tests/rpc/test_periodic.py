@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from flinkray.core.errors import ConfigurationError
-from tests.rpc.on_services import Services, on_every_service
+from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 
 
 @on_every_service
@@ -65,6 +65,20 @@ async def test_a_task_that_is_cancelled_in_its_first_run_has_no_second(services:
     for _ in range(3):
         await control.get()
     assert task.future.cancelled()
+
+
+@on_virtual_services
+async def test_a_task_that_is_cancelled_between_two_runs_does_not_run_again(
+    services: Services,
+) -> None:
+    """RPC-29"""
+    runs: list[float] = []
+    clock = services.host.clock
+    task = services.host.schedule_periodically(lambda: runs.append(clock.monotonic()), 10.0)
+    await asyncio.sleep(25)
+    task.cancel()
+    await asyncio.sleep(100)
+    assert runs == [10.0, 20.0]
 
 
 @on_every_service

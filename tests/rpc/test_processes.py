@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import ClassVar
 
 import pytest
 
@@ -14,9 +15,16 @@ from flinkray.core.errors import (
     RpcConnectionError,
     RpcSerializationError,
 )
-from flinkray.rpc import EndpointSpec, RayRpcService, RpcService
+from flinkray.rpc import (
+    EndpointSpec,
+    LocalNetwork,
+    LocalRpcService,
+    RayRpcService,
+    RpcService,
+)
+from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, OrderError, SpawnerGateway, echo_spec
-from tests.rpc.on_services import Services, on_every_service
+from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 
 
 async def until_gone(service: RpcService, address: str) -> str:
@@ -173,3 +181,75 @@ async def test_arguments_that_cannot_travel_fail_the_spawn_at_the_spawner(
 def test_a_process_name_with_a_slash_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="a/b"):
         echo_spec("a/b")
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+@on_virtual_services
+async def test_a_process_comes_back_as_often_as_its_spec_says(
+    services: Services, restarts: int
+) -> None:
+    address = await services.caller.spawn(echo_spec("worker", max_restarts=restarts))
+    for _ in range(restarts):
+        await services.crash(address)
+        await until_there(services.caller, address)
+    await services.crash(address)
+    await services.let_time_pass(100)
+    with pytest.raises(RpcConnectionError):
+        await services.caller.connect(address, EchoGateway)
+    assert await services.caller.spawn(echo_spec("worker")) == address
+
+
+@on_virtual_time
+async def test_a_process_that_is_killed_before_it_is_restarted_does_not_come_back() -> None:
+    network = LocalNetwork(restart_delay=5.0)
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker", max_restarts=-1))
+    network.crash("worker")
+    network.kill("worker")
+    await asyncio.sleep(10)
+    assert list(network.services) == ["caller"]
+    await network.close()
+
+
+class BadLuck(EchoEndpoint):
+    """Fails to start the second and third time."""
+
+    starts: ClassVar[int]
+
+    async def on_start(self) -> None:
+        BadLuck.starts += 1
+        if BadLuck.starts in (2, 3):
+            raise OSError("not yet")
+
+
+def create_bad_luck(service: RpcService, arguments: object) -> BadLuck:
+    return BadLuck(service)
+
+
+@on_virtual_time
+async def test_a_process_that_fails_to_restart_is_restarted_again_after_the_delay() -> None:
+    network = LocalNetwork(restart_delay=5.0)
+    service = LocalRpcService("caller", network)
+    BadLuck.starts = 0
+    spec = EndpointSpec("Echo", "worker", f"{__name__}:create_bad_luck", max_restarts=-1)
+    address = await service.spawn(spec)
+    network.crash("worker")
+    await asyncio.sleep(14.9)
+    assert BadLuck.starts == 3
+    with pytest.raises(RpcConnectionError):
+        await service.connect(address, EchoGateway)
+    await asyncio.sleep(0.2)
+    assert await (await service.connect(address, EchoGateway)).echo(1) == 1
+    await network.close()
+
+
+@on_virtual_time
+async def test_a_network_that_is_closed_has_ended_all_its_processes() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    address = await service.spawn(echo_spec("worker", detached=True))
+    echo = await service.connect(address, EchoGateway)
+    await network.close()
+    assert network.services == {}
+    with pytest.raises(RecipientUnreachableError):
+        await echo.echo(1)
