@@ -48,11 +48,6 @@ class LogicalSlot:
         return self._payload
 
     @property
-    def is_alive(self) -> bool:
-        """Whether neither side has begun to release it."""
-        return self._state is _State.ALIVE
-
-    @property
     def is_released(self) -> bool:
         """Whether its attempt has ended and its owner has taken it back."""
         return self._state is _State.RELEASED

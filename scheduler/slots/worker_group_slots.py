@@ -124,9 +124,9 @@ class WorkerGroupSlots:
                 another one's.
         """
         requests = tuple(requests)
-        reserved = self._present() if self._reserved else {}
+        present = self._present()
         for request in requests:
-            bundle, held = request.bundle, reserved.get(request.bundle)
+            bundle, held = request.bundle, present.get(request.bundle)
             if not 0 <= bundle < size:
                 raise ValueError(f"worker group {self._name!r} has no bundle {bundle}, but {size}")
             if bundle in self._pending or (held is not None and held.request_id is not None):

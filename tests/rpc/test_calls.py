@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import traceback
 from abc import abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +22,15 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import JobID, JobMasterId
-from flinkray.rpc import FencedRpcEndpoint, FencedRpcGateway, RpcGateway, RpcService, oneway
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    FencedRpcGateway,
+    RpcEndpoint,
+    RpcGateway,
+    RpcService,
+    oneway,
+)
+from flinkray.rpc.calls.proxy import binding_of
 from flinkray.rpc.gateway import gateway_methods
 from flinkray.rpc.wire.codec import remote_traceback
 from tests.rpc.endpoints import (
@@ -493,3 +501,40 @@ def test_a_gateway_whose_methods_cannot_be_called_is_refused(
 ) -> None:
     with pytest.raises(TypeError, match=problem):
         gateway_methods(gateway)
+
+
+class SumGateway(RpcGateway):
+    """Adds, what it is not told included."""
+
+    @abstractmethod
+    async def add(self, a: int, b: int = 20, c: int = 300) -> int: ...
+
+
+class Sum(RpcEndpoint, SumGateway):
+    """As declared, but with other defaults: those of the gateway hold."""
+
+    async def add(self, a: int, b: int = -1, c: int = -1) -> int:
+        return a + b + c
+
+
+@on_every_service
+async def test_arguments_may_be_named_or_left_out_as_in_any_call(services: Services) -> None:
+    endpoint = Sum(services.host, "sum")
+    endpoint.start()
+    gateway = await services.caller.connect(endpoint.address, SumGateway)
+    assert await gateway.add(1) == 321
+    assert await gateway.add(1, 2) == 303
+    assert await gateway.add(1, 2, 3) == 6
+    assert await gateway.add(c=3, a=1) == 24
+    assert await gateway.add(1, 2, c=3) == 6
+    for arguments in ((), (1, 2, 3, 4)):
+        with pytest.raises(TypeError, match="argument"):
+            await gateway.add(*arguments)
+    _, echo = await connected(services)
+    with pytest.raises(TypeError, match="positional"):
+        await echo.echo(1, 2)  # type: ignore[misc]
+
+
+def test_a_gateway_that_was_not_connected_to_is_no_proxy() -> None:
+    with pytest.raises(TypeError, match="it was not connected to"):
+        binding_of(cast(RpcGateway, object()))

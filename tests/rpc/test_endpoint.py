@@ -157,7 +157,6 @@ class PatientEndpoint(RecordingEndpoint):
 
 @on_every_service
 async def test_on_start_is_given_up_and_over_before_on_stop_runs(services: Services) -> None:
-    """RPC-19"""
     endpoint = PatientEndpoint(services.host)
     endpoint.may_stop.set()
     endpoint.start()
@@ -536,7 +535,6 @@ async def test_watches_that_were_cancelled_or_told_leave_nothing_behind(
 
 @on_virtual_time
 async def test_an_endpoint_whose_process_dies_ends_at_once_and_runs_nothing_more() -> None:
-    """RPC-23"""
     service = LocalRpcService()
     endpoint = RecordingEndpoint(service)
     endpoint.start()

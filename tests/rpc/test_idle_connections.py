@@ -72,13 +72,14 @@ async def test_it_is_closed_after_the_time_of_the_option_and_never_without(
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
     await services.let_time_pass(1000)
-    assert connection_to(services.caller, "host") is not None
+    connection = connection_to(services.caller, "host")
+    assert connection is not None
     allow_closing(services)
     begin = services.caller.clock.monotonic()
     for _ in range(10):  # each call puts it off
         await services.let_time_pass(0.9 * IDLE)
         await echo.note(1)
-    assert connection_to(services.caller, "host") is not None
+    assert connection_to(services.caller, "host") is connection
     used = services.caller.clock.monotonic()
     assert used - begin == pytest.approx(9 * IDLE)
     await until_closed(services.caller, "host")

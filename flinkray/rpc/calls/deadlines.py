@@ -34,7 +34,7 @@ class Deadlines:
         self._added = 0
         self._sweep_at = _SMALLEST_SWEEP
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer_at: float
 
     def add(self, when: float, expirable: Expirable) -> None:
         """Expire it at *when*, in the loop's time, if it is not over by then."""

@@ -262,7 +262,6 @@ def test_report_that_is_older_than_the_confirmation_does_not_free_the_slot(
 def test_slot_that_is_not_reported_any_more_is_gone_and_another_index_is_a_new_one(
     manager: SlotManager,
 ) -> None:
-    """SM-06"""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
     first = manager.set_requirements(requirements(), 3.0)
@@ -274,7 +273,7 @@ def test_slot_that_is_not_reported_any_more_is_gone_and_another_index_is_a_new_o
 
 
 def test_refused_slot_that_was_another_jobs_meanwhile_is_given_once(manager: SlotManager) -> None:
-    """SM-05, SM-06"""
+    """SM-05."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     first = one(start_worker(manager, 1), RequestSlot)
     second = one(

@@ -73,6 +73,7 @@ def test_one_message_asks_for_the_slots_of_all_subtasks() -> None:
         (subtask(1, 0), subtask(2, 0)),
         (subtask(1, 1), subtask(2, 1)),
     ]
+    assert [r.preferred_allocations for r in requests.requests] == [(), ()]
     assert requests.profile == SMALL
     assert not requests.is_batch
 
@@ -91,9 +92,13 @@ def test_slot_goes_to_all_who_wait_for_it_and_to_who_comes_later() -> None:
 
 def test_subtask_that_has_a_slot_or_waits_for_one_does_not_ask_again() -> None:
     slots = allocator()
-    slots.allocate([subtask(1, 0)])
-    with pytest.raises(ValueError, match="waits for one"):
-        slots.allocate([subtask(1, 0)])
+    assert slots.has_nothing(subtask(1, 0))
+    requests = one(slots.allocate([subtask(1, 0)]), SlotRequests)
+    for _ in range(2):
+        assert not slots.has_nothing(subtask(1, 0))
+        with pytest.raises(ValueError, match="waits for one"):
+            slots.allocate([subtask(1, 0)])
+        answer(slots, requests, 1)
 
 
 def test_failed_request_fails_all_who_wait_for_its_slot() -> None:
@@ -132,6 +137,19 @@ def test_slot_goes_back_to_the_pool_with_the_last_who_shares_it() -> None:
     assert slots.payload_ended([attempt(2, 0)]) == [
         ReturnSlots((allocation(1),), "its task has ended")
     ]
+
+
+def test_loss_of_a_slot_that_was_returned_takes_nothing_from_its_successor() -> None:
+    """SP-02, SP-20."""
+    slots = deployed()
+    slots.payload_ended([attempt(1, 0), attempt(2, 0)])
+    (later,) = answer(slots, one(slots.allocate([subtask(1, 0)]), SlotRequests), 3)
+    assert isinstance(later, LogicalSlotAllocated)
+    assert slots.slot_events([SlotsLost((allocation(1),), "its node died")]) == []
+    assert slots.logical_slot(subtask(1, 0)) is later.slot
+    (shares,) = slots.allocate([subtask(2, 0)])
+    assert isinstance(shares, LogicalSlotAllocated)
+    assert shares.slot.slot.allocation_id == allocation(3)
 
 
 def test_released_share_is_back_when_its_attempt_has_ended() -> None:

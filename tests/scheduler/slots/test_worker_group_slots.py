@@ -15,6 +15,7 @@ from flinkray.scheduler.shared.slots import (
     SameWorkerGroup,
 )
 from flinkray.scheduler.slots.slot_requests import (
+    RestoredSlot,
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
@@ -246,3 +247,47 @@ def test_slot_in_the_bundle_of_another_is_found_as_what_it_replaces() -> None:
     assert slots.what_it_replaces(allocated_slot(9, 0, "other")) is None
     slots.remove(allocation(0), 1.0)
     assert slots.what_it_replaces(allocated_slot(9, 0)) is None
+
+
+def test_slots_are_idle_from_when_the_last_request_has_failed() -> None:
+    """SP-07, SP-14."""
+    late, failed = WorkerGroupSlots(NAME), WorkerGroupSlots(NAME)
+    for slots in (late, failed):
+        come(slots, 0)
+        ask(slots, 1, timeout=9.0)
+        come(slots, 0, group="other", first=10)
+        assert slots.idle_deadline(5.0) == inf
+    late.fail_late(9.0)
+    assert late.idle_deadline(5.0) == 14.0
+    failed.fail_all(SlotRequestFailure.NOT_ENOUGH_RESOURCES, "no room", 3.0)
+    assert failed.idle_deadline(5.0) == 8.0
+
+
+@pytest.mark.parametrize("requested", [None, SMALL])
+def test_slot_of_the_last_pool_tells_what_was_required(requested: ResourceProfile | None) -> None:
+    """What was requested, or else what there is."""
+    slots = WorkerGroupSlots(NAME)
+    large = AllocatedSlot(allocation(7), 0, LARGE, allocated_slot(7, 0).location)
+    slots.restore(RestoredSlot(large, TWO.constraint, id_of(SlotRequestId, 0), requested), 2, 1.0)
+    profile = requested or LARGE
+    assert slots.requirement == ResourceRequirement(profile, 2, SameWorkerGroup(NAME, 2))
+    assert slots.is_reserved(allocation(7))
+
+
+def test_worker_group_that_has_lost_all_its_slots_is_not_the_newest_any_more() -> None:
+    slots = WorkerGroupSlots(NAME)
+    slots.declare(TWO, 0.0)
+    come(slots, 0, 1, group="old")
+    come(slots, 0, group="new", first=10)
+    assert slots.useless() == (allocation(0), allocation(1))
+    slots.remove(allocation(10), 1.0)
+    assert slots.useless() == ()
+
+
+def test_free_slot_beyond_what_is_required_now_is_useless() -> None:
+    slots = WorkerGroupSlots(NAME)
+    assert slots.useless() == ()
+    slots.declare(TWO, 0.0)
+    come(slots, 0, 1)
+    slots.declare(ResourceRequirement(SMALL, 1, SameWorkerGroup(NAME, 1)), 1.0)
+    assert slots.useless() == (allocation(1),)
