@@ -532,7 +532,7 @@ async def test_arguments_may_be_named_or_left_out_as_in_any_call(services: Servi
             await gateway.add(*arguments)
     _, echo = await connected(services)
     with pytest.raises(TypeError, match="positional"):
-        await echo.echo(1, 2)  # type: ignore[misc]
+        await echo.echo(1, 2)  # type: ignore[call-arg]
 
 
 def test_a_gateway_that_was_not_connected_to_is_no_proxy() -> None:

@@ -77,11 +77,12 @@ async def test_calls_wait_for_on_start(services: Services) -> None:
     answer = asyncio.ensure_future(echo.echo(1))
     await services.let_time_pass(5)
     assert not answer.done()
-    assert endpoint.mailbox.state is EndpointState.STARTED
+    states = [endpoint.mailbox.state]
     endpoint.may_start.set()
     endpoint.may_stop.set()
     assert await answer == 1
-    assert endpoint.mailbox.state is EndpointState.RUNNING
+    states.append(endpoint.mailbox.state)
+    assert states == [EndpointState.STARTED, EndpointState.RUNNING]
 
 
 @on_every_service
