@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_process.endpoint import TaskProcess
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, ExecutionGraphID, JobID
 from flinkray.testing.simulation import SimulatedProcess, Simulation
 
 E = TypeVar("E")
@@ -75,9 +76,19 @@ def tasks_in(process: TaskProcess) -> set[tuple[JobID, ExecutionAttemptID]]:
     return {(task.job_id, attempt_id) for attempt_id, task in process._tasks.items()}
 
 
-def partitions_in(process: TaskProcess) -> set[JobID]:
-    """Jobs whose results a task process keeps."""
-    return {partition.job_id for partition in process._partitions._partitions}
+def partitions_in(process: TaskProcess) -> set[JobPartition]:
+    """Results that a task process keeps, or begins."""
+    return set(process._partitions._partitions)
+
+
+def partitions_known_to(executor: TaskExecutor) -> set[JobPartition]:
+    """Results that a TaskExecutor believes to be in its task processes."""
+    return set(executor._python.results._places)
+
+
+def graph_of(job_master: JobMaster) -> ExecutionGraphID:
+    """Under which its tasks and their results are known."""
+    return job_master._scheduler._graph.graph_id
 
 
 def slots_of_pool(pool: SlotPool) -> set[AllocationID]:

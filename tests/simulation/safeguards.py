@@ -107,14 +107,14 @@ def _tells_unfenced(frame_received: Any) -> Any:
     return unfenced
 
 
-def _hears_no_silence(owner: str, target: str) -> Switch:
-    """The endpoint of class *owner* does not notice that targets whose names begin so are silent;
-    None of either: whatever it is."""
+def _hears_no_silence(owners: str | tuple[str, ...], target: str) -> Switch:
+    """Endpoints of these classes do not notice that targets whose names begin so are silent."""
+    classes = (owners,) if isinstance(owners, str) else owners
 
     def wrap(monitor_target: Any) -> Any:
         def monitor(self: HeartbeatManager[Any, Any], target_id: Any, send: Any) -> None:
             monitor_target(self, target_id, send)
-            if type(self._endpoint).__name__ == owner and target_id.startswith(target):
+            if type(self._endpoint).__name__ in classes and target_id.startswith(target):
                 monitored = self._targets[target_id]
                 monitored.timer.cancel()
                 monitored.failures = -1_000_000
@@ -467,6 +467,10 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
     "heartbeats: ResourceManager of TaskExecutor": Safeguard(
         "a TaskExecutor that hangs is replaced",
         _hears_no_silence("ResourceManager", "TaskExecutor"),
+    ),
+    "heartbeats: of TaskExecutors": Safeguard(
+        "JobMasters and the ResourceManager notice a TaskExecutor that hangs",
+        _hears_no_silence(("JobMaster", "ResourceManager"), "TaskExecutor"),
     ),
     "heartbeats: ResourceManager of JobMaster": Safeguard(
         "a JobMaster that hangs gets no more slots",

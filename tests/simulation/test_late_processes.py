@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import abstractmethod
+from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -221,6 +224,39 @@ def test_the_power_of_a_disk_goes_only_when_that_is_allowed() -> None:
     ]
     assert left[:10] == [b"x" * 10] * 10
     assert b"x" * 10 not in left[10:]
+
+
+def test_the_first_calls_of_a_closed_method_or_their_answers_are_all_lost() -> None:
+    """And no call of another method, here those that look for an endpoint."""
+    lost: dict[str, set[int]] = {"ask": set(), "result": set()}
+    for seed in range(60):
+        faults = Faults(closed=("echo.echo",), until=10, vary=False)
+        simulation = Simulation(seed, faults=faults, story_length=100_000)
+        simulation.run(_calls(simulation))
+        frames = re.findall(r"(ask echo|resolve echo|result) (#\d+)(.*)", simulation.story.text())
+        numbers = [number for kind, number, _ in frames if kind == "ask echo"]
+        of_calls = [" lost" in rest for kind, _, rest in frames if kind == "ask echo"]
+        of_answers = [" lost" in r for kind, n, r in frames if kind == "result" and n in numbers]
+        assert not any(" lost" in rest for kind, n, rest in frames if n not in numbers)
+        for kind, are_lost in (("ask", of_calls), ("result", of_answers)):
+            assert are_lost == sorted(are_lost, reverse=True)
+            lost[kind].add(sum(are_lost))
+    assert lost["ask"] > {0, 1, 3, 10}
+    assert lost["result"] > {0, 1, 3, 10}
+
+
+def test_seeds_in_which_a_method_is_closed_have_nothing_else_but_crashes() -> None:
+    names = ("A.one", "A.two", "A.two")
+    faults = Faults(loss=0.1, crash_every=1.0, hang_every=1.0, aimed=0.5, closed=names)
+    of_seeds = [faults.of_seed(Random(seed)) for seed in range(200)]
+    closed = [f for f in of_seeds if f.closed]
+    assert 40 <= len(closed) <= 80
+    assert all(f == Faults(closed=f.closed, crash_every=f.crash_every) for f in closed)
+    assert {f.crash_every > 0 for f in closed} == {True, False}
+    twice = sum(f.closed == ("A.two",) for f in closed)
+    assert twice > len(closed) / 2
+    without = [replace(faults, closed=()).of_seed(Random(seed)) for seed in range(200)]
+    assert all(a == b for a, b in zip(of_seeds, without, strict=True) if not a.closed)
 
 
 @simulate(seeds=5)

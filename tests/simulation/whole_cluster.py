@@ -4,7 +4,7 @@ What must hold at every step, :class:`~tests.simulation.world.World` asks.  Besi
 fault is over,
 
 - within :data:`SETTLING` seconds every job that runs is RUNNING, with all of its tasks, and its
-  JobMaster, SlotPool, TaskExecutors and task processes know of the same tasks and slots;
+  JobMaster, SlotPool, TaskExecutors and task processes know of the same tasks, slots and results;
 - within :data:`BOUND` seconds every job that is not endless ends, as it should, and an endless one
   as soon when it is cancelled then; a job that was acknowledged to be cancelled does not run on;
 - of a finished job of Python tasks each record has come once through each vertex, also through
@@ -92,6 +92,17 @@ CONFIGURATION = {
 NODE = ResourceProfile(8, 2**34)
 FOR_EVER = FixedDelayRestart(100_000, 0.1)
 
+CLOSED = (
+    *("TaskExecutor.cancel_tasks", "TaskExecutor.free_slot") * 3,
+    *("JobMaster.cancel", "ResourceManager.declare_required_resources") * 2,
+    *("TaskExecutor.request_slots", "TaskProcess.run_tasks") * 2,
+    *("TaskExecutor.task_states_changed", "TaskExecutor.submit_tasks"),
+    *("JobMaster.slots_changed", "SlotPool.request_slots", "SlotPool.return_slots"),
+    *("JobMaster.offer_slots", "JobMaster.update_task_execution_states"),
+    "JobMaster.disconnect_task_executor",
+    *("Dispatcher.job_reached_terminal_state", "ResourceManager.release_job"),
+)
+"""What is insisted on in some way, so that it may be lost."""
 FAULTS = Faults(
     loss=0.03,
     duplication=0.03,
@@ -109,6 +120,7 @@ FAULTS = Faults(
     freeze_every=12.0,
     banish_every=10.0,
     aimed=0.2,
+    closed=CLOSED,
     torn_writes=0.05,
     lost_disks=0.5,
     clock_error=100.0,

@@ -31,6 +31,7 @@ from flinkray.actors.gateways.messages import (
     JobMasterToDispatcherRegistrationSuccess,
     StoredJob,
 )
+from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.slot_pool.endpoint import SlotPool
@@ -380,10 +381,14 @@ class World(CallObserver):
                         f"{vertex.name} {execution.subtask_index} is {execution.state.name}"
                     )
         in_executors: dict[object, int] = {}
+        results: set[JobPartition] = set()
         slots: dict[AllocationID, str] = {}
         for executor in self.well(TaskExecutor):
             held = inside.holdings(executor).get(job_id, inside.Holding())
             slots.update(held.slots)
+            if job_id in inside.followed_jobs(executor) and not (held.slots or held.partitions):
+                problems.append(f"{executor.address} follows the JobMaster, and has nothing of it")
+            results |= {p for p in inside.partitions_known_to(executor) if p.job_id == job_id}
             for attempt, is_cancelling in held.attempts.items():
                 said.add(attempt)
                 key = attempt.vertex.job_vertex_id, attempt.vertex.subtask_index
@@ -400,14 +405,22 @@ class World(CallObserver):
         ]
         if len(in_processes) != len(set(in_processes)) or not said.issuperset(in_processes):
             problems.append(f"task processes run {in_processes}, TaskExecutors know of {said}")
+        kept = {one for process in self.well(TaskProcess) for one in inside.partitions_in(process)}
+        if not kept.issuperset(results):
+            problems.append(f"TaskExecutors know of results that are nowhere: {results - kept}")
         for pool in self.well(SlotPool):
             if pool._job_id == job_id and inside.slots_of_pool(pool) != set(slots):
                 problems.append(f"the SlotPool has {inside.slots_of_pool(pool)}, there are {slots}")
         for master in self.well(JobMaster):
-            if master._job_id == job_id and inside.slots_known_to(master) != set(slots):
+            if master._job_id != job_id:
+                continue
+            if inside.slots_known_to(master) != set(slots):
                 problems.append(
                     f"the JobMaster has {inside.slots_known_to(master)}, there are {slots}"
                 )
+            past = {one for one in results if one.partition.graph_id != inside.graph_of(master)}
+            if past:
+                problems.append(f"TaskExecutors keep results of past JobMasters: {past}")
         return problems
 
     def remains(self, job_id: JobID) -> list[str]:
@@ -422,7 +435,7 @@ class World(CallObserver):
         for process in self.well(TaskProcess):
             if any(job == job_id for job, _ in inside.tasks_in(process)):
                 left.append(f"{process.address} runs a task of it")
-            if job_id in inside.partitions_in(process):
+            if any(one.job_id == job_id for one in inside.partitions_in(process)):
                 left.append(f"{process.address} keeps a result of it")
         for manager in self.well(ResourceManager):
             if job_id in inside.registered_jobs(manager):

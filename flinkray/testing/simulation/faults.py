@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _AIMS_ALONE = 0.4
 """Share of the seeds in which there is nothing but aims."""
+_CLOSED = 0.3
+"""Share of the seeds in which one method is closed, where a scenario names some."""
 _SHARES = ("loss", "duplication", "breaks_before", "breaks_after", "delay")
 
 
@@ -28,8 +30,8 @@ class Faults:
 
     With :attr:`vary` these are what a seed may come to: each seed leaves some kinds out and takes
     more or less of the others, so that it also meets what only shows when something else is quiet.
-    Some seeds have nothing but :attr:`aimed`: what a single lost message leaves behind is soon gone
-    where processes die all the time.
+    Some seeds have nothing but :attr:`aimed`, or one of :attr:`closed`: what a single lost message
+    leaves behind is soon gone where processes die all the time.
     """
 
     loss: float = 0.0
@@ -70,6 +72,12 @@ class Faults:
     lost, doubled, late, or held back until their sender has a successor; who sends or gets them is
     killed or hangs just then; or the shared storage fails or loses its power, if that may be."""
 
+    closed: tuple[str, ...] = ()
+    """Methods, as ``TaskExecutor.free_slot`` for one that processes of this kind serve.  In some
+    seeds one of them is closed: its first calls, or its first answers, are lost, all of them, or
+    their connections break.  Nothing else goes wrong there, but that processes may be killed.  Who
+    is named twice is closed twice as often."""
+
     torn_writes: float = 0.0
     """Share of the changes on disks in whose middle the process is killed."""
     lost_disks: float = 0.0
@@ -96,6 +104,7 @@ class Faults:
         if not self.vary:
             return self
         changes: dict[str, float] = {}
+        closed: tuple[str, ...] = ()
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in (*_SHARES, "torn_writes", "clock_error"):
@@ -108,7 +117,11 @@ class Faults:
         if self.aimed > 0 and random.random() < _AIMS_ALONE:
             changes = dict.fromkeys(changes, 0.0)
             changes["aimed"] = self.aimed * random.choice((0.3, 1.0))
-        return replace(self, **changes)  # type: ignore[arg-type]
+        if self.closed and random.random() < _CLOSED:
+            changes = dict.fromkeys(changes, 0.0)
+            changes["crash_every"] = self.crash_every * random.choice((0.0, 0.0, 1.0, 3.0))
+            closed = (random.choice(self.closed),)
+        return replace(self, closed=closed, **changes)  # type: ignore[arg-type]
 
 
 _LONGEST_SLEEP, _LONGEST_EXILE = 60.0, 10.0
@@ -153,8 +166,8 @@ class Nemesis:
 
     def _make_weather(self) -> None:
         network = self._simulation.network
-        if self.faults.aimed > 0:
-            network.aim(Aims(self._simulation, self.faults.aimed))
+        if self.faults.aimed > 0 or self.faults.closed:
+            network.aim(Aims(self._simulation, self.faults.aimed, self.faults.closed))
         network.set_conditions(
             replace(
                 network.conditions,
@@ -351,6 +364,8 @@ _ANSWERS = frozenset({Kind.RESULT, Kind.ERROR})
 _FRAMES = (1, 1, 2, 3, 4)
 """That an aim befalls at most: a moment that goes wrong, and not a way that is closed.  Who starts
 a process five times in vain may give up."""
+_CLOSED_FOR = (1, 3, 10, 1_000_000)
+"""Frames that a closed method loses."""
 _MOST_STEPS = 12
 """Callbacks that a victim runs yet, at most: its handler is between two of its awaits."""
 _LONGEST_HANG = 12.0
@@ -378,14 +393,16 @@ class Aims:
 
     Which methods a seed aims at, and with what; both are drawn when a method is first used."""
 
-    def __init__(self, simulation: Simulation, share: float) -> None:
-        """*share* of the methods, and of the answers of methods, are aimed at."""
+    def __init__(self, simulation: Simulation, share: float, closed: tuple[str, ...] = ()) -> None:
+        """*share* of the methods, and of the answers of methods, are aimed at, and the calls or the
+        answers of those that are *closed*."""
         self._simulation = simulation
         self._network = simulation.network
         self._random = stream(simulation.seed, "aims")
         self._fates, factor = self._choose_fates()
         self._share = share * factor
         self._aims: dict[tuple[str, bool], _Aim | None] = {}
+        self._closed = dict(self._close(method) for method in closed)
         self._mending: list[Callable[[], None]] = []
         self._is_over = False
 
@@ -455,7 +472,9 @@ class Aims:
             return False
         if not method:
             return False
-        aim = self._aim(method, envelope.kind in _ANSWERS)
+        is_answer = envelope.kind in _ANSWERS
+        served_by = (end if is_answer else end.peer).process.kind
+        aim = self._closed.get((f"{served_by}.{method}", is_answer)) or self._aim(method, is_answer)
         if aim is None or aim.left == 0 or self._random.random() >= aim.share:
             return False
         aim.left -= 1
@@ -468,6 +487,12 @@ class Aims:
             random = stream(self._simulation.seed, "aim", method, is_answer)
             self._aims[key] = self._draw(random) if random.random() < self._share else None
         return self._aims[key]
+
+    def _close(self, method: str) -> tuple[tuple[str, bool], _Aim]:
+        random, network = stream(self._simulation.seed, "closed", method), self._network
+        fate = random.choice((network.lose, network.lose, network.break_before))
+        is_answer = random.random() < 1 / 3
+        return (method, is_answer), _Aim(fate, 1.0, random.choice(_CLOSED_FOR))
 
     def _draw(self, random: Random) -> _Aim:
         fate = random.choice(self._fates)
