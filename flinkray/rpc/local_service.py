@@ -135,8 +135,10 @@ class LocalNetwork:
     def kill(self, process_name: str) -> None:
         """The process dies for good; fine when there is none."""
         process = self._processes.pop(process_name, None)
-        if process is not None and process.restart is not None:
-            process.restart.cancel()
+        if process is not None:
+            process.service = None
+            if process.restart is not None:
+                process.restart.cancel()
         service = self.services.get(process_name)
         if service is not None:
             service.abort()

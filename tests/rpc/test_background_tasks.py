@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import Any
 
 import pytest
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.service import JITTER
+from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.errors import UnhandledError
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+from tests.rpc.on_services import Services, on_services_with_threads, on_virtual_services
 
 
 class DiskFullError(OSError):
@@ -126,3 +130,47 @@ async def test_what_a_periodic_task_raises_is_logged_should_nobody_look_at_its_f
     assert "host: fail, each 0.001 s" in record.getMessage()
     assert isinstance(task.future.exception(), DiskFullError)
     await service.close()
+
+
+@on_services_with_threads
+async def test_a_service_has_one_executor_and_runs_there_what_blocks(services: Services) -> None:
+    service = services.host
+    assert service.has_threads
+    assert service.executor is service.executor
+    assert await service.run_blocking(threading.get_ident) != threading.get_ident()
+    name = await service.run_blocking(lambda: threading.current_thread().name)
+    assert name.startswith("rpc-host")
+
+
+@on_virtual_services
+async def test_where_time_is_virtual_there_are_no_threads(services: Services) -> None:
+    assert not services.host.has_threads
+    assert await services.host.run_blocking(threading.get_ident) == threading.get_ident()
+
+
+@on_virtual_services
+async def test_a_pause_is_as_long_as_was_asked_or_a_little_longer(services: Services) -> None:
+    clock = services.host.clock
+    begin = clock.monotonic()
+    await services.host.pause(10.0)
+    assert 10.0 <= clock.monotonic() - begin <= 10.0 * (1 + JITTER)
+
+
+@on_virtual_services
+async def test_a_service_is_closed_only_when_its_tasks_are_over(services: Services) -> None:
+    over: list[str] = []
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            over.append("clean")
+
+    service = services.host
+    assert isinstance(service, BaseRpcService)
+    service.create_task(cleans_up(), "clean up")
+    await asyncio.sleep(1)
+    await service.close()
+    assert over == ["clean"]

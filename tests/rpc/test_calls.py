@@ -8,6 +8,7 @@ import traceback
 from abc import abstractmethod
 from typing import Any, cast
 
+import msgpack
 import pytest
 
 from flinkray.core.errors import (
@@ -28,11 +29,16 @@ from flinkray.rpc import (
     RpcEndpoint,
     RpcGateway,
     RpcService,
+    ask_timeout,
     oneway,
 )
 from flinkray.rpc.calls.proxy import binding_of
 from flinkray.rpc.gateway import gateway_methods
+from flinkray.rpc.serving.base_service import BaseRpcService
+from flinkray.rpc.spec import split_address
+from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.codec import remote_traceback
+from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind
 from tests.rpc.endpoints import (
     EchoEndpoint,
     EchoGateway,
@@ -43,7 +49,7 @@ from tests.rpc.endpoints import (
     OtherGateway,
     Point,
 )
-from tests.rpc.on_services import Services, on_every_service
+from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 
 
 async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
@@ -538,3 +544,66 @@ async def test_arguments_may_be_named_or_left_out_as_in_any_call(services: Servi
 def test_a_gateway_that_was_not_connected_to_is_no_proxy() -> None:
     with pytest.raises(TypeError, match="it was not connected to"):
         binding_of(cast(RpcGateway, object()))
+
+
+class RoughGateway(RpcGateway):
+    """What another one says more exactly."""
+
+    @abstractmethod
+    async def ask(self) -> int: ...
+
+    @abstractmethod
+    async def rest(self) -> int: ...
+
+
+class ExactGateway(RoughGateway):
+    """Has a time limit, and a parameter more."""
+
+    @abstractmethod
+    @ask_timeout(3.0)
+    async def ask(self, times: int = 1) -> int: ...
+
+
+def test_a_gateway_that_declares_a_method_again_decides_how_it_is_called() -> None:
+    methods = gateway_methods(ExactGateway)
+    assert methods["ask"].full_name == "ExactGateway.ask"
+    assert methods["ask"].timeout == (3.0,)
+    assert methods["ask"].parameters == ("times",)
+    assert methods["rest"].full_name == "RoughGateway.rest"
+
+
+@pytest.mark.parametrize("address", ["", "/", "process", "process/", "/endpoint"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="not an address"):
+        split_address(address)
+    assert split_address("process/endpoint") == ("process", "endpoint")
+
+
+@on_virtual_services
+async def test_a_wildcard_finds_the_newest_endpoint_of_that_name_that_runs(
+    services: Services,
+) -> None:
+    for name in ("echo_1", "echo_2", "other"):
+        endpoint = EchoEndpoint(services.host, name)
+        endpoint.start()
+        await endpoint.mailbox.started
+    echo = await services.caller.connect("host/echo_*", EchoGateway)
+    assert echo.address == "host/echo_2"
+
+
+@on_virtual_services
+async def test_an_error_that_is_none_fails_its_call_and_no_other(
+    services: Services,
+) -> None:
+    endpoint, echo = await connected(services)
+    assert isinstance(services.caller, BaseRpcService)
+    (connection,) = services.caller.connections()
+    hanging = asyncio.ensure_future(echo.hang())
+    await asyncio.sleep(0)
+    answer = (PROTOCOL_VERSION, int(Kind.ERROR), connection.requests, codec.encode("no error"))
+    connection.frame_received(msgpack.packb(answer))
+    with pytest.raises(RpcSerializationError, match="the answer makes no sense"):
+        await hanging
+    assert connection.refused_frames == 1
+    assert await echo.echo(1) == 1
+    endpoint.release.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
@@ -55,6 +56,15 @@ class Nested:
     table: dict[str, Any] | None = None
 
 
+@message
+class PartlyNamed:
+    """A message of which one field goes by its name only."""
+
+    first: int
+    named: int = field(default=0, kw_only=True)
+    last: int = 0
+
+
 class UnregisteredError(Exception):
     """Not one of flinkray's."""
 
@@ -104,6 +114,11 @@ def test_messages_of_other_packages_arrive_as_they_were() -> None:
     assert codec.decode(codec.encode((profile, nested))) == (profile, nested)
 
 
+def test_fields_that_go_by_name_only_arrive_in_their_places() -> None:
+    value = PartlyNamed(1, 3, named=2)
+    assert codec.decode(codec.encode(value)) == value
+
+
 def test_lists_arrive_as_tuples() -> None:
     assert codec.decode(codec.encode([1, [2]])) == (1, (2,))
 
@@ -151,6 +166,11 @@ def test_no_bytes_at_all_do_more_than_raise(data: bytes) -> None:
         msgpack.ExtType(3, f"{__name__}:Colour\0GREEN".encode()),
         msgpack.ExtType(9, b"JobID\0" + bytes(16)),
         msgpack.ExtType(2, b"JobID\0" + bytes(16)),
+        msgpack.ExtType(1, b"ResourceID\0x"),
+        msgpack.ExtType(1, f"{__name__}:Colour\0RED".encode()),
+        msgpack.ExtType(4, b"JobID\0" + bytes(16)),
+        msgpack.ExtType(4, f"{__name__}:Colour\0RED".encode()),
+        msgpack.ExtType(3, b"ResourceID\0x"),
     ],
 )
 def test_wire_forms_that_make_no_sense_are_refused(wire: object) -> None:

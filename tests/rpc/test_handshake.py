@@ -152,6 +152,17 @@ class Tapped:
         return await self.stream.receive()
 
 
+@pytest.mark.parametrize("nonce", [b"", b"n" * 15, b"n" * 1000, "n" * 32, None])
+async def test_a_hello_whose_nonce_is_none_is_refused(server: Server, nonce: object) -> None:
+    stream = await connect(server)
+    hello = (handshake._MAGIC, PROTOCOL_VERSION, nonce, "client#1", "server", "1")
+    stream.send(msgpack.packb(hello))
+    refusal = msgpack.unpackb(await stream.receive())
+    assert refusal == ["refused", "protocol", "a hello without nonce"]
+    assert isinstance(await server.outcomes.get(), HandshakeError)
+    stream.close()
+
+
 async def test_a_recorded_proof_opens_no_other_connection(server: Server) -> None:
     """Each challenge has a nonce of its own."""
     tapped = Tapped(await connect(server))

@@ -68,6 +68,22 @@ async def test_a_task_that_is_cancelled_in_its_first_run_has_no_second(services:
 
 
 @on_virtual_services
+async def test_the_first_run_may_come_sooner_or_later_than_an_interval(services: Services) -> None:
+    """RPC-29"""
+    clock = services.host.clock
+    runs: list[float] = []
+    for delay in (0.0, 1.0, 25.0):
+        begin = clock.monotonic()
+        task = services.host.schedule_periodically(
+            lambda: runs.append(clock.monotonic()), 10.0, initial_delay=delay
+        )
+        await asyncio.sleep(delay + 25)
+        task.cancel()
+        assert runs == pytest.approx([begin + delay + later for later in (0, 10, 20)])
+        runs.clear()
+
+
+@on_virtual_services
 async def test_a_task_that_is_cancelled_between_two_runs_does_not_run_again(
     services: Services,
 ) -> None:

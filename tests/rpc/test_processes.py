@@ -211,6 +211,27 @@ async def test_a_process_that_is_killed_before_it_is_restarted_does_not_come_bac
     await network.close()
 
 
+@pytest.mark.parametrize("end", ["crash", "kill", "close"])
+@on_virtual_time
+async def test_children_die_once_however_their_process_ends(end: str) -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    spec = EndpointSpec("Spawner", "parent", "tests.rpc.endpoints:create_spawner")
+    address = await service.spawn(spec)
+    gateway = await service.connect(address, SpawnerGateway)
+    await gateway.spawn_echo("owned", False)
+    await gateway.spawn_echo("free", True)
+    if end == "close":
+        await network.services["parent"].close()
+    else:
+        getattr(network, end)("parent")
+    assert list(network.services) == ["caller", "free"]
+    await asyncio.sleep(0)
+    assert end == "close" or not network._ends  # what is dead is not closed, too
+    assert await service.spawn(spec) == address
+    await network.close()
+
+
 class BadLuck(EchoEndpoint):
     """Fails to start the second and third time."""
 

@@ -25,7 +25,6 @@ from flinkray.rpc.wire.envelope import (
     ASK,
     CONTROL_LANE,
     ENDED,
-    ERROR,
     MAX_CAUSE_BYTES,
     MAX_FRAME_SIZE,
     PING,
@@ -360,12 +359,12 @@ class ClientConnection:
             return
         if kind == RESULT:
             answer.succeed(value)
-        elif kind == ERROR and isinstance(value, Exception):
+        elif isinstance(value, Exception):
             if isinstance(value, RecipientUnreachableError) and str(value).startswith(ENDED):
                 value = RecipientUnreachableError(f"{answer.what}: {value}")
             answer.fail(value)
         else:
-            self.frame_refused(f"unexpected {Kind(kind).name}")
+            self.frame_refused(f"{Kind(kind).name} without an error")
             answer.fail(RpcSerializationError(f"{answer.what}: the answer makes no sense"))
 
     def frame_refused(self, reason: str) -> None:
