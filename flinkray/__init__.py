@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flinkray.client.batch_job import BatchJob
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.client.connect import connect
     from flinkray.client.job_builder import spark_job
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.core.config import Configuration
     from flinkray.core.errors import FlinkRayError
+    from flinkray.datastream.batch_job import BatchJob
     from flinkray.scheduler.graph.job_graph import (
         ExponentialDelayRestart,
         FailureRateRestart,
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BatchJob": "flinkray.client.batch_job",
+    "BatchJob": "flinkray.datastream.batch_job",
     "ClusterClient": "flinkray.client.cluster_client",
     "Configuration": "flinkray.core.config",
     "ExecutionState": "flinkray.scheduler.shared.states",

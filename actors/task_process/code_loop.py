@@ -165,19 +165,31 @@ class CodeLoops:
         self.main = main
         self._is_threaded = is_threaded
         self._loop: CodeLoop | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> CodeCall:
         """Await there what *make* makes; from any thread."""
-        return self._present().run(make)
+        loop = self._present()
+        if loop is not None:
+            return loop.run(make)
+        call = CodeCall(self.main.loop)
+        call.outcome.set_exception(TaskError("the event loop of the job's code has ended"))
+        return call
 
     def close(self) -> None:
-        """The process ends; where processes are pretended, threads outlive it."""
-        if self._loop is not None:
-            self._loop.close()
+        """The process ends, and no loop is made any more; where processes are pretended, threads
+        of tasks outlive it."""
+        with self._lock:
+            self._is_closed = True
+            if self._loop is not None:
+                self._loop.close()
 
-    def _present(self) -> CodeLoop:
-        loop = self._loop
-        if loop is None or loop.has_ended:
-            loop = ThreadedCodeLoop() if self._is_threaded else CodeLoop(self.main.loop)
-            self._loop = loop
-        return loop
+    def _present(self) -> CodeLoop | None:
+        with self._lock:
+            if self._is_closed:
+                return self._loop
+            if self._loop is None or self._loop.has_ended:
+                threaded = self._is_threaded
+                self._loop = ThreadedCodeLoop() if threaded else CodeLoop(self.main.loop)
+            return self._loop

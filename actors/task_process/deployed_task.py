@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, JobMasterId
+from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.tasks import (
+    InputInformation,
     JobInformation,
     PartitionLocations,
     TaskDeployment,
@@ -34,6 +36,13 @@ class DeployedTask:
     @property
     def attempt_id(self) -> ExecutionAttemptID:
         return attempt_of(self.graph_id, self.vertex, self.task)
+
+    def inputs_of(
+        self, medium: ResultMedium
+    ) -> tuple[tuple[InputInformation, PartitionLocations], ...]:
+        """Those of the vertex's inputs that are of that medium, and where they are."""
+        each = zip(self.vertex.inputs, self.inputs, strict=True)
+        return tuple(one for one in each if one[0].medium is medium)
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
+from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.user_code import CodeOrigin, LoadedCode, UserCode
 from flinkray.core import network_options, options
 from flinkray.core.blobs import BlobKey
@@ -105,12 +106,18 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         )
         main = MainLoop(rpc_service.loop)
         self._code_loops = CodeLoops(main, is_threaded=rpc_service.has_threads)
+        task_files = TaskFiles(self, main, storage_dir)
         self._functions = FunctionTasks(
-            self, self._reader, self._partitions, task_executor, main, storage_dir
+            self._reader, self._partitions, task_executor, main, task_files
         )
         self._files = JobFiles(rpc_service, cluster_id)
         self._streams = StreamTasks(
-            self, configuration, self._partitions, self._reader.is_to_come, self._files.cached
+            self,
+            configuration,
+            self._partitions,
+            self._reader.is_to_come,
+            self._files.cached,
+            task_files,
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: BatchedSender[TaskExecutionState] = BatchedSender(

@@ -1,10 +1,11 @@
-"""What a Python task reads and writes of results that are files."""
+"""What tasks read and write of results that are files."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pyarrow as pa
@@ -16,14 +17,20 @@ from flinkray.file_results import (
     FileResultLostError,
     ResultDirectory,
     ResultWriter,
+    RowGroupSplit,
     partition_location,
     read_batches,
     share_of,
     whole_location,
 )
-from flinkray.rpc import RpcService
+from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.graph import distribution
-from flinkray.scheduler.shared.tasks import InputInformation, PartitionLocations
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import (
+    InputInformation,
+    PartitionLocations,
+    TaskExecutionState,
+)
 
 T = TypeVar("T")
 
@@ -64,15 +71,31 @@ class FileInput:
         self._reader = distribution.subpartition_of(pattern, producers, parallelism, subtask_index)
         self._readers = len(distribution.consumers_of_group(pattern, producers, parallelism, group))
 
+    def share(self) -> list[RowGroupSplit]:
+        """What this task reads; blocking.
+
+        Raises:
+            ResultPartitionNotFoundError: files are gone; their producer runs again.
+        """
+        with self.telling_what_is_lost():
+            directories = [ResultDirectory(location) for location in self._partitions]
+            return share_of(directories, self._reader, self._readers)
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """For functions that are not async: this task's share, blocking while it is read.
 
         Raises:
             ResultPartitionNotFoundError: files are gone; their producer runs again.
         """
+        share = self.share()
+        with self.telling_what_is_lost():
+            yield from read_batches(share)
+
+    @contextmanager
+    def telling_what_is_lost(self) -> Iterator[None]:
+        """Reading inside fails with the partition that has to be produced again."""
         try:
-            directories = [ResultDirectory(location) for location in self._partitions]
-            yield from read_batches(share_of(directories, self._reader, self._readers))
+            yield
         except FileResultLostError as error:
             raise ResultPartitionNotFoundError(
                 self._partitions[error.location], str(error)
@@ -88,8 +111,8 @@ class FileInput:
 class FileOutput:
     """The partition of a result that this task writes to files."""
 
-    def __init__(self, rpc_service: RpcService, main: MainLoop, location: str) -> None:
-        self._rpc_service = rpc_service
+    def __init__(self, endpoint: RpcEndpoint, main: MainLoop, location: str) -> None:
+        self._endpoint = endpoint
         self._main = main
         self._location = location
         self._opened: ResultWriter | None = None
@@ -108,6 +131,14 @@ class FileOutput:
             raise TypeError(f"a result of files takes Arrow record batches and tables, not {kind}")
         await self._main.call(lambda: self._run(lambda writer: writer.write(data)))
 
+    def write_here(self, data: pa.RecordBatch | pa.Table) -> None:
+        """From the thread of the task, which is the only one that writes; blocking.
+
+        Raises:
+            ResultSchemaError: its columns are not those before.
+        """
+        self._writer().write(data)
+
     async def finish(self) -> None:
         """On the process's main thread: from now on it can be read."""
         await self._run(ResultWriter.finish)
@@ -123,9 +154,14 @@ class FileOutput:
             except OSError as error:
                 logger.warning("cannot delete %s before the job ends: %s", self._location, error)
 
+    def ended(self, state: TaskExecutionState) -> None:
+        """On the main thread: the attempt is over."""
+        if state.state is not ExecutionState.FINISHED:
+            self._endpoint.create_task(self.abandon(), "delete what is left of a result")
+
     async def _run(self, function: Callable[[ResultWriter], T]) -> T:
         async with self._turn:  # a file has one writer at a time
-            return await self._rpc_service.run_blocking(lambda: function(self._writer()))
+            return await self._endpoint.rpc_service.run_blocking(lambda: function(self._writer()))
 
     def _writer(self) -> ResultWriter:
         if self._opened is None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.shared.produced_partitions import (
     ProducedPartition,
     produced_partitions,
-    written_partitions,
 )
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.context import (
@@ -19,12 +17,11 @@ from flinkray.actors.task_process.context import (
     TaskInput,
 )
 from flinkray.actors.task_process.deployed_task import DeployedTask
-from flinkray.actors.task_process.file_results import FileInput, FileOutput
+from flinkray.actors.task_process.file_results import FileOutput
 from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
-from flinkray.file_results import partition_location
-from flinkray.rpc import RpcEndpoint
+from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
@@ -40,16 +37,14 @@ class FunctionTasks:
 
     def __init__(
         self,
-        endpoint: RpcEndpoint,
         reader: PartitionReader,
         partitions: ResultPartitions,
         task_executor: TaskProcessListenerGateway,
         main: MainLoop,
-        storage_dir: str,
+        files: TaskFiles,
     ) -> None:
         self.main = main
-        self.endpoint = endpoint
-        self.storage_dir = storage_dir
+        self.files = files
         self.reader = reader
         self.partitions = partitions
         self.task_executor = task_executor
@@ -60,12 +55,7 @@ class FunctionTasks:
             deployed.job.job_id, deployed.graph_id, deployed.vertex, deployed.task
         )
         channels = [_Channels(self.partitions, self.main, one) for one in produced]
-        written = written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
-        job_id = deployed.job.job_id
-        files = [
-            _Files(self.endpoint, self.main, partition_location(self.storage_dir, job_id, one))
-            for one in written
-        ]
+        files = [_Files(output) for output in self.files.outputs_of(deployed)]
         return FunctionTaskResources(self, deployed, channels, files)
 
 
@@ -111,9 +101,8 @@ class _Channels(_Output):
 
 
 class _Files(_Output):
-    def __init__(self, endpoint: RpcEndpoint, main: MainLoop, location: str) -> None:
-        self._endpoint = endpoint
-        self.output = FileOutput(endpoint.rpc_service, main, location)
+    def __init__(self, output: FileOutput) -> None:
+        self.output = output
 
     async def finish(self) -> None:
         await self.output.finish()
@@ -122,8 +111,7 @@ class _Files(_Output):
         """Files do not need who has written them."""
 
     def ended(self, state: TaskExecutionState) -> None:
-        if state.state is not ExecutionState.FINISHED:
-            self._endpoint.create_task(self.output.abandon(), "delete what is left of a result")
+        self.output.ended(state)
 
 
 class FunctionTaskResources:
@@ -152,21 +140,14 @@ class FunctionTaskResources:
             deployed.attempt_id,
             vertex.parallelism,
             vertex.max_parallelism,
-            tuple(self._gate(*one) for one in self._inputs_of(ResultMedium.CHANNELS)),
+            tuple(self._gate(*one) for one in deployed.inputs_of(ResultMedium.CHANNELS)),
             tuple(output.partition for output in self._channels),
-            tuple(self._file_input(*one) for one in self._inputs_of(ResultMedium.FILES)),
+            self._tasks.files.inputs_of(deployed),
             tuple(output.output for output in self._files),
             task.restored_state,
             cancellation,
             JobServices(deployed.attempt_id, self._tasks.task_executor, self._tasks.main),
         )
-
-    def _inputs_of(
-        self, medium: ResultMedium
-    ) -> Iterator[tuple[InputInformation, PartitionLocations]]:
-        for one in zip(self._deployed.vertex.inputs, self._deployed.inputs, strict=True):
-            if one[0].medium is medium:
-                yield one
 
     def _gate(self, information: InputInformation, locations: PartitionLocations) -> TaskInput:
         tasks, deployed = self._tasks, self._deployed
@@ -178,21 +159,6 @@ class FunctionTaskResources:
             deployed.task.subtask_index,
             deployed.vertex.parallelism,
             tasks.main,
-        )
-
-    def _file_input(
-        self, information: InputInformation, locations: PartitionLocations
-    ) -> FileInput:
-        tasks, deployed = self._tasks, self._deployed
-        return FileInput(
-            tasks.endpoint.rpc_service,
-            tasks.main,
-            tasks.storage_dir,
-            deployed.job.job_id,
-            information,
-            locations,
-            deployed.task.subtask_index,
-            deployed.vertex.parallelism,
         )
 
     async def finish(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
+from flinkray.actors.task_process.file_results import FileInput, FileOutput
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
 from flinkray.streaming.channels import InputGate, RecordWriter
@@ -33,12 +36,22 @@ from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOpera
 from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_partitioner
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.sinks.collect import CollectOperator
+from flinkray.streaming.sinks.result_files import ResultFilesOperator
+from flinkray.streaming.sources.result_files import ResultFileSplit
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 
 log = logging.getLogger(__name__)
+
+_LOST_INPUTS = (
+    ChannelError,
+    PartitionUnavailableError,
+    PartitionReleasedError,
+    ResultPartitionNotFoundError,
+    RpcError,
+)
 
 
 @dataclass
@@ -51,9 +64,13 @@ class StreamTaskContext:
     parallelism: int
     attempt_number: int
     sources: Sequence[Sequence[ChannelSource]]
-    """For each of the vertex's inputs, what is read."""
+    """For each of the vertex's inputs by channels, what is read."""
     partitions: Sequence[ResultPartition]
-    """For each of its results, what is written."""
+    """For each of its results that go by channels, what is written."""
+    file_inputs: Sequence[FileInput]
+    """What its source reads, if another vertex has written that."""
+    file_outputs: Sequence[FileOutput]
+    """For each of its results that are files, in the order of the operators that write them."""
     splits: SplitClient | None
     """Of a vertex without inputs."""
     alignment: AlignmentClient | None
@@ -103,11 +120,14 @@ class StreamTaskRun:
         head = builder.build()
         inputs, channel_inputs = self._inputs(plan, head)
         outputs: list[StreamTaskOutput] = [*builder.writers]
+        file_outputs = iter(context.file_outputs)
         for _, operator in builder.operators:
             if isinstance(operator, CollectOperator):
                 operator.receiver = context.results
                 context.results.begin()
                 outputs.append(context.results)
+            elif isinstance(operator, ResultFilesOperator):
+                operator.write = next(file_outputs).write_here
         task = StreamTask(
             context.name,
             builder.operators,
@@ -152,16 +172,26 @@ class StreamTaskRun:
                 if self._gate is not None:
                     self._gate.listen(context.signal.set)
                     self._gate.request()
-                loop.run()
+                with self._reading_files(loop):
+                    loop.run()
             finally:
                 task.close()
-        except (ChannelError, PartitionUnavailableError, PartitionReleasedError, RpcError):
+        except _LOST_INPUTS:
             raise  # no fault of an operator
         except TaskCancelledError:
             raise
         except BaseException as error:
             raise operator_error(error, context.name) from error
         self._wait_until_read(loop)
+
+    @contextmanager
+    def _reading_files(self, loop: TaskLoop) -> Iterator[None]:
+        """The source reads this task's share of the rows that another vertex has written."""
+        with ExitStack() as stack:
+            for files in self._context.file_inputs:
+                stack.enter_context(files.telling_what_is_lost())
+                loop.give_all([ResultFileSplit(rows) for rows in files.share()])
+            yield
 
     def _wait_until_read(self, loop: TaskLoop) -> None:
         for partition in self._context.partitions:

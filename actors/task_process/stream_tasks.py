@@ -26,6 +26,7 @@ from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
+from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
@@ -33,6 +34,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph import distribution
+from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
@@ -64,9 +66,11 @@ class StreamTasks:
         read: ResultPartitions,
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
         cached_files: Callable[[JobID], Mapping[str, str]],
+        files: TaskFiles,
     ) -> None:
         """*read*: partitions that are read by calls; collected results are among them.
         *cached_files*: of a job, by name."""
+        self.files = files
         self._endpoint = endpoint
         self._configuration = configuration
         self._read = read
@@ -141,7 +145,7 @@ class StreamTasks:
         vertex, subtask = deployed.vertex, deployed.task.subtask_index
         job_id = deployed.job.job_id
         sources: list[list[ChannelSource]] = []
-        for information, locations in zip(vertex.inputs, deployed.inputs, strict=True):
+        for information, locations in deployed.inputs_of(ResultMedium.CHANNELS):
             pattern, producers = information.pattern, information.producer_parallelism
             group = distribution.group_of_consumer(pattern, producers, vertex.parallelism, subtask)
             partitions = distribution.partitions_of_group(
@@ -234,6 +238,9 @@ class StreamTaskResources:
         self._partitions = partitions
         self._signal = Signal()
         self._gate: NetworkInputGate | None = None
+        self._reads_channels = bool(deployed.inputs_of(ResultMedium.CHANNELS))
+        self._file_inputs = tasks.files.inputs_of(deployed)
+        self._file_outputs = tasks.files.outputs_of(deployed)
         self._splits = self._split_client()
         self._alignment = None if self._splits is None else self._alignment_client()
         self._results: CollectedResults | None = None
@@ -244,7 +251,7 @@ class StreamTaskResources:
     def _split_client(self) -> SplitClient | None:
         deployed = self._deployed
         vertex, task = deployed.vertex, deployed.task
-        if vertex.inputs:
+        if vertex.inputs:  # channels, or files whose rows its tasks share without being told
             return None
         reader = ReaderProgress(
             deployed.job_master_id,
@@ -273,7 +280,7 @@ class StreamTaskResources:
         deployed = self._deployed
         cancellation.listen(self._signal.set)
         sources: list[list[ChannelSource]] = []
-        if deployed.vertex.inputs:
+        if self._reads_channels:
             sources, self._gate = await self._tasks.gate_of(deployed)
         read = HeldPartition(1, is_pipelined=True)
         self._results = CollectedResults(read, self._signal.set, lambda: self._announce(read))
@@ -284,6 +291,8 @@ class StreamTaskResources:
             deployed.task.attempt_number,
             sources,
             [partition for _, partition in self._partitions],
+            self._file_inputs,
+            self._file_outputs,
             self._splits,
             self._alignment,
             self._results,
@@ -323,12 +332,15 @@ class StreamTaskResources:
             await self._alignment.flush()
         if self._place is not None and self._results is not None:
             await self._results.finish()
+        for output in self._file_outputs:
+            await output.finish()
 
     def io_metrics(self) -> IOMetrics | None:
         if self._metrics is None:
             return None
-        vertex = self._deployed.vertex
-        return io_metrics_of(self._metrics, reads=bool(vertex.inputs), writes=bool(vertex.results))
+        return io_metrics_of(
+            self._metrics, reads=self._reads_channels, writes=bool(self._partitions)
+        )
 
     def ended(self, state: TaskExecutionState) -> None:
         """With this state."""
@@ -348,5 +360,7 @@ class StreamTaskResources:
         if self._place is not None:
             self._tasks.collected(self._place)
         self._tasks.ended(self._partitions, reason)
+        for output in self._file_outputs:
+            output.ended(state)
         if self._gate is not None:
             self._gate.close(reason or "the consumer ended")

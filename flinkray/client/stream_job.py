@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, dump_chain
@@ -18,11 +18,15 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
+    ResultMedium,
     ResultPartitionType,
 )
 from flinkray.scheduler.graph.validation import validate
+from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph
+from flinkray.streaming.sinks.result_files import ResultFilesOperator
+from flinkray.streaming.sources.result_files import ResultFilesSource
 
 _ANY_SLOT = ResourceProfile(0, 0)
 
@@ -47,20 +51,11 @@ def stream_job(
         StreamError: an operator cannot be sent to the cluster.
         JobSubmissionError: the job could never run; the text says why.
     """
-    profiles = slot_profiles or {}
-    data_sets: dict[int, IntermediateDataSet] = {}
-    result_type = (
-        ResultPartitionType.BLOCKING if graph.batch else ResultPartitionType.PIPELINED_BOUNDED
-    )
-    chains = graph.chains()
-    for chain in chains:
-        for edge in ways_out(graph, chain):
-            data_sets[id(edge)] = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
     own_id = job_id or JobID.generate()
     job = JobGraph(
         own_id,
         graph.job_name,
-        tuple(_vertex(own_id, graph, chain, data_sets, profiles) for chain in chains),
+        stream_vertices(graph, own_id.hex(), slot_profiles or {}),
         job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
         files=files,
         configuration=dict(configuration or {}),
@@ -69,15 +64,38 @@ def stream_job(
     return job
 
 
-def _vertex_id(job_id: JobID, chain: Chain) -> JobVertexID:
+def stream_vertices(
+    graph: StreamGraph, owner: str, slot_profiles: Mapping[str, ResourceProfile]
+) -> tuple[JobVertex, ...]:
+    """The vertices of a program, producers first.
+
+    Args:
+        owner: the same program of another owner has vertices of other ids.
+        slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
+
+    Raises:
+        StreamError: an operator cannot be sent to the cluster.
+    """
+    data_sets: dict[int, IntermediateDataSet] = {}
+    result_type = (
+        ResultPartitionType.BLOCKING if graph.batch else ResultPartitionType.PIPELINED_BOUNDED
+    )
+    chains = graph.chains()
+    for chain in chains:
+        for edge in ways_out(graph, chain):
+            data_sets[id(edge)] = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
+    return tuple(_vertex(owner, graph, chain, data_sets, slot_profiles) for chain in chains)
+
+
+def _vertex_id(owner: str, chain: Chain) -> JobVertexID:
     """Chains are called alike in all runs of a program; attempts of tasks, which are called by
     their vertices, must not be, as several jobs may run in one process."""
-    ids = bytes.fromhex(job_id.hex()) + bytes.fromhex(chain.vertex_id)
+    ids = bytes.fromhex(owner) + bytes.fromhex(chain.vertex_id)
     return JobVertexID.from_hex(blake2b(ids, digest_size=16).hexdigest())
 
 
 def _vertex(
-    job_id: JobID,
+    owner: str,
     graph: StreamGraph,
     chain: Chain,
     data_sets: Mapping[int, IntermediateDataSet],
@@ -87,16 +105,34 @@ def _vertex(
     timeouts = (-1 if r.buffer_timeout is None else r.buffer_timeout for r in plan.results)
     group = chain.head.slot_sharing_group
     return JobVertex(
-        _vertex_id(job_id, chain),
+        _vertex_id(owner, chain),
         chain.name,
         chain.parallelism,
         profiles.get(group, _ANY_SLOT),
         Invokable(STREAM, dump_chain(plan), {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}),
         chain.head.max_parallelism,
         slot_sharing_group=group,
-        results=tuple(data_sets[id(edge)] for edge in ways_out(graph, chain)),
-        inputs=tuple(_input(edge, data_sets) for edge in chain.head.inputs),
+        results=(
+            *(data_sets[id(edge)] for edge in ways_out(graph, chain)),
+            *_written_files(chain),
+        ),
+        inputs=(*(_input(edge, data_sets) for edge in chain.head.inputs), *_read_files(chain)),
     )
+
+
+def _written_files(chain: Chain) -> Iterator[IntermediateDataSet]:
+    """In the order of the operators."""
+    for node in chain.nodes:
+        if isinstance(node.operator, ResultFilesOperator):
+            yield IntermediateDataSet(
+                node.operator.data_set_id, ResultPartitionType.BLOCKING, ResultMedium.FILES
+            )
+
+
+def _read_files(chain: Chain) -> Iterator[JobEdge]:
+    head = chain.head.operator
+    if isinstance(head, SourceOperator) and isinstance(head.source, ResultFilesSource):
+        yield JobEdge(head.source.data_set_id, DistributionPattern.ALL_TO_ALL)
 
 
 def _input(edge: StreamEdge, data_sets: Mapping[int, IntermediateDataSet]) -> JobEdge:

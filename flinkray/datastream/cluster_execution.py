@@ -9,23 +9,22 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from flinkray.client import ClusterClient
 from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run_attached
-from flinkray.client.cluster_client import ClientClosedError
+from flinkray.client.cluster_client import ClientClosedError, ClusterClient
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.job_result import JobExecutionResult as ClusterJobResult
-from flinkray.client.stream_job import stream_job
+from flinkray.client.stream_job import stream_job, stream_vertices
 from flinkray.client.stream_results import StreamResults
 from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_INTERVAL
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
-from flinkray.scheduler.graph.job_graph import JobFile, JobGraph
+from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
 
@@ -50,14 +49,39 @@ def job_of(
         StreamError: something in it cannot be sent to the cluster.
         JobSubmissionError: it could never run.
     """
-    profiles = {
+    known = {key: value for key, value in settings.items() if key.startswith(_OF_JOBS)}
+    configuration = Configuration(known).of_job()
+    profiles = _profiles(groups)
+    return stream_job(graph, slot_profiles=profiles, configuration=configuration, files=files)
+
+
+def vertices_of(
+    graph: StreamGraph,
+    groups: dict[str, SlotSharingGroup],
+    settings: dict[str, str],
+    owner: str,
+) -> tuple[JobVertex, ...]:
+    """A program as a part of a job; see :func:`~flinkray.client.stream_job.stream_vertices`.
+
+    Raises:
+        ConfigurationError: it sets something for the whole job.
+        StreamError: something in it cannot be sent to the cluster.
+    """
+    for key in settings:
+        if key.startswith(_OF_JOBS):
+            raise ConfigurationError(
+                f"{graph.job_name!r} sets {key}, which belongs to the whole job: leave it to the "
+                "BatchJob, whose restart_strategy holds for all stages and which has no checkpoints"
+            )
+    return stream_vertices(graph, owner, _profiles(groups))
+
+
+def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]:
+    return {
         name: profile
         for name, group in groups.items()
         if (profile := slot_profile(group)) is not None
     }
-    known = {key: value for key, value in settings.items() if key.startswith(_OF_JOBS)}
-    configuration = Configuration(known).of_job()
-    return stream_job(graph, slot_profiles=profiles, configuration=configuration, files=files)
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:

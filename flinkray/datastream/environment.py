@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from flinkray.core.ids import JobID
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.data_stream import DataStream, StreamProgram
 from flinkray.datastream.job_client import (
@@ -34,6 +35,7 @@ from flinkray.streaming.program.transformations import (
 from flinkray.streaming.records.type_inference import type_of_schema
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.collect import CollectOperator
+from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sources.collection import (
     ArrowSource,
@@ -47,8 +49,8 @@ from flinkray.streaming.time.waiting_clock import WaitingClock
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
-    from flinkray.client import ClusterClient
-    from flinkray.scheduler.graph.job_graph import JobGraph
+    from flinkray.client.cluster_client import ClusterClient
+    from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 
 
 class StreamExecutionEnvironment(StreamProgram):
@@ -262,10 +264,50 @@ class StreamExecutionEnvironment(StreamProgram):
     def _job(self, graph: StreamGraph) -> JobGraph:
         from flinkray.datastream.cluster_execution import job_of
 
+        return job_of(graph, self._slot_sharing_groups, self._job_settings(), self._job_files())
+
+    def _job_settings(self) -> dict[str, str]:
         settings = self._configuration.to_dict()
         if self._checkpoint_config.is_checkpointing_enabled():
             settings["execution.checkpointing.interval"] = f"{self.get_checkpoint_interval()} ms"
-        return job_of(graph, self._slot_sharing_groups, settings, self._job_files())
+        return settings
+
+    def as_stage(
+        self,
+        name: str,
+        owner: str,
+        returned: DataStream | None,
+        result: IntermediateDataSetID | None,
+    ) -> tuple[tuple[JobVertex, ...], tuple[JobFile, ...]]:
+        """The program as vertices of a batch job, and the files that it brings along; this
+        environment begins a new program.
+
+        Args:
+            owner: the same program of another owner has vertices of other ids; in hex digits.
+            returned: the stream that becomes *result*, which the last vertex writes.
+
+        Raises:
+            ConfigurationError: it sets something that belongs to the job, or leads to nothing.
+            StreamError: something in it cannot be sent to the cluster.
+        """
+        from flinkray.datastream.cluster_execution import vertices_of
+
+        if returned is not None:
+            if returned.get_execution_environment() is not self:
+                raise ConfigurationError(
+                    f"{name!r} returned a stream of another environment: build it with the one "
+                    "that the program is given"
+                )
+            assert result is not None
+            returned.end_with("Result", ResultFilesOperator(result, returned.get_type()))
+        graph = self.get_stream_graph(name, clear=True)
+        if not any(node.kind == "Data Sink" for node in graph.nodes):
+            raise ConfigurationError(
+                f"{name!r} returned None and ends in no sink: let it return the stream that is its "
+                "result"
+            )
+        settings = self._job_settings()
+        return vertices_of(graph, self._slot_sharing_groups, settings, owner), self._job_files()
 
     def close(self) -> None:
         """Nothing is kept open."""

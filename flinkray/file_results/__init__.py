@@ -8,7 +8,7 @@ that is listed and not there is lost, never silently missing.
 
 from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
 from flinkray.file_results.layout import partition_location, results_of_job, whole_location
-from flinkray.file_results.reader import read_batches, share_of
+from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
 from flinkray.file_results.writer import ResultSchemaError, ResultWriter
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "ResultDirectory",
     "ResultSchemaError",
     "ResultWriter",
+    "RowGroupSplit",
     "partition_location",
     "read_batches",
     "register_files",

@@ -76,10 +76,16 @@ class ResultDirectory:
         """Fine when it is there."""
         self.files.create_dir(self.path, recursive=True)
 
-    def seal(self) -> tuple[ResultFile, ...]:
+    def seal(self, rows: int | None = None) -> tuple[ResultFile, ...]:
         """Make what lies in the directory the result: the manifest is written.
 
         To be called once, by the writer of the files.
+
+        Args:
+            rows: so many were written; None: their writer does not know.
+
+        Raises:
+            FileResultLostError: there are others than were written.
         """
         self.create()
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)
@@ -90,6 +96,9 @@ class ResultDirectory:
         ]
         infos.sort(key=lambda info: str(info.path))
         listed = tuple(self._describe(info) for info in infos)
+        there = sum(sum(file.row_groups) for file in listed)
+        if rows is not None and there != rows:
+            raise self._lost(f"{rows} rows were written, and {there} are there")
         manifest = {"version": _VERSION, "files": [asdict(file) for file in listed]}
         unfinished = f"{self.path}/{MANIFEST}.part"
         with self.files.open_output_stream(unfinished) as stream:

@@ -56,11 +56,15 @@ class ResultWriter:
             self._close_file()
 
     def finish(self) -> None:
-        """All is written: from now on it can be read."""
+        """All is written: from now on it can be read.
+
+        Raises:
+            FileResultLostError: not all of it is there any more.
+        """
         if self._files == 0 and self._schema is not None:
             self._open()
         self._close_file()
-        self._directory.seal()
+        self._directory.seal(self.rows)
 
     def abandon(self) -> None:
         """The attempt has failed: nothing of it is read."""

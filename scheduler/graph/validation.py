@@ -194,11 +194,6 @@ def _problem_of_files(job_graph: JobGraph) -> str | None:
                     "is files, which are read when they are finished and stay until the job ends: "
                     "make it BLOCKING"
                 )
-            if vertex.invokable.kind == STREAM:
-                return (
-                    f"vertex {vertex.name!r} is a chain of stream operators, which do not write "
-                    "files as a result: let a sink write them, or make it a Python vertex"
-                )
         for edge in vertex.inputs:
             source = results.get(edge.source)
             if source is None:
@@ -214,10 +209,11 @@ def _problem_of_files(job_graph: JobGraph) -> str | None:
                     f"the POINTWISE edge into {vertex.name!r} begins or ends at a Spark stage, "
                     "whose subtasks read and write all files together: make it ALL_TO_ALL"
                 )
-            if source.medium is ResultMedium.FILES and vertex.invokable.kind == STREAM:
+            is_beside_others = source.medium is ResultMedium.FILES and len(vertex.inputs) > 1
+            if is_beside_others and vertex.invokable.kind == STREAM:
                 return (
-                    f"vertex {vertex.name!r} is a chain of stream operators, which do not read "
-                    "files as an input: let a source read them, or make it a Python vertex"
+                    f"vertex {vertex.name!r} is a chain of stream operators and reads files beside "
+                    "another input: let a chain of its own begin with the source that reads them"
                 )
     return None
 

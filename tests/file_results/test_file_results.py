@@ -154,3 +154,15 @@ def test_files_that_others_have_written_are_sealed_but_for_hidden_ones(tmp_path:
     directory = ResultDirectory(root.as_uri())
     directory.seal()
     assert read_by(0, 1, directory) == [1, 2]
+
+
+def test_file_that_is_lost_before_the_result_is_complete_is_missed(tmp_path: Path) -> None:
+    """The manifest listed what was there."""
+    writer = ResultWriter(ResultDirectory(str(tmp_path / "r")), NUMBERS)
+    writer.write(numbers(0, 3))
+    (file,) = (tmp_path / "r").iterdir()
+    file.unlink()
+    with pytest.raises(FileResultLostError, match="3 rows were written, and 0 are there"):
+        writer.finish()
+    with pytest.raises(FileResultLostError, match="it has no manifest"):
+        ResultDirectory(str(tmp_path / "r")).list()

@@ -1,4 +1,5 @@
-"""Jobs of Spark and Python stages that read each other's results, on a real cluster.
+"""Jobs of Spark stages, Python stages and DataStream programs that read each other's results, on a
+real cluster.
 
 The results are checked against pandas, which reads the raw data by itself.  More kills than a usual
 run makes, and what is killed: ``FLINKRAY_KILLS=50 FLINKRAY_KILLS_SEED=1 pytest -k random_kills
@@ -20,13 +21,24 @@ import pyarrow as pa
 import pytest
 from flights import package_data
 from flights_mixed import HEADWIND, cleaned, mixed_job, scored, summed_up
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of PySpark's own examples use
 
 import flinkray
 from flinkray.client import ClusterClient, JobExecutionResult, JobHandle
 from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import JobID
+from flinkray.datastream import (
+    DataStream,
+    MapFunction,
+    Row,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    Types,
+)
 from flinkray.spark.processes import leftover_processes
+from flinkray.state import ValueStateDescriptor
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import kill, live_actors, traces
 from tests.system.pipelines import Gate
@@ -99,15 +111,41 @@ def gated(gate: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
     return waits
 
 
+class Numbered(MapFunction[Row, Row]):
+    """Counts the flights of a carrier."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def map(self, value: Row) -> Row:
+        number = (self.count.value() or 0) + 1
+        self.count.update(number)
+        return Row(value["carrier"], value["score"], number)
+
+
+def numbered(env: StreamExecutionEnvironment, flights: DataStream) -> DataStream:
+    names = ["carrier", "score", "number"]
+    types = Types.ROW_NAMED(names, [Types.STRING(), Types.DOUBLE(), Types.LONG()])
+    return flights.key_by(lambda flight: flight["carrier"]).map(Numbered(), types)
+
+
+def summed_up_and_counted(spark: SparkSession, flights: DataFrame) -> DataFrame:
+    counts = flights.groupBy("carrier").agg(F.max("number").alias("last"), F.count("*").alias("n"))
+    wrong = counts.where("last != n").collect()
+    assert not wrong, wrong
+    return summed_up(spark, flights)
+
+
 @pytest.mark.timeout(900)
-def test_flights_go_through_spark_python_and_spark_though_a_file_between_them_is_lost(
+def test_flights_go_through_spark_python_a_stream_and_spark_though_a_file_between_them_is_lost(
     mixed_client: ClusterClient, storage: Path, gate: Gate, expected: pd.DataFrame
 ) -> None:
     """FO-04."""
     job = flinkray.BatchJob("flights, one file of them lost", FOR_EVER)
     flights = job.spark(cleaned, memory="1g")
     scores = job.python(gated(gate.directory), inputs=[flights], parallelism=2, name="scored")
-    job.spark(summed_up, inputs=[scores], memory="1g")
+    numbers = job.stream(numbered, inputs=[scores], parallelism=2)
+    job.spark(summed_up_and_counted, inputs=[numbers], memory="1g")
     handle = mixed_client.submit(job.build())
     wait_until(lambda: len(gate.waiting_tasks()) == 2, END, "both tasks to wait")
 
@@ -119,7 +157,7 @@ def test_flights_go_through_spark_python_and_spark_though_a_file_between_them_is
     details = handle.details()
     attempts = {v.name: {e.attempt_number for e in v.executions} for v in details.vertices}
     assert attempts["cleaned"] == {1}, "it has run again"
-    assert attempts["summed_up"] == {0}, "it had not begun"
+    assert attempts["summed_up_and_counted"] == {0}, "it had not begun"
     assert any(lost.name in failure.text for failure in details.exceptions)
     assert_nothing_is_left(handle.job_id, storage)
 

@@ -1,3 +1,3 @@
 """Sinks: the two-phase interface, and the ones that come with the package."""
 
-__all__ = ["collect", "file_formats", "file_policies", "files", "simple", "sink"]
+__all__ = ["collect", "file_formats", "file_policies", "files", "result_files", "simple", "sink"]

@@ -100,6 +100,15 @@ class TaskLoop:
         """From any thread: what the enumerator says to the reader."""
         self.post(lambda: self._tell_reader(events))
 
+    def give_all(self, splits: Sequence[object]) -> None:
+        """From any thread: what the reader reads, where no enumerator hands it out."""
+        self.post(lambda: self._give_all(splits))
+
+    def _give_all(self, splits: Sequence[object]) -> None:
+        assert self._source is not None
+        self._source.add_splits(splits)
+        self._source.no_more_splits()
+
     def _tell_reader(self, events: Sequence[bytes]) -> None:
         assert self._source is not None
         for event in events:

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.actors.task_process.code_loop import ThreadedCodeLoop
+from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops, MainLoop, ThreadedCodeLoop
+from flinkray.testing.waiting import wait_until
 
 
 def test_what_runs_when_the_process_ends_is_cancelled_and_may_clean_up() -> None:
@@ -53,3 +54,25 @@ def test_code_that_does_not_leave_when_the_process_ends_is_left_behind(
     with pytest.raises(TaskError, match="its process ends"):
         call.outcome.result(30)
     assert loop.has_ended
+
+
+@pytest.mark.parametrize("was_used", [False, True])
+def test_threads_of_tasks_that_outlive_their_process_begin_no_other_loop(was_used: bool) -> None:
+    """Its thread stayed for ever."""
+
+    async def returns() -> str:
+        return "done"
+
+    async def close() -> CodeCall:
+        loops = CodeLoops(MainLoop(asyncio.get_running_loop()), is_threaded=True)
+        if was_used:
+            assert await asyncio.wrap_future(loops.run(returns).outcome) == "done"
+        threads = {*threading.enumerate()}
+        loops.close()
+        wait_until(lambda: not was_used or threads > {*threading.enumerate()}, 30, "no loop")
+        call = loops.run(returns)
+        assert threads >= {*threading.enumerate()}
+        return call
+
+    with pytest.raises(TaskError, match="the event loop of the job's code has ended"):
+        asyncio.run(close()).outcome.result(30)

@@ -15,6 +15,7 @@ from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
     SPARK,
+    STREAM,
     AttachedClient,
     ExponentialDelayRestart,
     FailureRateRestart,
@@ -128,6 +129,17 @@ def test_pointwise_edge_of_a_spark_stage_is_refused(stage: str) -> None:
     )
     text = refusal(replace(graph, vertices=vertices))
     assert text.endswith("read and write all files together: make it ALL_TO_ALL")
+
+
+def test_chain_of_stream_operators_reads_files_by_its_source_alone() -> None:
+    graph = job(a=1, b=1, c=1, edges=["a => c", "b => c"], job_type=JobType.BATCH)
+    a, b, c = graph.vertices
+    files = tuple(replace(result, medium=ResultMedium.FILES) for result in a.results)
+    producer, chain = replace(a, results=files), replace(c, invokable=Invokable(STREAM, b""))
+    assert "'c' is a chain of stream operators and reads files beside another input" in refusal(
+        replace(graph, vertices=(producer, b, chain))
+    )
+    validate(replace(graph, vertices=(producer, b, replace(chain, inputs=chain.inputs[:1]))))
 
 
 def test_unknown_kind_of_vertex_is_refused() -> None:

@@ -1,0 +1,46 @@
+"""The results that are files of the tasks of a process."""
+
+from __future__ import annotations
+
+from flinkray.actors.shared.produced_partitions import written_partitions
+from flinkray.actors.task_process.code_loop import MainLoop
+from flinkray.actors.task_process.deployed_task import DeployedTask
+from flinkray.actors.task_process.file_results import FileInput, FileOutput
+from flinkray.file_results import partition_location
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.graph.job_graph import ResultMedium
+
+
+class TaskFiles:
+    """What its tasks read and write of them."""
+
+    def __init__(self, endpoint: RpcEndpoint, main: MainLoop, storage_dir: str) -> None:
+        self._endpoint = endpoint
+        self._main = main
+        self._storage_dir = storage_dir
+
+    def inputs_of(self, deployed: DeployedTask) -> tuple[FileInput, ...]:
+        """In the order of the vertex's inputs; without those that come by channels."""
+        return tuple(
+            FileInput(
+                self._endpoint.rpc_service,
+                self._main,
+                self._storage_dir,
+                deployed.job.job_id,
+                information,
+                locations,
+                deployed.task.subtask_index,
+                deployed.vertex.parallelism,
+            )
+            for information, locations in deployed.inputs_of(ResultMedium.FILES)
+        )
+
+    def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
+        """In the order of the vertex's results; without those that go by channels."""
+        job_id = deployed.job.job_id
+        return tuple(
+            FileOutput(
+                self._endpoint, self._main, partition_location(self._storage_dir, job_id, one)
+            )
+            for one in written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
+        )

@@ -1,0 +1,71 @@
+"""The end of a stream whose records are a result that is files: other vertices of the job read it
+afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from flinkray.core.ids import IntermediateDataSetID
+from flinkray.streaming.columnar.conversion import SCALAR_COLUMN, block_to_batch
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.typeinfo import TypeInformation
+
+
+class ResultFilesOperator(StreamOperator):
+    """Writes records as rows; whoever runs the task says where.
+
+    Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values one
+    column, ``value``.  All tasks write columns of the same names and types: those of *type_info*,
+    or else those of the values.
+
+    Args:
+        data_set_id: of the result.
+        type_info: of the records; None: it is not known.
+    """
+
+    write: Callable[[pa.RecordBatch | pa.Table], None]
+
+    def __init__(
+        self, data_set_id: IntermediateDataSetID, type_info: TypeInformation | None
+    ) -> None:
+        self.data_set_id = data_set_id
+        self._type_info = type_info
+        self._schema = None if type_info is None else _schema_of(type_info)
+
+    def open(self) -> None:
+        if self._schema is not None:  # readers of a result without rows know its columns
+            self.write(pa.RecordBatch.from_pylist([], self._schema))
+
+    def process_block(self, block: Block) -> None:
+        if len(block):
+            self.write(block_to_batch(block, self._type_info))
+
+    def process_columns(self, columns: Columns) -> None:
+        self.write(columns.batch if self._schema is None else self._declared(columns.batch))
+
+    def _declared(self, batch: pa.RecordBatch) -> pa.Table:
+        try:
+            return pa.Table.from_batches([batch]).cast(self._schema)
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise StreamError(
+                f"columns {batch.schema.names} are not of the declared type: {error}"
+            ) from error
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Nothing follows."""
+
+    def process_status(self, idle: bool) -> None:
+        """Nothing follows."""
+
+
+def _schema_of(type_info: TypeInformation) -> pa.Schema | None:
+    wanted = type_info.to_arrow()
+    if wanted is None:
+        return None
+    if pa.types.is_struct(wanted):
+        return pa.schema([wanted.field(place) for place in range(wanted.num_fields)])
+    return pa.schema([(SCALAR_COLUMN, wanted)])

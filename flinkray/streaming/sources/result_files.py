@@ -1,0 +1,81 @@
+"""The rows of a result that is files: another vertex of the job has written them before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from flinkray.core.clock import Clock
+from flinkray.core.ids import IntermediateDataSetID
+from flinkray.file_results import RowGroupSplit, read_batches
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Columns, Origin
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    Boundedness,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+
+class ResultFileSplit(NamedTuple):
+    """Row groups of a file, of which the first *offset* batches have been read."""
+
+    rows: RowGroupSplit
+    offset: int = 0
+
+
+class ResultFilesSource(Source[ResultFileSplit]):
+    """Batches of columns.  Its tasks share the row groups without an enumerator.
+
+    Args:
+        data_set_id: of the result.
+        written_by: the vertex's name, for errors.
+    """
+
+    def __init__(self, data_set_id: IntermediateDataSetID, written_by: str) -> None:
+        self.data_set_id = data_set_id
+        self._written_by = written_by
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[ResultFileSplit], clock: Clock
+    ) -> SplitEnumerator[ResultFileSplit]:
+        raise StreamError(
+            f"the rows of {self._written_by!r} are there while its batch job runs: let the stage "
+            "return its stream, or end it in sinks, instead of executing the program"
+        )
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[ResultFileSplit]:
+        return _ResultFilesReader(context)
+
+
+class _ResultFilesReader(SequentialReader[ResultFileSplit]):
+    def start(self) -> None:
+        """Nobody is to be asked: all splits are given."""
+
+    def open_split(self, split: ResultFileSplit) -> None:
+        self._rows, self._offset = split
+        batches = read_batches([self._rows])
+        self._batches: Iterator[pa.RecordBatch] = islice(batches, self._offset, None)
+
+    def read(self, max_records: int) -> Polled:
+        batch = next(self._batches, None)
+        if batch is None:
+            return END_OF_INPUT
+        columns = Columns(batch, origin=Origin(self._rows.file.name, self._offset))
+        self._offset += 1
+        return columns
+
+    def remaining(self) -> ResultFileSplit:
+        return ResultFileSplit(self._rows, self._offset)
