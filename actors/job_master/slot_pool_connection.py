@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -64,6 +64,8 @@ class SlotPoolConnection:
         self._number = 0
         """Of the present pool."""
         self._pool: SlotPoolGateway | None = None
+        self._held: list[Call] | None = None
+        """What it is told when it knows what its predecessor had; None: it does."""
         self._watch: TerminationWatch | None = None
         self._heartbeats: HeartbeatSender[None, None] | None = None
         self._news_seen = 0
@@ -72,8 +74,8 @@ class SlotPoolConnection:
 
     @property
     def gateway(self) -> SlotPoolGateway | None:
-        """None: there is no pool at present."""
-        return self._pool
+        """None: there is no pool at present, or it does not know yet what it has."""
+        return self._pool if self._held is None else None
 
     @property
     def _name(self) -> str:
@@ -172,7 +174,7 @@ class SlotPoolConnection:
         self._on_lost(reason)
 
     def _leave(self) -> None:
-        self._pool = None
+        self._pool = self._held = None
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -182,8 +184,26 @@ class SlotPoolConnection:
     def tell(self, call: Call) -> None:
         """Calls reach the pool in the order of this method's; its death is the watch's to tell."""
         pool = self._pool
-        if pool is not None:
+        if self._held is not None:
+            self._held.append(call)
+        elif pool is not None:
             tell(self._owner, self._told(pool, call), self._name)
+
+    def restore(self, calls: Sequence[Call]) -> None:
+        """Tell it what its predecessor had.  It is told nothing else until it has taken all of
+        that: it would give slots again that somebody has."""
+        if self._pool is not None and calls:
+            self._held = []
+            tell(self._owner, self._restore(self._pool, calls), self._name)
+
+    async def _restore(self, pool: SlotPoolGateway, calls: Sequence[Call]) -> None:
+        for call in calls:
+            await self._told(pool, call)
+            if pool is not self._pool:
+                return
+        held, self._held = self._held, None
+        for call in held or ():
+            self.tell(call)
 
     async def _told(self, pool: SlotPoolGateway, call: Call) -> None:
         try:

@@ -164,8 +164,8 @@ class JobMasterSlots:
         if requirements is not None:
             self._set_requirements(requirements)
         slots = tuple(self.ledger.restored())
-        for first in range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE):
-            self.pool.tell(partial(_restore, slots[first : first + _SLOTS_PER_MESSAGE]))
+        steps = range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE)
+        self.pool.restore([partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps])
         for wanted in self.ledger.pending():
             self._request_slots(wanted)
         if self._is_restarting:

@@ -100,6 +100,26 @@ async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> N
 
 
 @on_cluster(NODE)
+async def test_slot_pool_that_does_not_hear_what_it_has_is_told_nothing_else(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 41304: it gave slots again that other tasks had, and the JobMaster lost count of
+    them."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
+    await until_executing(cluster, job_id)
+    with losing(cluster, "restore_slots") as lost:
+        cluster.crash("SlotPool")
+        await eventually(lambda: lost, 10, "a call that is lost")
+        (second,) = cluster.processes("SlotPool")
+        handled = cluster.network.services[second].metrics.handled
+        await eventually(lambda: starts_of(cluster, "SlotPool") == 3, 30, "a third SlotPool")
+    assert "SlotPoolGateway.connect_to_resource_manager" not in handled
+
+    await until_executing(cluster, job_id)
+    assert len(cluster.workers.starts) == 2
+
+
+@on_cluster(NODE)
 async def test_hung_slot_pool_is_replaced(cluster: ChaosCluster) -> None:
     """Nobody noticed, and its job got no slot any more."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
