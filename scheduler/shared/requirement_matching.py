@@ -34,13 +34,13 @@ def missing_slots(
     the reverse) a better matching may exist.  Takes time in proportion to the number of different
     profiles only.
     """
-    free = {profile: number for profile, number in slots.items() if number > 0}
+    free = dict(slots)
     smallest_first = sorted(free, key=size_of)
     missing = []
     for requirement in sorted(requirements, key=lambda r: size_of(r.profile), reverse=True):
         still = requirement.count
         for profile in smallest_first:
-            if still > 0 and free[profile] and requirement.profile.fits_into(profile):
+            if requirement.profile.fits_into(profile):
                 taken = min(still, free[profile])
                 free[profile] -= taken
                 still -= taken
