@@ -286,3 +286,60 @@ def test_thirds_of_a_worker_can_all_be_allocated() -> None:
     for index in range(3):
         table.allocate_slot(index, JOB, allocation(index), profile, 0.0)
     assert len(table.allocations_of(JOB)) == 3
+
+
+def test_slot_that_is_being_freed_is_neither_deactivated_nor_given_again(
+    table: TaskSlotTable,
+) -> None:
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.add_task(attempt(0), JOB, A)
+    table.free_slot(A, "not wanted")
+    assert not table.mark_slot_inactive(A, 1.0)
+    assert not table.mark_slot_active(A)
+    with pytest.raises(SlotAllocationError, match="the allocation has slot 0"):
+        table.allocate_slot(0, JOB, A, SMALL, 2.0)
+    assert table.free_timed_out_slots(1000.0) == []
+    assert table.is_being_freed(A)
+    assert not table.is_being_freed(B)
+    assert "is being freed: not wanted" in table.story()
+
+
+def test_slots_that_a_job_does_not_use_are_freed_and_those_it_uses_are_not(
+    table: TaskSlotTable,
+) -> None:
+    """SM-18."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    table.add_task(attempt(0), JOB, A)
+    assert table.free_inactive_slots_of_job(OTHER_JOB, "its master is gone") == []
+    assert table.free_inactive_slots_of_job(JOB, "its master is gone") == [
+        CleanSlot(slot_id("te", 1), JOB, B, "its master is gone")
+    ]
+    assert not table.is_being_freed(A)
+
+
+def test_accepted_slot_is_active_though_another_of_the_offer_is_gone(table: TaskSlotTable) -> None:
+    """TM-12."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    offering = table.offer_slots(JOB)
+    assert offering is not None
+    table.free_slot(A, "not wanted")
+    table.slot_cleaned(A)
+    assert table.offer_answered(offering, (A, B), 1.0) == []
+    assert table.offer_slots(JOB) is None  # B is active
+
+
+def test_offer_is_outdated_though_a_slot_of_it_was_freed_meanwhile(table: TaskSlotTable) -> None:
+    """TM-12."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, JOB, B, SMALL, 0.0)
+    first = table.offer_slots(JOB)
+    assert first is not None
+    table.free_slot(A, "not wanted")
+    table.slot_cleaned(A)
+    second = table.offer_slots(JOB)
+    assert second is not None
+    assert table.offer_answered(first, (), 1.0) == []
+    assert table.offer_answered(second, (B,), 2.0) == []
+    assert table.offer_slots(JOB) is None
