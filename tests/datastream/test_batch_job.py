@@ -147,6 +147,21 @@ def test_program_may_read_several_stages_or_one_twice_and_end_in_sinks(
     assert sorted(map(int, lines)) == [-2, -1, *NUMBERS]
 
 
+def test_program_may_have_sources_of_its_own(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    def only_own(env: StreamExecutionEnvironment) -> DataStream:
+        return env.from_collection([-1, -2], Types.LONG()).map(lambda n: {"n": n})
+
+    def with_own(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
+        more = env.from_collection([-3]).map(lambda n: {"n": n})
+        return numbers.map(lambda row: {"n": row["n"]}).union(more)
+
+    job = flinkray.BatchJob("own sources", flinkray.NoRestart())
+    few = job.stream(only_own)
+    every = job.stream(with_own, inputs=[few], parallelism=2)
+    rows = run(cluster, job, every, tmp_path / "out")
+    assert sorted(str(row["n"]) for row in rows) == ["-1", "-2", "-3"]
+
+
 def test_two_programs_of_one_shape_follow_each_other(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
