@@ -69,6 +69,12 @@ class JobUnderTest(TasksUnderTest):
     def stopped(self, number: int = 0, vertex: JobVertexID = VERTEX) -> list[JobSchedulerAction]:
         return self.tell("coordinator_stopped", driver(number, vertex))
 
+    def finish_stage(self, number: int = 0) -> list[JobSchedulerAction]:
+        """The driver's function returns, and it stops; the last one's actions."""
+        self.started(number)
+        self.says(RESULT, number)
+        return self.stopped(number)
+
     def lost(self, cause: str = "killed", number: int = 0) -> list[JobSchedulerAction]:
         return self.tell("coordinator_lost", driver(number), cause)
 

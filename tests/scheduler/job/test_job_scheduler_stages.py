@@ -176,9 +176,7 @@ def test_stages_of_different_size_share_a_worker_group_as_large_as_the_widest() 
     assert wanted.constraint == SameWorkerGroup("default", 3)
     assert [r.bundle for r in wanted.requests] == [0, 1]
     job.give()
-    job.started()
-    job.says(RESULT)
-    wanted = one(job.stopped(), SlotRequests)
+    wanted = one(job.finish_stage(), SlotRequests)
     assert [r.bundle for r in wanted.requests] == [2], "the others are there"
     assert [s.location.bundle_index for s in one(job.give(), StartCoordinator).slots] == [0, 1, 2]
 
@@ -225,9 +223,7 @@ def mixed(restarts: int = 5) -> JobUnderTest:
 
 def test_tasks_read_what_a_finished_spark_stage_has_written() -> None:
     job = mixed().deploy()
-    job.started()
-    job.says(RESULT)
-    assert job.deployed(job.stopped()) == "", "slots of another group are asked for"
+    assert job.deployed(job.finish_stage()) == "", "slots of another group are asked for"
     assert job.deployed(job.give()) == "b1#0 b2#0"
     side = job.task_executors[job.where[job.attempt("b1")]]
     (key,) = job.tasks[job.attempt("b1")].inputs
@@ -238,9 +234,7 @@ def test_tasks_read_what_a_finished_spark_stage_has_written() -> None:
 
 def test_spark_stage_is_told_where_the_results_are_that_it_reads() -> None:
     job = mixed().deploy()
-    job.started()
-    job.says(RESULT)
-    job.stopped()
+    job.finish_stage()
     job.give()
     job.finish("b1 b2")
     started = one(job.give(), StartCoordinator)
@@ -256,9 +250,7 @@ def test_spark_stage_is_told_where_the_results_are_that_it_reads() -> None:
 
 def test_stored_result_outlives_the_task_executors_of_its_stage() -> None:
     job = mixed().deploy()
-    job.started()
-    job.says(RESULT)
-    job.stopped()
+    job.finish_stage()
     job.give()
     assert only(job.lose_task_executor("te0-g"), StartTimer) == []
     actions = job.finish("b1 b2")
@@ -268,9 +260,7 @@ def test_stored_result_outlives_the_task_executors_of_its_stage() -> None:
 def test_stored_result_that_a_task_does_not_find_is_produced_again() -> None:
     """FO-04."""
     job = mixed().deploy()
-    job.started()
-    job.says(RESULT)
-    job.stopped()
+    job.finish_stage()
     job.give()
     missing = ResultPartitionID(GRAPH, data_set_id(1), 1, 0)
     job.fail("b1", "no such file", missing_partitions=(missing,))
@@ -279,17 +269,13 @@ def test_stored_result_that_a_task_does_not_find_is_produced_again() -> None:
     started = one(job.give(), StartCoordinator)
     assert started.coordinator == driver(1)
     assert {task.coordinator_attempt for task in job.tasks.values()} == {1}
-    job.started(1)
-    job.says(RESULT, 1)
-    job.stopped(1)
+    job.finish_stage(1)
     assert job.deployed(job.give()) == "b1#1 b2#1"
 
 
 def test_files_of_tasks_outlive_the_task_executors_that_wrote_them() -> None:
     job = mixed().deploy()
-    job.started()
-    job.says(RESULT)
-    job.stopped()
+    job.finish_stage()
     job.give()
     job.finish("b1 b2")
     job.give()
@@ -300,9 +286,7 @@ def test_lost_result_that_a_spark_stage_reads_is_produced_again_and_the_stage_be
     """FO-04."""
     last = spark_vertex(2).vertex_id
     job = mixed().deploy()
-    job.started()
-    job.says(RESULT)
-    job.stopped()
+    job.finish_stage()
     job.give()
     job.finish("b1 b2")
     job.give()
