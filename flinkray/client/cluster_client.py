@@ -15,7 +15,7 @@ from flinkray.actors.gateways import DispatcherGateway
 from flinkray.client.attached_jobs import AttachedJobs, ClientSettings
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.job_handle import JobHandle
-from flinkray.client.loop_thread import LoopThread
+from flinkray.client.loop_thread import LoopEndedError, LoopThread
 from flinkray.client.submission import Submission, SubmissionInterrupted
 from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
 from flinkray.core.config import Configuration
@@ -292,7 +292,8 @@ class ClusterClient:
     def end_attached(self, job_id: JobID) -> None:
         """Nobody wants the job any more: begin to cancel it.  From any thread."""
         if not self._closed:
-            self._start(self._end_attached(job_id))
+            with suppress(LoopEndedError):  # the client is closed meanwhile: it ends all such jobs
+                self._loop.start(self._end_attached(job_id))
 
     async def _end_attached(self, job_id: JobID) -> None:
         try:

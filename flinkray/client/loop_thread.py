@@ -8,7 +8,13 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from flinkray.core.errors import FlinkRayError
+
 T = TypeVar("T")
+
+
+class LoopEndedError(FlinkRayError):
+    """Nothing runs on the loop any more."""
 
 
 class LoopThread:
@@ -16,12 +22,22 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._is_closed = False
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run it on the loop; cancelling the future cancels the coroutine."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Run it on the loop; cancelling the future cancels the coroutine.
+
+        Raises:
+            LoopEndedError: it was closed, perhaps by another thread just now.
+        """
+        with self._lock:
+            if not self._is_closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise LoopEndedError("the event loop has ended: it was closed")
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run it on the loop and wait.
@@ -29,6 +45,7 @@ class LoopThread:
         Ctrl-C (KeyboardInterrupt) ends the waiting at once, and the coroutine is cancelled.
 
         Raises:
+            LoopEndedError: it was closed, perhaps by another thread just now.
             RuntimeError: called on the loop's own thread, which would wait for itself.
         """
         if threading.current_thread() is self._thread:
@@ -43,9 +60,11 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what runs and end the thread.  Idempotent."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

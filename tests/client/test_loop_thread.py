@@ -1,0 +1,68 @@
+"""Loops in threads, and who comes too late for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from flinkray.client.loop_thread import LoopEndedError, LoopThread
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    loop = LoopThread("a loop")
+    yield loop
+    loop.close()
+
+
+async def answer() -> int:
+    return 42
+
+
+def test_what_runs_when_it_is_closed_is_cancelled_and_may_clean_up(loop: LoopThread) -> None:
+    told: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            told.append("cleaned up")
+
+    waiting = loop.start(waits())
+    assert loop.run(answer()) == 42
+    loop.close()
+    assert waiting.cancelled()
+    assert told == ["cleaned up"]
+
+
+def test_what_comes_after_its_end_is_refused_and_not_left_behind(loop: LoopThread) -> None:
+    """A coroutine that nobody awaited was left, with a warning, when two threads raced."""
+    loop.close()
+    with pytest.raises(LoopEndedError, match="it was closed"):
+        loop.run(answer())
+    with pytest.raises(LoopEndedError, match="it was closed"):
+        loop.start(answer())
+
+
+def test_what_is_started_while_it_is_being_closed_runs_or_is_refused(loop: LoopThread) -> None:
+    outcomes: list[str] = []
+    is_started = threading.Event()
+
+    def start_many() -> None:
+        while True:
+            is_started.set()
+            try:
+                loop.start(answer())
+            except LoopEndedError:
+                outcomes.append("refused")
+                return
+
+    thread = threading.Thread(target=start_many)
+    thread.start()
+    assert is_started.wait(30)
+    loop.close()
+    thread.join(30)
+    assert outcomes == ["refused"]
