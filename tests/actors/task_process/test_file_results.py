@@ -1,0 +1,51 @@
+"""Results that are files, of tasks whose storage fails; with jobs: tests/datastream and
+tests/system."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flinkray.actors.task_process.code_loop import MainLoop
+from flinkray.actors.task_process.file_results import FileOutput
+from flinkray.file_results import FileResultLostError, ResultDirectory
+from flinkray.rpc import LocalRpcService, RpcEndpoint
+
+ROWS = pa.record_batch({"n": [1, 2]})
+
+
+def output_at(location: Path) -> FileOutput:
+    endpoint = RpcEndpoint(LocalRpcService("process"), "endpoint")
+    return FileOutput(endpoint, MainLoop(asyncio.get_running_loop()), str(location))
+
+
+async def test_failed_task_ends_though_what_it_has_written_cannot_be_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its end was never reported."""
+    (tmp_path / "file").touch()
+    await output_at(tmp_path / "file" / "result").abandon()
+    assert "result before the job ends: [Errno 20] Cannot delete directory" in caplog.text
+
+
+async def test_result_that_is_finished_is_not_abandoned_and_one_that_is_not_is(
+    tmp_path: Path,
+) -> None:
+    finished, failed = output_at(tmp_path / "finished"), output_at(tmp_path / "failed")
+    for output in (finished, failed):
+        await output.write(ROWS)
+    await finished.finish()
+    for output in (finished, failed):
+        await output.abandon()
+    (file,) = ResultDirectory(str(tmp_path / "finished")).list()
+    assert file.row_groups == (2,)
+    with pytest.raises(FileResultLostError):
+        ResultDirectory(str(tmp_path / "failed")).list()
+
+
+async def test_what_is_no_table_is_refused_by_its_type(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="takes Arrow record batches and tables, not dict"):
+        await output_at(tmp_path / "result").write({"n": [1]})  # type: ignore[arg-type]
