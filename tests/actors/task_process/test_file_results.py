@@ -48,4 +48,4 @@ async def test_result_that_is_finished_is_not_abandoned_and_one_that_is_not_is(
 
 async def test_what_is_no_table_is_refused_by_its_type(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="takes Arrow record batches and tables, not dict"):
-        await output_at(tmp_path / "result").write({"n": [1]})  # type: ignore[arg-type]
+        await output_at(tmp_path / "result").write({"n": [1]})
