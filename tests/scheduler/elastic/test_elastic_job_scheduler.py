@@ -29,11 +29,14 @@ class ElasticUnderTest(TasksUnderTest):
     """``a -> b``, ``a`` from 1 to 2 and ``b`` from 2 to 4; requests are answered by what the pool
     holds."""
 
-    def __init__(self, state: ScriptedState | None = None, restarts: int = 5) -> None:
+    def __init__(
+        self,
+        state: ScriptedState | None = None,
+        restarts: int = 5,
+        edges: tuple[str, ...] = ("a -> b",),
+    ) -> None:
         vertices = (python_vertex("a", 2), python_vertex("b", 4, min_parallelism=2))
-        graph = job(
-            vertices=vertices, edges=["a -> b"], restart_strategy=FixedDelayRestart(restarts)
-        )
+        graph = job(vertices=vertices, edges=edges, restart_strategy=FixedDelayRestart(restarts))
         graph = replace(graph, scheduler_mode=SchedulerMode.ADAPTIVE)
         super().__init__(graph, state=state, kind=ElasticJobScheduler)
         self.held: dict[str, AllocatedSlot] = {}
@@ -182,6 +185,12 @@ def test_job_whose_slots_are_still_there_is_restarted_as_it_was() -> None:
     assert elastic.tasks_of(elastic.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2"
 
 
+def test_failure_of_one_task_restarts_those_that_are_not_connected_with_it_too() -> None:
+    elastic = running(4, edges=())
+    actions = elastic.fail("a1")
+    assert sorted(elastic.cancelled(actions).split()) == ["a2#1", "b1#1", "b2#1", "b3#1", "b4#1"]
+
+
 def test_reports_of_an_earlier_parallelism_change_nothing() -> None:
     elastic = running(4)
     old = elastic.attempt("b4")
@@ -299,3 +308,20 @@ def test_waiting_job_says_what_is_missing() -> None:
     elastic.tell("resources_short", shortages)
     expected = "One slot is missing. So is another."
     assert elastic.scheduler.details().pending_reason == expected
+
+
+def test_job_that_begins_with_less_still_knows_why_there_is_not_more() -> None:
+    """Until its requests are answered."""
+    elastic = ElasticUnderTest()
+    elastic.tell("start")
+    actions = elastic.has(2)
+    reason = "Two slots are missing."
+    elastic.tell(
+        "resources_short", (ResourceShortage(2, SMALL, reason, False, LARGE, LARGE, LARGE),)
+    )
+    timer = only(actions, StartTimer)[-1]
+    elastic.now += timer.delay
+    elastic.tell("timer", timer.key)
+    assert elastic.scheduler.details().pending_reason == reason
+    elastic.answer()
+    assert elastic.scheduler.details().pending_reason is None

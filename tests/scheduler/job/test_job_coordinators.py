@@ -88,6 +88,25 @@ def test_coordinator_that_fails_is_stopped_and_followed_by_another_when_it_has_e
     assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
 
 
+def test_coordinator_that_was_to_be_followed_by_another_is_not_when_the_job_ends() -> None:
+    tasks = streams().run()
+    tasks.tell("coordinator_started", enumerators())
+    actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
+    tasks.confirm_cancellations()
+    tasks.tell("timer", one(actions, StartTimer).key)
+    tasks.tell("cancel")
+    tasks.confirm_cancellations()
+    assert tasks.tell("coordinator_stopped", enumerators()) == []
+    assert tasks.status is JobStatus.CANCELED
+
+
+def test_coordinator_is_told_by_what_it_does_for_whom_and_which_attempt_it_is() -> None:
+    of_job, vertex_id = enumerators(2), python_vertex("s").vertex_id
+    assert str(of_job) == "source-enumerators #2"
+    of_vertex = CoordinatorID(CoordinatorKind.SPARK_DRIVER, vertex_id, 0)
+    assert str(of_vertex) == f"spark-driver of {vertex_id.short()} #0"
+
+
 def test_coordinator_that_fails_for_ever_fails_the_job_when_no_restart_is_left() -> None:
     """It was started again every half second, and each time the job with it."""
     tasks = streams(restarts=1).run()
