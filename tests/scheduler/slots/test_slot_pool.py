@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
@@ -89,6 +91,42 @@ def test_new_requirements_replace_the_old_and_the_total_is_declared() -> None:
     wanted = requirements((SMALL, 5))
     assert pool.set_requirements(wanted, 1.0) == [DeclareRequirements(wanted)]
     assert pool.requirements == wanted
+
+
+def test_the_same_requirements_are_declared_again_under_the_address_that_holds_now() -> None:
+    """SP-21: a ResourceManager may have missed what was declared before."""
+    pool = pool_that_requires(1)
+    wanted = requirements((SMALL, 1))
+    assert pool.set_requirements(wanted, 1.0) == [DeclareRequirements(wanted)]
+    moved = replace(wanted, job_master_address="JobMaster/another")
+    assert pool.set_requirements(moved, 2.0) == [DeclareRequirements(moved)]
+
+
+def test_offer_after_one_that_is_known_already_counts() -> None:
+    """SP-03."""
+    pool = pool_that_requires(2)
+    assert accepted(pool, offer(1, 0)) == [1]
+    assert accepted(pool, offer(1, 0), offer(2, 1)) == [1, 2]
+
+
+def test_slot_of_any_worker_is_refused_when_those_of_a_group_are_required() -> None:
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
+    pool.register_task_executor(location("te"), 0.0)
+    pool.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    assert accepted(pool, offer(1)) == []
+
+
+def test_closed_pool_takes_nothing_more() -> None:
+    """SP-06."""
+    pool = pool_that_requires(1)
+    assert accepted(pool, offer(1)) == [1]
+    pool.close("the job has ended")
+    assert pool.slots == ()
+    assert accepted(pool, offer(2, 1)) == []
+    with pytest.raises(IllegalTransitionError, match="register a TaskExecutor"):
+        pool.register_task_executor(location("other"), 2.0)
+    with pytest.raises(IllegalTransitionError, match="take requirements"):
+        pool.set_requirements(requirements((SMALL, 1)), 2.0)
 
 
 def test_requirements_of_another_job_are_an_error() -> None:
