@@ -158,12 +158,10 @@ def _count_shared_workers(
         tracker.waits_for_shared_workers = wanted > 0
         tracker.to_look_after.update(dict.fromkeys(groups.shared_starting))
     wanted -= groups.number_of_shared_workers_coming
-    requested = len(groups.shared_requests)
-    if requested > max(0, wanted):
-        requests = list(groups.shared_requests.values())
-        for request in reversed(requests[max(0, wanted) :]):
-            tracker.cancel_request(request, actions)
-    wanted -= requested
+    requests = list(groups.shared_requests.values())
+    for request in reversed(requests[max(0, wanted) :]):
+        tracker.cancel_request(request, actions)
+    wanted -= len(requests)
     for group in tuple(groups.shared_empty.values()):
         for _, bundle in sorted(group.empty.items()):
             if wanted > 0 and not tracker.exceeds_limit(group.slots_per_bundle):

@@ -15,7 +15,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotRequests,
     SlotsLost,
 )
-from tests.scheduler.builders import SMALL, allocation, id_of, requirements, slot_on
+from tests.scheduler.builders import LARGE, SMALL, allocation, id_of, requirements, slot_on
 
 TE0, TE1 = ResourceID("te-0"), ResourceID("te-1")
 
@@ -68,12 +68,33 @@ def test_each_way_in_which_a_use_ends_lowers_what_is_required_once() -> None:
     slots.returned(ReturnSlots((allocation(1),), "done"))
     slots.remove((allocation(2),))
     slots.told([SlotsLost((allocation(2), allocation(3)), "killed")])
+    assert [restored.request_id for restored in slots.restored()] == [None, None]
     slots.returned(ReturnSlots((allocation(1), allocation(3)), "again"))
     slots.told([SlotRequestFailed(id_of(SlotRequestId, 3), SlotRequestFailure.TIMED_OUT, "late")])
     slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 3),), "again"))
 
     assert slots.pending() == []
     assert [restored.request_id for restored in slots.restored()] == [None, None]
+    assert slots.requirements() == requirements((SMALL, 1))
+
+
+def test_large_slot_that_serves_a_small_request_lowers_what_was_requested() -> None:
+    slots = SlotLedger()
+    slots.add(slot_on("te-0", 1, profile=LARGE))
+    slots.set_requirements(requirements((LARGE, 1)))
+    slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))
+    slots.told([SlotAllocated(id_of(SlotRequestId, 1), slots.all()[0])])
+    assert [restored.profile for restored in slots.restored()] == [SMALL]
+    slots.returned(ReturnSlots((allocation(1),), "done"))
+    assert slots.requirements() == requirements((LARGE, 1))
+
+
+def test_request_that_got_a_slot_which_was_lost_meanwhile_is_required_no_more() -> None:
+    slots = SlotLedger()
+    slots.set_requirements(requirements((SMALL, 1)))
+    slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))
+    slots.told([SlotAllocated(id_of(SlotRequestId, 1), slot_on("te-0", 1))])
+    assert slots.pending() == []
     assert slots.requirements() == requirements((SMALL, 1))
 
 
