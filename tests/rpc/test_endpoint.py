@@ -534,6 +534,27 @@ async def test_watches_that_were_cancelled_or_told_leave_nothing_behind(
     assert kept not in endpoint.mailbox._watches
 
 
+@pytest.mark.parametrize("how", ["run_async", "timer"])
+@on_virtual_services
+async def test_an_error_of_a_plain_function_that_nobody_waits_for_ends_the_endpoint(
+    services: Services, how: str
+) -> None:
+    endpoint = RecordingEndpoint(services.host)
+    endpoint.may_stop.set()
+    endpoint.start()
+
+    def breaks() -> None:
+        raise OSError("disk full")
+
+    if how == "run_async":
+        endpoint.run_async(breaks)
+    else:
+        endpoint.schedule_run_async(1.0, breaks)
+    with pytest.raises(OSError, match="disk full"):
+        await endpoint.terminated
+    assert endpoint.story == ["on_start", "on_stop"]
+
+
 @on_virtual_time
 async def test_an_endpoint_whose_process_dies_ends_at_once_and_runs_nothing_more() -> None:
     service = LocalRpcService()

@@ -232,6 +232,20 @@ async def test_children_die_once_however_their_process_ends(end: str) -> None:
     await network.close()
 
 
+def create_number(service: RpcService, arguments: object) -> int:
+    return 7
+
+
+@on_virtual_services
+async def test_a_factory_that_makes_no_endpoint_fails_the_spawn_and_frees_the_name(
+    services: Services,
+) -> None:
+    spec = EndpointSpec("Number", "worker", f"{__name__}:create_number")
+    with pytest.raises(ConfigurationError, match="returned a int, not an RpcEndpoint"):
+        await services.caller.spawn(spec)
+    assert await services.caller.spawn(echo_spec("worker")) == "worker/echo"
+
+
 class BadLuck(EchoEndpoint):
     """Fails to start the second and third time."""
 
