@@ -139,3 +139,24 @@ def test_the_oldest_of_a_profile_is_served_whatever_its_kind_and_time_out() -> N
         assert served.request.request_id == id_of(SlotRequestId, number)
         requests.remove(served.request.request_id)
     assert requests.whom_to_serve(slot_on("te-0", 1), SMALL) is None
+
+
+def test_slot_goes_to_the_oldest_of_what_it_is_matched_to_or_else_of_the_largest_it_holds() -> None:
+    requests = PendingRequests()
+    for number, profile in enumerate((SMALL, MEDIUM, LARGE, SMALL, MEDIUM, LARGE)):
+        request = SlotRequest(id_of(SlotRequestId, number))
+        requests.add(request, profile, number > 2, 5.0, 0.0, could_be_held=True)
+    other = ResourceProfile(0.5, GIB)
+    for profile, matched, expected in (
+        (LARGE, SMALL, 0),
+        (LARGE, MEDIUM, 1),
+        (MEDIUM, LARGE, 1),
+        (MEDIUM, SMALL, 0),
+        (LARGE, other, 2),
+        (MEDIUM, other, 1),
+        (SMALL, other, 0),
+        (other, other, None),
+    ):
+        found = requests.whom_to_serve(slot_on("te-0", 9, profile=profile), matched)
+        wanted = None if expected is None else id_of(SlotRequestId, expected)
+        assert (None if found is None else found.request.request_id) == wanted

@@ -202,3 +202,19 @@ def test_the_least_busy_is_found_though_its_slots_of_another_profile_came_and_we
     pool.add(other)
     pool.reserve(other, id_of(SlotRequestId, 1))
     assert pool.best_free(SMALL, (), True) is free
+
+
+def test_slot_that_left_is_not_found_at_its_place_and_another_there_is() -> None:
+    pool = PooledSlots()
+    first, stays, second = (
+        PooledSlot(slot_on("te-0", number, index), SMALL, 0.0)
+        for number, index in ((1, 0), (2, 1), (3, 0))
+    )
+    for pooled in (first, stays):
+        pool.add(pooled)
+    pool.remove(first)
+    assert pool.at(ResourceID("te-0"), 0) is None
+    assert pool.at(ResourceID("te-0"), 1) is stays
+    pool.add(second)
+    assert pool.at(ResourceID("te-0"), 0) is second
+    assert pool.at(ResourceID("te-1"), 0) is None
