@@ -343,3 +343,37 @@ def test_offer_is_outdated_though_a_slot_of_it_was_freed_meanwhile(table: TaskSl
     assert table.offer_answered(first, (), 1.0) == []
     assert table.offer_answered(second, (B,), 2.0) == []
     assert table.offer_slots(JOB) is None
+
+
+def test_table_tells_whose_slots_there_are_and_what_is_in_them(table: TaskSlotTable) -> None:
+    table.allocate_slot(1, JOB, A, SMALL, 0.0)
+    table.allocate_slot(0, JOB, B, SMALL, 4.0)
+    table.add_task(attempt(0), JOB, A)
+    assert [table.job_of(one) for one in (A, B, C)] == [JOB, JOB, None]
+    assert [table.contains(one) for one in (A, B, C)] == [True, True, False]
+    assert [table.tasks_of(one) for one in (A, B, C)] == [(attempt(0),), (), ()]
+    assert table.allocations_of(JOB) == (B, A)  # by index
+    assert table.allocations_of(OTHER_JOB) == ()
+
+
+def test_the_first_slot_to_time_out_is_waited_for(table: TaskSlotTable) -> None:
+    assert table.next_deadline() is None
+    table.allocate_slot(0, JOB, A, SMALL, 4.0)
+    table.allocate_slot(1, OTHER_JOB, B, SMALL, 1.0)
+    assert table.next_deadline() == 11.0
+    table.mark_slot_active(B)
+    assert table.next_deadline() == 14.0
+
+
+def test_same_request_for_a_dynamic_slot_again_is_fine_and_for_a_static_one_is_not(
+    table: TaskSlotTable,
+) -> None:
+    """TM-19."""
+    half = ResourceProfile(0.5, GIB // 2)
+    given = table.allocate_slot(-1, JOB, A, half, 0.0)
+    assert table.allocate_slot(-1, JOB, A, half, 1.0) == given
+    with pytest.raises(SlotAllocationError, match="the allocation has slot"):
+        table.allocate_slot(0, JOB, A, half, 1.0)
+    table.allocate_slot(0, JOB, B, SMALL, 2.0)
+    with pytest.raises(SlotAllocationError, match="the allocation has slot 0"):
+        table.allocate_slot(-1, JOB, B, half, 2.0)
