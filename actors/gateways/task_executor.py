@@ -156,3 +156,15 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         reason: str,
     ) -> None:
         """From the ResourceManager: that JobMaster is gone."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def job_master_changed(
+        self,
+        job_id: JobID,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+    ) -> None:
+        """From the ResourceManager: that JobMaster leads the job now, and is to be offered the
+        slots that were kept for it."""

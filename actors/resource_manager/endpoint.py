@@ -122,6 +122,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._cluster_partitions = ClusterPartitionTracker()
         self._connecting_back = RegistrantConnections(self)
         self._recovered: list[tuple[WorkerGroupHandle, dict[int, ResourceID]]] = []
+        self._bereaved: set[JobID] = set()
+        """Jobs whose JobMaster was lost: what they have is kept for the next one."""
         self._is_shutting_down = False
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -321,6 +323,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             self._slots.job_master_gone(
                 job_id, earlier.job_master_id, f"job {job_id} has a new JobMaster"
             )
+        self._bereaved.discard(job_id)
         self._members.job_masters[job_id] = RegisteredJobMaster(
             job_id,
             job_master_id,
@@ -337,15 +340,18 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
                 self._resource_id, self.fencing_token
             ),
         )
+        self._slots.job_master_registered(job_id, job_master_address, job_master_id)
         return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
 
     async def _why_not_instead(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> RegistrationFailure | RegistrationRejection | None:
-        """Another JobMaster of a job that has one is its successor, or its predecessor, which wakes
-        up from a pause: the Dispatcher, which has started both, knows."""
+        """Another JobMaster of a job that has one, or that has lost one, is its successor, or its
+        predecessor, which wakes up from a pause: the Dispatcher, which has started both, knows."""
         present = self._members.job_masters.get(job_id)
-        if present is None or present.job_master_id == job_master_id:
+        if present is None and job_id not in self._bereaved:
+            return None
+        if present is not None and present.job_master_id == job_master_id:
             return None
         try:
             dispatcher = await self._services.connect_to_dispatcher()
@@ -397,6 +403,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._dispatcher.check(dispatcher_id, "release_job")
         log.info("job %s has ended (%s), its workers are released", job_id, reason)
         self._close_job_master(job_id)
+        self._bereaved.discard(job_id)
         await self._slots.release_job(job_id)
 
     def _job_master_deaf(self, resource_id: ResourceID, reason: str) -> None:
@@ -406,6 +413,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
                 tell(self, goodbye, resource_id)
                 log.warning("JobMaster of job %s is lost: %s", job_master.job_id, reason)
                 self._close_job_master(job_master.job_id)
+                self._bereaved.add(job_master.job_id)
                 self._slots.job_master_deaf(job_master.job_id)
 
     def _job_master_lost(
@@ -421,6 +429,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
                 level, "JobMaster %s of job %s is gone: %s", job_master_id.short(), job_id, reason
             )
             self._close_job_master(job_id)
+            self._bereaved.add(job_id)
             self._slots.job_master_gone(job_id, job_master_id, f"its JobMaster is gone: {reason}")
 
     def _close_job_master(self, job_id: JobID) -> RegisteredJobMaster | None:

@@ -52,6 +52,10 @@ from flinkray.scheduler.shared.slots import (
 log = logging.getLogger(__name__)
 
 
+_NEWS_RETRY_DELAY = 0.5
+"""Seconds until a TaskExecutor is told again who leads a job."""
+
+
 class SlotAllocation(WorkerEvents):
     """The part of a ResourceManager between its members and its SlotManager.
 
@@ -114,6 +118,48 @@ class SlotAllocation(WorkerEvents):
         self._slot_manager.set_fail_unfulfillable(True)
         self._shortages.slots_changed()
 
+    def job_master_registered(
+        self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
+    ) -> None:
+        """It leads the job: the TaskExecutors that have slots of the job, which they may have kept
+        from an earlier one, are to offer them to it."""
+        for resource_id in self._slot_manager.task_executors_of(job_id):
+            self._tell_of(resource_id, job_id, job_master_address, job_master_id)
+
+    def _tell_of(
+        self,
+        resource_id: ResourceID,
+        job_id: JobID,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+    ) -> None:
+        self._endpoint.create_task(
+            self._keep_telling_of(resource_id, job_id, job_master_address, job_master_id),
+            f"tell {resource_id} of JobMaster {job_master_id.short()}",
+        )
+
+    async def _keep_telling_of(
+        self,
+        resource_id: ResourceID,
+        job_id: JobID,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+    ) -> None:
+        """Until it has heard: the job is given no other slots for those that it has."""
+        while True:
+            worker = self._members.task_executors.get(resource_id)
+            present = self._members.job_masters.get(job_id)
+            if worker is None or present is None or present.job_master_id != job_master_id:
+                return
+            try:
+                await worker.gateway.job_master_changed(
+                    job_id, job_master_address, job_master_id, self._resource_manager_id
+                )
+                return
+            except FlinkRayError as error:
+                log.info("%s is not told of the master of job %s: %s", resource_id, job_id, error)
+            await self._endpoint.rpc_service.pause(_NEWS_RETRY_DELAY)
+
     def job_master_gone(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
         """Its requirements are void; the job's workers wait a while for the next master.
 
@@ -171,6 +217,13 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(
             self._slot_manager.register_task_executor(location, total_profile, report, self._now())
         )
+        jobs = {slot.job_id: None for slot in report.slots if slot.job_id is not None}
+        for job_id in jobs:  # it may have lost one of their JobMasters meanwhile
+            master = self._members.job_masters.get(job_id)
+            if master is not None:
+                self._tell_of(
+                    location.resource_id, job_id, master.gateway.address, master.job_master_id
+                )
 
     def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
         """A later report."""

@@ -1,7 +1,7 @@
 """The SlotPool of a job: holds its slots, declares what it wants at the ResourceManager.
 
-It works for one JobMaster attempt: its token is that attempt's JobMasterId, and it ends itself,
-with all its slots given back, when that JobMaster is gone.
+It works for one JobMaster attempt: its token is that attempt's JobMasterId.  When that JobMaster is
+gone it ends itself and leaves the slots with their TaskExecutors, which keep them for the next one.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._resource_manager: tuple[str, ResourceManagerId] | None = None
         self._declaration: asyncio.Task[None] | None = None
         self._timer: TimerHandle | None = None
+        self._is_orphaned = False
         self._telling = asyncio.Lock()
         """News must not overtake each other."""
 
@@ -107,12 +108,16 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     async def on_stop(self) -> None:
         self._stop_declaring()
-        await self._free_all("the SlotPool stops")
+        if not self._is_orphaned:
+            await self._free_all("the SlotPool stops")
 
     def _job_master_terminated(self, reason: str) -> None:
         log.warning(
-            "job %s: its JobMaster is gone (%s); giving back all slots", self._job_id, reason
+            "job %s: its JobMaster is gone (%s); its slots are left to the next one",
+            self._job_id,
+            reason,
         )
+        self._is_orphaned = True
         self.close()
 
     # --- requirements -----------------------------------------------------------------------------

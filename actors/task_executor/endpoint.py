@@ -110,6 +110,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             arguments.total_profile,
             arguments.number_of_slots,
             slot_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
+            keep_timeout=configuration.get(options.JOB_MASTER_TAKEOVER_TIMEOUT),
         )
         slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
         python = PythonTasks(
@@ -213,9 +214,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager_id: ResourceManagerId,
     ) -> tuple[SlotAnswer, ...]:
         self._resource_manager.check(resource_manager_id)
-        if not self._job_leaders.is_led_by(job_id, job_master_id):
-            reason = f"job {job_id} has a new JobMaster"
-            self._free_slots_of_job(job_id, reason)
+        self._vacate_unless_led_by(job_id, job_master_id)
         answers = [self._allocate(one, job_id) for one in wanted]
         self._schedule_slot_timeout()
         if any(answer.refusal is None for answer in answers):
@@ -309,6 +308,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_id, allocation_id = action.job_id, action.allocation_id
         await self._tasks.clean_up(allocation_id, job_id)
         slot_id = self._table.slot_cleaned(allocation_id)
+        if self._table.is_kept(allocation_id):
+            log.info("%s is empty, and kept for job %s", action.slot_id, job_id)
+            self._offers.offer(job_id)
+            return
         log.info("%s is free: %s", slot_id, action.reason)
         freed = self._freed.pop(allocation_id, None)
         if freed is not None:
@@ -330,7 +333,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def disconnect_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
-        self._leave_job_master(job_id, job_master_id, f"its JobMaster said goodbye: {reason}")
+        if self._job_leaders.said_goodbye(job_id, job_master_id):
+            self._free_slots_of_job(job_id, f"its JobMaster said goodbye: {reason}")
 
     async def job_master_lost(
         self,
@@ -339,14 +343,24 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager_id: ResourceManagerId,
         reason: str,
     ) -> None:
-        if self._resource_manager.is_led_by(resource_manager_id):
-            self._leave_job_master(
-                job_id, job_master_id, f"the ResourceManager has lost its JobMaster: {reason}"
-            )
-
-    def _leave_job_master(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
-        if self._job_leaders.said_goodbye(job_id, job_master_id):
+        if self._resource_manager.is_led_by(resource_manager_id) and self._job_leaders.said_goodbye(
+            job_id, job_master_id
+        ):
+            reason = f"the ResourceManager has lost its JobMaster: {reason}"
             self._job_master_lost(job_id, reason)
+
+    async def job_master_changed(
+        self,
+        job_id: JobID,
+        job_master_address: str,
+        job_master_id: JobMasterId,
+        resource_manager_id: ResourceManagerId,
+    ) -> None:
+        self._resource_manager.refuse_others(resource_manager_id, "job_master_changed")
+        if self._table.allocations_of(job_id):
+            self._vacate_unless_led_by(job_id, job_master_id)
+            await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
+            self._offers.offer(job_id)
 
     async def heartbeat_from_job_master(
         self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
@@ -354,14 +368,28 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._job_leaders.heartbeat_received(resource_id, job_master_id, report)
 
     def _job_master_lost(self, job_id: JobID, reason: str) -> None:
-        log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
-        self._free_slots_of_job(job_id, reason)
+        log.info("%s: the slots of job %s are vacated: %s", self.address, job_id, reason)
+        self._vacate_slots_of_job(job_id, reason)
         self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
+
+    def _vacate_unless_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        """What runs here is not that JobMaster's."""
+        if not self._job_leaders.is_led_by(job_id, job_master_id):
+            self._vacate_slots_of_job(job_id, f"job {job_id} has a new JobMaster")
+
+    def _vacate_slots_of_job(self, job_id: JobID, reason: str) -> None:
+        """Without its JobMaster: the job's next one gets its slots.  This is where what a lost
+        JobMaster has deployed and produced (TM-28) ends."""
+        now = self.clock.monotonic()
+        self._carry_out(self._table.vacate_slots_of_job(job_id, reason, now))
+        self._tasks.forget_job(job_id)
 
     def _free_slots_of_job(self, job_id: JobID, reason: str) -> None:
         """And with them what the job has produced (TM-28)."""
+        log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
         self._carry_out(self._table.free_slots_of_job(job_id, reason))
         self._tasks.forget_job(job_id)
+        self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
     # --- tasks ------------------------------------------------------------------------------------
 

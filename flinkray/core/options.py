@@ -349,6 +349,13 @@ MAX_JOB_MASTER_FAILOVERS = ConfigOption(
     "How often a new JobMaster is started for a job whose JobMaster died, within "
     "jobmaster.failover-validity-interval, before the job fails.",
 )
+JOB_MASTER_TAKEOVER_TIMEOUT = ConfigOption(
+    "jobmaster.takeover-timeout",
+    duration(),
+    60.0,
+    "When a JobMaster has died, its job keeps the slots that it had for this long. The next "
+    "JobMaster of the job takes them over. Without one, they are free for other jobs after it.",
+)
 JOB_MASTER_FAILOVER_VALIDITY_INTERVAL = ConfigOption(
     "jobmaster.failover-validity-interval",
     duration(),

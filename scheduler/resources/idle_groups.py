@@ -107,8 +107,6 @@ def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
     if group.owner is None:
         is_coming = group.number_starting > 0 and tracker.waits_for_shared_workers
         return is_coming or not tracker.is_unused(group)
-    if group.owner.job_id not in tracker.jobs:
-        return False
     return group.owner in tracker.bundles_wanted or not tracker.is_unused(group)
 
 

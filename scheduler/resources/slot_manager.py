@@ -84,8 +84,9 @@ class SlotManager:
         """The job's master is gone.
 
         Ended: its own worker groups are released at once and its slots on shared workers are freed.
-        Else (a new master is expected) requests in flight are given up, TaskExecutors free what the
-        job does not use (SM-18), and its own groups wait for the idle time-out.
+        Else (a new master is expected) requests in flight are given up and TaskExecutors free what
+        the job has not taken (SM-18).  They keep what it has taken for the next master; its own
+        groups stay as long as that, or else wait for the idle time-out.
         """
         tracker = self._tracker
         tracker.forget_requirements(job_id)

@@ -29,8 +29,8 @@ class EndTask:
 
 @dataclass(frozen=True, slots=True)
 class CleanSlot:
-    """No task is left in a slot that is being freed: end what they left behind, then call
-    ``slot_cleaned``."""
+    """No task is left in a slot that is being freed or vacated: end what they left behind, then
+    call ``slot_cleaned``."""
 
     slot_id: SlotID
     job_id: JobID
@@ -63,7 +63,14 @@ class SlotDifference:
 class _State(Enum):
     ALLOCATED = "allocated"
     ACTIVE = "active"
+    VACATING = "vacating"
+    """Its JobMaster is lost, and what it has left in the slot ends."""
+    KEPT = "kept"
+    """Empty, and the job's next JobMaster is to be offered it."""
     RELEASING = "releasing"
+
+
+_NOT_ACTIVE = (_State.ALLOCATED, _State.KEPT)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +85,8 @@ class _TaskSlot:
     state: _State = _State.ALLOCATED
     offer_number: int = 0
     reason: str = ""
-    """Why it is being freed."""
+    """Why it is being freed or vacated."""
+    is_cleaning: bool = False
     tasks: dict[ExecutionAttemptID, None] = field(default_factory=dict)
 
     def is_same(self, slot_index: int, job_id: JobID) -> bool:
@@ -99,14 +107,16 @@ class TaskSlotTable:
         total_profile: ResourceProfile,
         number_of_slots: int,
         slot_timeout: float = 10.0,
+        keep_timeout: float = 60.0,
     ) -> None:
         """*slot_timeout*, seconds: a slot that is allocated and not active for so long is given up
-        (TM-21)."""
+        (TM-21).  *keep_timeout*, seconds: the same of a slot whose JobMaster is lost."""
         self._resource_id = resource_id
         self._free_profile = total_profile
         self._number_of_slots = number_of_slots
         self._slot_profile = profile_of_slot(total_profile, number_of_slots)
         self._slot_timeout = slot_timeout
+        self._keep_timeout = keep_timeout
         self._slots: dict[AllocationID, _TaskSlot] = {}
         self._tasks: dict[ExecutionAttemptID, AllocationID] = {}
         self._offer_numbers: dict[JobID, int] = {}
@@ -154,25 +164,32 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def mark_slot_active(self, allocation_id: AllocationID) -> bool:
-        """The job uses the slot; False: it is unknown or being freed."""
+        """The job uses the slot; False: it is unknown, being freed or being vacated."""
         slot = self._slots.get(allocation_id)
-        if slot is None or slot.state is _State.RELEASING:
+        if slot is None or slot.state in (_State.RELEASING, _State.VACATING):
             return False
         slot.state, slot.deadline = _State.ACTIVE, None
         return True
 
-    def mark_slot_inactive(self, allocation_id: AllocationID, now: float) -> bool:
-        """The job's master is gone for now: the slot times out unless it is active again."""
-        slot = self._slots.get(allocation_id)
-        if slot is None or slot.state is _State.RELEASING:
-            return False
+    def vacate_slots_of_job(self, job_id: JobID, reason: str, now: float) -> list[SlotTableAction]:
+        """The job's JobMaster is lost.  The slots that it used end their tasks and are kept for the
+        job's next one, for the keep time-out; those that it had not accepted are freed."""
         self._now = now
-        slot.state, slot.deadline = _State.ALLOCATED, now + self._slot_timeout
-        return True
+        actions: list[SlotTableAction] = []
+        for slot in self._slots_of(job_id):
+            if slot.state is _State.ALLOCATED:
+                actions += self.free_slot(slot.allocation_id, reason)
+            elif slot.state is _State.ACTIVE:
+                slot.state, slot.deadline = _State.VACATING, now + self._keep_timeout
+                slot.offer_number, slot.reason = 0, reason
+                self._story.add(now, f"slot {slot.index} of {_names(slot)} is vacated: {reason}")
+                actions += [EndTask(attempt_id, reason) for attempt_id in slot.tasks]
+                actions += self._clean_when_empty(slot)
+        return actions
 
     def offer_slots(self, job_id: JobID) -> Offering | None:
-        """The job's allocated and not active slots; None: there are none."""
-        slots = [s for s in self._slots_of(job_id) if s.state is _State.ALLOCATED]
+        """The job's slots that are not active: allocated or kept; None: there are none."""
+        slots = [s for s in self._slots_of(job_id) if s.state in _NOT_ACTIVE]
         if not slots:
             return None
         number = self._offer_numbers.get(job_id, 0) + 1
@@ -195,7 +212,7 @@ class TaskSlotTable:
                 continue
             if offer.allocation_id in accepted:
                 self.mark_slot_active(offer.allocation_id)
-            elif slot.state is _State.ALLOCATED:
+            elif slot.state in _NOT_ACTIVE:
                 reason = f"the master of job {offering.job_id} did not accept it"
                 actions += self.free_slot(offer.allocation_id, reason)
         return actions
@@ -206,8 +223,8 @@ class TaskSlotTable:
         """A task is submitted to a slot of its job and makes it active (TM-11).
 
         Raises:
-            SlotAllocationError: the allocation is unknown, another job's or being freed, or the
-            attempt is here already.
+            SlotAllocationError: the allocation is unknown, another job's, being freed or kept for a
+            JobMaster that it has not been offered to, or the attempt is here already.
         """
         if attempt_id in self._tasks:
             raise SlotAllocationError(f"task {attempt_id} is in {self._resource_id} already")
@@ -217,8 +234,10 @@ class TaskSlotTable:
             why = "is not there"
         elif slot.job_id != job_id:
             why = f"is that of job {slot.job_id}"
+        elif slot.state is _State.KEPT and not slot.offer_number:
+            why = "is kept for the job's next JobMaster"
         elif not self.mark_slot_active(allocation_id):
-            why = "is being freed"
+            why = f"is being {'vacated' if slot.state is _State.VACATING else 'freed'}"
         if slot is None or why is not None:
             raise SlotAllocationError(
                 f"task {attempt_id} of job {job_id} cannot run in {self._resource_id}: "
@@ -234,29 +253,38 @@ class TaskSlotTable:
             return []
         slot = self._slots[allocation_id]
         del slot.tasks[attempt_id]
-        return [] if slot.state is not _State.RELEASING else self._clean_when_empty(slot)
+        is_ending = slot.state in (_State.RELEASING, _State.VACATING)
+        return self._clean_when_empty(slot) if is_ending else []
 
     def free_slot(self, allocation_id: AllocationID, reason: str) -> list[SlotTableAction]:
         """End the slot's tasks and free it; again, or unknown: nothing."""
         slot = self._slots.get(allocation_id)
         if slot is None or slot.state is _State.RELEASING:
             return []
+        is_ending = slot.state is _State.VACATING
         slot.state, slot.deadline, slot.reason = _State.RELEASING, None, reason
         self._story.add(self._now, f"slot {slot.index} of {_names(slot)} is being freed: {reason}")
+        if is_ending:
+            return []
         return [EndTask(attempt_id, reason) for attempt_id in slot.tasks] + self._clean_when_empty(
             slot
         )
 
     def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
-        """A CleanSlot is carried out: the slot is free.
+        """A CleanSlot is carried out: the slot is free, and the ResourceManager is to be told.
 
-        To be told to the ResourceManager, unless None.
+        None: it is not, but is kept for its job and can be offered.
         """
         slot = self._slots.get(allocation_id)
         if slot is None:
             return None
-        if slot.state is not _State.RELEASING or slot.tasks:
+        if not slot.is_cleaning or slot.tasks:
             raise self._story.illegal(f"take slot {slot.index} for clean: it is in use")
+        slot.is_cleaning = False
+        if slot.state is _State.VACATING:
+            slot.state = _State.KEPT
+            self._story.add(self._now, f"slot {slot.index} is kept for {_names(slot)}")
+            return None
         del self._slots[allocation_id]
         self._free_profile += slot.profile
         self._story.add(self._now, f"slot {slot.index} is free")
@@ -265,10 +293,12 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def free_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
-        """Free all slots of a job."""
+        """Free all slots of a job, but for those that are kept for its next JobMaster: who has lost
+        them is not asked any more."""
         actions: list[SlotTableAction] = []
-        for allocation_id in self.allocations_of(job_id):
-            actions += self.free_slot(allocation_id, reason)
+        for slot in self._slots_of(job_id):
+            if slot.state in (_State.ALLOCATED, _State.ACTIVE):
+                actions += self.free_slot(slot.allocation_id, reason)
         return actions
 
     def free_inactive_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
@@ -280,12 +310,15 @@ class TaskSlotTable:
         return actions
 
     def free_timed_out_slots(self, now: float) -> list[SlotTableAction]:
-        """Free the slots that were allocated and not active for the slot time-out."""
+        """Free the slots that were allocated and not active for the slot time-out, and those that
+        no other JobMaster has taken within the keep time-out."""
         self._now = now
-        reason = f"no job used it for {self._slot_timeout:g} s"
         actions: list[SlotTableAction] = []
         for slot in list(self._slots.values()):
             if slot.deadline is not None and slot.deadline <= now:
+                reason = f"no job used it for {self._slot_timeout:g} s"
+                if slot.state is not _State.ALLOCATED:
+                    reason = f"no JobMaster took it for {self._keep_timeout:g} s: {slot.reason}"
                 actions += self.free_slot(slot.allocation_id, reason)
         return actions
 
@@ -327,6 +360,11 @@ class TaskSlotTable:
         """Whether ``free_slot`` is under way for the allocation."""
         slot = self._slots.get(allocation_id)
         return slot is not None and slot.state is _State.RELEASING
+
+    def is_kept(self, allocation_id: AllocationID) -> bool:
+        """Whether the slot waits, empty, for its job's next JobMaster."""
+        slot = self._slots.get(allocation_id)
+        return slot is not None and slot.state is _State.KEPT
 
     def tasks_of(self, allocation_id: AllocationID) -> tuple[ExecutionAttemptID, ...]:
         """The tasks in a slot."""
@@ -386,6 +424,7 @@ class TaskSlotTable:
     def _clean_when_empty(self, slot: _TaskSlot) -> list[SlotTableAction]:
         if slot.tasks:
             return []
+        slot.is_cleaning = True
         return [CleanSlot(self._slot_id(slot), slot.job_id, slot.allocation_id, slot.reason)]
 
     def _refuse_unless_possible(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.gateways import (
+    DispatcherGateway,
+    JobMasterGateway,
+    ResourceManagerGateway,
+    TaskExecutorGateway,
+)
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterRegistrationSuccess,
@@ -65,8 +70,7 @@ class Job:
 
     def __init__(self, service: RpcService, job_id: JobID, attempt: int = 0) -> None:
         self.job_id = job_id
-        first = 1000 * int.from_bytes(job_id.value, "big") % 2**120
-        self.job_master_id = number(JobMasterId, first + attempt)
+        self.job_master_id = self.id_of(job_id, attempt)
         self.resource_id = ResourceID(service.process_name)
         self.service = service
         self.master = TestingGateway(JobMasterGateway, self.job_master_id).lenient()
@@ -77,6 +81,11 @@ class Job:
         self.master.on(JobMasterGateway.offer_slots).calling(self._accept)
         self.manager: ResourceManagerGateway | None = None
 
+    @staticmethod
+    def id_of(job_id: JobID, attempt: int = 0) -> JobMasterId:
+        first = 1000 * int.from_bytes(job_id.value, "big") % 2**120
+        return number(JobMasterId, first + attempt)
+
     def _accept(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
         self.accepted += offers
         return SlotOfferAnswer(tuple(offer.allocation_id for offer in offers))
@@ -85,11 +94,14 @@ class Job:
     def address(self) -> str:
         return self.master.address
 
-    async def register(self) -> JobMasterRegistrationSuccess:
+    async def try_to_register(self) -> object:
         self.manager = await self.service.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
-        success = await self.manager.register_job_master(
+        return await self.manager.register_job_master(
             self.job_master_id, self.resource_id, self.address, self.job_id
         )
+
+    async def register(self) -> JobMasterRegistrationSuccess:
+        success = await self.try_to_register()
         assert isinstance(success, JobMasterRegistrationSuccess), success
         return success
 
@@ -143,6 +155,12 @@ class ResourceCluster:
 
     async def resource_manager(self) -> ResourceManagerGateway:
         return await self.service.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
+
+    def start_dispatcher(self, leader: JobMasterId) -> None:
+        """One that knows of this JobMaster only, whatever the job."""
+        dispatcher = TestingGateway(DispatcherGateway, DISPATCHER).lenient()
+        dispatcher.on(DispatcherGateway.request_job_leader).returning(leader)
+        dispatcher.start(LocalRpcService("Dispatcher", self.network), "dispatcher")
 
     def job(self, value: int, attempt: int = 0) -> Job:
         job_id = number(JobID, value)

@@ -107,6 +107,7 @@ from tests.actors.task_executor.test_task_execution import States, finishes, wai
 from tests.actors.task_executor_under_test import (
     JOB,
     MASTER,
+    NEXT_MASTER,
     RM_NAME,
     A,
     B,
@@ -307,6 +308,9 @@ def _call(name: str) -> Callable[[TaskExecutorGateway, JobMasterId, ResourceMana
         "job_master_lost of a ResourceManager": (
             lambda te, _, rm: te.job_master_lost(JOB, MASTER, rm, "late")
         ),
+        "job_master_changed": lambda te, _, rm: te.job_master_changed(
+            JOB, "JobMaster-2/jobmaster", NEXT_MASTER, rm
+        ),
     }
     return calls[name]
 
@@ -332,6 +336,7 @@ OF_LEADERS = (
     "disconnect_job_master",
     "job_master_lost of a JobMaster",
     "job_master_lost of a ResourceManager",
+    "job_master_changed",
 )
 QUESTIONS = ("can_be_released", "request_io_metrics")
 """They change nothing; a past leader is refused all the same."""

@@ -17,6 +17,7 @@ from flinkray.core.errors import (
     FencingTokenError,
     JobNotFoundError,
     RpcConnectionError,
+    SlotAllocationError,
     UnknownTaskExecutorError,
 )
 from flinkray.core.ids import (
@@ -32,7 +33,7 @@ from flinkray.ha import (
     MemoryDirectory,
     StandaloneHaServices,
 )
-from flinkray.rpc import LocalRpcService, RegistrationFailure
+from flinkray.rpc import LocalRpcService, RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
 from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
@@ -362,5 +363,64 @@ async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Pa
     await job.master.wait_for(JobMasterGateway.disconnect_resource_manager)
     await asyncio.sleep(1)
     assert worker.executor.calls_of(TaskExecutorGateway.job_master_lost) == []
+    cluster.start_dispatcher(job.job_master_id)
     await job.register()
     await job.declare(1)
+    changed = await worker.executor.wait_for(TaskExecutorGateway.job_master_changed)
+    assert changed == (job.job_id, job.address, job.job_master_id, RM_TOKEN)
+
+
+@on_virtual_time
+async def test_workers_are_told_of_the_next_master_of_a_job_whose_slots_they_have(
+    tmp_path: Path,
+) -> None:
+    """TM-15, until they have heard."""
+    cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
+    manager = await cluster.start_resource_manager()
+    first = cluster.job(1)
+    await first.register()
+    worker = await worker_with_a_slot_of(cluster, manager, first)
+    worker.executor.on(TaskExecutorGateway.job_master_changed).raising(SlotAllocationError("late"))
+    cluster.network.crash(first.resource_id)
+    await worker.executor.wait_for(TaskExecutorGateway.job_master_lost)
+    second = cluster.job(1, attempt=1)
+    cluster.start_dispatcher(second.job_master_id)
+    await second.register()
+    await worker.executor.wait_for(TaskExecutorGateway.job_master_changed, 2)
+    worker.executor.on(TaskExecutorGateway.job_master_changed).returning(None)
+    told = await worker.executor.wait_for(TaskExecutorGateway.job_master_changed, 3)
+    assert told == (second.job_id, second.address, second.job_master_id, RM_TOKEN)
+    await asyncio.sleep(5)
+    assert len(worker.executor.calls_of(TaskExecutorGateway.job_master_changed)) == 3
+
+
+@on_virtual_time
+async def test_worker_that_registers_is_told_who_leads_the_jobs_whose_slots_it_has(
+    tmp_path: Path,
+) -> None:
+    """The ResourceManager died with the JobMaster, and the next JobMaster was quicker."""
+    cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
+    manager = await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    worker = await worker_with_a_slot_of(cluster, manager, job)
+    told = await worker.executor.wait_for(TaskExecutorGateway.job_master_changed)
+    assert told == (job.job_id, job.address, job.job_master_id, RM_TOKEN)
+
+
+@on_virtual_time
+async def test_past_master_that_wakes_up_before_its_successor_gets_nothing_that_was_kept(
+    tmp_path: Path,
+) -> None:
+    """It was taken, as no other one was registered."""
+    cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
+    manager = await cluster.start_resource_manager()
+    past = cluster.job(1)
+    await past.register()
+    worker = await worker_with_a_slot_of(cluster, manager, past)
+    await worker.executor.wait_for(TaskExecutorGateway.job_master_changed)
+    await past.master.wait_for(JobMasterGateway.disconnect_resource_manager)
+    cluster.start_dispatcher(Job.id_of(past.job_id, attempt=1))
+    assert isinstance(await past.try_to_register(), RegistrationRejection)
+    await asyncio.sleep(5)
+    assert len(worker.executor.calls_of(TaskExecutorGateway.job_master_changed)) == 1

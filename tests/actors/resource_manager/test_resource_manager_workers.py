@@ -269,12 +269,13 @@ async def test_the_next_master_of_a_job_gets_the_slots_of_its_predecessor(tmp_pa
     await cluster.start_resource_manager()
     first = await running_job(cluster, 1, 2)
     cluster.network.crash(first.resource_id)
+    cluster.start_dispatcher(Job.id_of(first.job_id, attempt=1))
     second = await running_job(cluster, 1, 2, attempt=1)
     assert second.job_master_id != first.job_master_id
     assert len(cluster.workers.created_groups) == 1
     assert len(cluster.workers.starts) == 2
     old = {offer.allocation_id for offer in first.accepted}
-    assert not old & {offer.allocation_id for offer in second.accepted}
+    assert old == {offer.allocation_id for offer in second.accepted}
 
 
 @on_virtual_time
@@ -287,7 +288,8 @@ async def test_the_workers_of_a_job_that_gets_no_other_master_are_released_when_
     cluster.network.crash(job.resource_id)
     died_at = cluster.service.clock.monotonic()
     await cluster.workers.removed(cluster.workers.created_groups[0].group_id)
-    assert 30 <= cluster.service.clock.monotonic() - died_at < 32
+    kept, idle = 60, 30
+    assert kept + idle <= cluster.service.clock.monotonic() - died_at < kept + idle + 2
     assert used(cluster) == [NOTHING]
 
 
@@ -348,7 +350,7 @@ async def test_workers_that_nobody_claims_after_a_restart_are_released(tmp_path:
     cluster.network.crash(job.resource_id)
     await cluster.workers.removed(cluster.workers.created_groups[0].group_id)
     assert used(cluster) == [NOTHING]
-    assert cluster.service.clock.monotonic() < 60
+    assert cluster.service.clock.monotonic() < 100
 
 
 @on_virtual_time

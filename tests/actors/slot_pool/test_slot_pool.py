@@ -262,11 +262,23 @@ async def test_idle_slot_is_freed_and_forgotten_although_freeing_it_fails() -> N
 
 
 @on_virtual_time
-async def test_slots_are_freed_when_the_job_master_dies() -> None:
-    """SP-06."""
+async def test_slots_are_left_to_the_next_job_master_when_the_job_master_dies() -> None:
+    """They were freed, and the TaskExecutors had nothing to keep."""
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1))
     await around.offer(pool, ALLOCATION, 0)
     around.network.kill("JobMaster")
+    await asyncio.sleep(200)
+    assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+
+
+@on_virtual_time
+async def test_slots_are_freed_when_the_pool_is_closed() -> None:
+    """SP-06."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    await pool.close_pool("the job has ended")
     assert (await around.executor.wait_for(TaskExecutorGateway.free_slot))[0] == ALLOCATION

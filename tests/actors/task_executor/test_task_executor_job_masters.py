@@ -19,13 +19,15 @@ from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.core.errors import SlotAllocationError, UnknownTaskExecutorError
 from flinkray.core.ids import (
     AllocationID,
+    JobID,
     ResourceID,
 )
 from flinkray.rpc import RegistrationRejection
 from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.testing import eventually
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import NEXT_GRAPH, number
+from tests.actors.resource_cluster import NEXT_GRAPH, RM_TOKEN, number
 from tests.actors.task_executor_under_test import (
     JOB,
     MASTER,
@@ -43,18 +45,21 @@ from tests.actors.task_executor_under_test import (
 
 
 @on_virtual_time
-async def test_a_dead_job_masters_slots_are_freed_and_the_resource_manager_told(
-    tmp_path: Path,
-) -> None:
+async def test_a_dead_job_masters_slots_are_kept_until_the_time_is_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await master.wait_for(JobMasterGateway.offer_slots)
     await task(A).submit(executor)
     bench.network.crash("JobMaster-1")
+    await eventually(lambda: bench.runner.cleaned == [JOB], 1, "the slot to be clean")
+    assert bench.client.clock.monotonic() < 1, "what ran there ends at once"
+    assert allocations(await bench.latest_report(executor)) == [A, None]
+    with pytest.raises(SlotAllocationError):
+        await bench.request(executor, 0, B, job_id=number(JobID, 2))
+
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
-    assert bench.client.clock.monotonic() < 1
-    assert bench.runner.cleaned == [JOB]
+    assert 60 <= bench.client.clock.monotonic() < 62
     assert allocations(await bench.latest_report(executor)) == [None, None]
 
 
@@ -69,11 +74,68 @@ async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_pa
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
     _, offers = await second.wait_for(JobMasterGateway.offer_slots)
-    assert [offer.allocation_id for offer in offers] == [B]
-    assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
+    assert {offer.allocation_id for offer in offers} == {A, B}
     with pytest.raises(TaskError, match="does not lead the job here"):
         await task(B, attempt=1).submit(executor)
     await task(B).submit(executor, NEXT_MASTER)
+    await task(A, attempt=1).submit(executor, NEXT_MASTER)
+    assert bench.manager.calls_of(ResourceManagerGateway.notify_slot_available) == []
+
+
+@on_virtual_time
+async def test_the_next_job_master_is_offered_what_was_kept_for_it_when_it_is_clean(
+    tmp_path: Path,
+) -> None:
+    """TM-15: the ResourceManager says who it is."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await first.wait_for(JobMasterGateway.offer_slots)
+    await task(A).submit(executor)
+    bench.runner.may_clean.clear()
+    bench.network.crash("JobMaster-1")
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
+    await second.wait_for(JobMasterGateway.register_task_executor)
+    assert second.calls_of(JobMasterGateway.offer_slots) == []
+    bench.runner.may_clean.set()
+    _, offers = await second.wait_for(JobMasterGateway.offer_slots)
+    assert [offer.allocation_id for offer in offers] == [A]
+    await task(A, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER)
+    assert bench.client.clock.monotonic() < 2
+    await asyncio.sleep(70)
+    assert bench.manager.calls_of(ResourceManagerGateway.notify_slot_available) == []
+
+
+@on_virtual_time
+async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_was_kept(
+    tmp_path: Path,
+) -> None:
+    """It wakes up after the ResourceManager has given it up."""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await executor.job_master_lost(JOB, MASTER, RM_TOKEN, "it is deaf")
+    await executor.disconnect_job_master(JOB, MASTER, "your heartbeats have timed out")
+    assert allocations(await bench.latest_report(executor)) == [A, None]
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
+    _, offers = await second.wait_for(JobMasterGateway.offer_slots)
+    assert [offer.allocation_id for offer in offers] == [A]
+
+
+@on_virtual_time
+async def test_job_that_ends_without_a_job_master_leaves_no_slot(tmp_path: Path) -> None:
+    """The ResourceManager takes back what was kept."""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start(), bench.start_job_master()
+    await bench.request(executor, 0, A)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    bench.network.crash("JobMaster-1")
+    await executor.free_slot(A, RM_TOKEN, "job has ended")
+    assert allocations(await bench.latest_report(executor)) == [None, None]
+    assert bench.client.clock.monotonic() < 1
 
 
 @on_virtual_time

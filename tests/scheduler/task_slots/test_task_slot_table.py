@@ -136,18 +136,106 @@ def test_slot_that_no_job_uses_times_out(table: TaskSlotTable) -> None:
     assert table.next_deadline() is None
 
 
-def test_active_slot_does_not_time_out_until_its_master_is_gone(table: TaskSlotTable) -> None:
+def test_active_slot_does_not_time_out(table: TaskSlotTable) -> None:
     """TM-21."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     assert table.mark_slot_active(A)
+    assert table.next_deadline() is None
     assert table.free_timed_out_slots(100.0) == []
-    assert table.mark_slot_inactive(A, 200.0)
-    assert one(table.free_timed_out_slots(210.0), CleanSlot).allocation_id == A
 
 
-def test_unknown_slot_can_be_neither_activated_nor_deactivated(table: TaskSlotTable) -> None:
+def test_unknown_slot_cannot_be_activated(table: TaskSlotTable) -> None:
     assert not table.mark_slot_active(A)
-    assert not table.mark_slot_inactive(A, 0.0)
+
+
+def vacated(table: TaskSlotTable) -> None:
+    """A, in which a task ran, at 100.0."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.add_task(attempt(0), JOB, A)
+    assert table.vacate_slots_of_job(JOB, "it died", 100.0) == [EndTask(attempt(0), "it died")]
+
+
+def test_slot_of_a_lost_job_master_is_kept_when_its_tasks_have_ended_and_it_is_clean(
+    table: TaskSlotTable,
+) -> None:
+    """TM-15.  Nobody is offered it before that."""
+    vacated(table)
+    assert table.vacate_slots_of_job(JOB, "it is still dead", 101.0) == []
+    assert table.offer_slots(JOB) is None
+    assert one(table.remove_task(attempt(0)), CleanSlot).allocation_id == A
+    assert table.offer_slots(JOB) is None
+    with pytest.raises(SlotAllocationError, match="is being vacated"):
+        table.add_task(attempt(1), JOB, A)
+    assert table.slot_cleaned(A) is None
+    assert table.is_kept(A)
+    assert table.report().slots[0].allocation_id == A, "no other job gets it"
+    offering = table.offer_slots(JOB)
+    assert offering is not None
+    assert [offer.allocation_id for offer in offering.offers] == [A]
+    assert table.offer_answered(offering, (A,), 102.0) == []
+    assert table.next_deadline() is None
+    table.add_task(attempt(1), JOB, A)
+
+
+def test_slot_that_only_the_lost_job_master_knew_is_freed(table: TaskSlotTable) -> None:
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.allocate_slot(1, OTHER_JOB, B, SMALL, 0.0)
+    table.mark_slot_active(B)
+    actions = table.vacate_slots_of_job(JOB, "it died", 1.0)
+    assert [a.allocation_id for a in only(actions, CleanSlot)] == [A]
+    assert table.slot_cleaned(A) == slot_id("te", 0)
+
+
+def test_kept_slot_that_no_job_master_takes_times_out(table: TaskSlotTable) -> None:
+    vacated(table)
+    table.remove_task(attempt(0))
+    table.slot_cleaned(A)
+    assert table.next_deadline() == 160.0
+    assert table.free_timed_out_slots(159.9) == []
+    freed = one(table.free_timed_out_slots(160.0), CleanSlot)
+    assert freed.reason == "no JobMaster took it for 60 s: it died"
+    assert table.slot_cleaned(A) == slot_id("te")
+
+
+def test_slot_that_is_vacated_too_slowly_times_out_without_ending_its_tasks_twice(
+    table: TaskSlotTable,
+) -> None:
+    vacated(table)
+    assert table.free_timed_out_slots(160.0) == []
+    assert table.is_being_freed(A)
+    assert one(table.remove_task(attempt(0)), CleanSlot).allocation_id == A
+    assert table.slot_cleaned(A) == slot_id("te")
+
+
+def test_slot_that_is_freed_while_it_is_cleaned_for_the_next_job_master_is_cleaned_once(
+    table: TaskSlotTable,
+) -> None:
+    vacated(table)
+    table.remove_task(attempt(0))
+    assert table.free_slot(A, "the job has ended") == []
+    assert table.slot_cleaned(A) == slot_id("te")
+
+
+def test_kept_slot_that_the_next_job_master_does_not_want_is_freed(table: TaskSlotTable) -> None:
+    vacated(table)
+    table.remove_task(attempt(0))
+    table.slot_cleaned(A)
+    offering = table.offer_slots(JOB)
+    assert offering is not None
+    assert one(table.offer_answered(offering, (), 101.0), CleanSlot).allocation_id == A
+
+
+def test_kept_slot_is_not_freed_by_those_who_have_lost_it(table: TaskSlotTable) -> None:
+    """A JobMaster that wakes up says goodbye; the ResourceManager gives up what is not used."""
+    vacated(table)
+    assert table.free_slots_of_job(JOB, "goodbye") == []
+    table.remove_task(attempt(0))
+    table.slot_cleaned(A)
+    assert table.free_slots_of_job(JOB, "goodbye") == []
+    assert table.free_inactive_slots_of_job(JOB, "nobody uses it") == []
+    with pytest.raises(SlotAllocationError, match="is kept for the job's next JobMaster"):
+        table.add_task(attempt(1), JOB, A)
+    assert table.is_kept(A)
 
 
 def test_offer_covers_the_slots_of_its_job_that_are_not_active(table: TaskSlotTable) -> None:
@@ -288,13 +376,13 @@ def test_thirds_of_a_worker_can_all_be_allocated() -> None:
     assert len(table.allocations_of(JOB)) == 3
 
 
-def test_slot_that_is_being_freed_is_neither_deactivated_nor_given_again(
+def test_slot_that_is_being_freed_is_neither_vacated_nor_given_again(
     table: TaskSlotTable,
 ) -> None:
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.add_task(attempt(0), JOB, A)
     table.free_slot(A, "not wanted")
-    assert not table.mark_slot_inactive(A, 1.0)
+    assert table.vacate_slots_of_job(JOB, "it died", 1.0) == []
     assert not table.mark_slot_active(A)
     with pytest.raises(SlotAllocationError, match="the allocation has slot 0"):
         table.allocate_slot(0, JOB, A, SMALL, 2.0)

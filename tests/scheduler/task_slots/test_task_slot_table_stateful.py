@@ -29,7 +29,7 @@ from tests.scheduler.builders import GIB, GRAPH, JOB, OTHER_JOB, SMALL, VERTEX, 
 NAME = ResourceID("te")
 SLOTS = 3
 TOTAL = SMALL.times(SLOTS)
-TIMEOUT = 10.0
+TIMEOUT, KEEP_TIMEOUT = 10.0, 15.0
 PROFILES = st.sampled_from([SMALL, ResourceProfile(0.5, GIB // 2), ResourceProfile(2.0, 2 * GIB)])
 ALLOCATIONS = st.integers(1, 6).map(allocation)
 JOBS = st.sampled_from([JOB, OTHER_JOB])
@@ -46,8 +46,19 @@ class Slot:
     deadline: float | None
     is_freed: bool = False
     is_being_cleaned: bool = False
+    is_vacated: bool = False
+    """Until the next JobMaster has it."""
+    is_kept: bool = False
+    """Vacated, and clean."""
     tasks: set[ExecutionAttemptID] = field(default_factory=set)
     offer: int = 0
+
+    @property
+    def can_be_offered(self) -> bool:
+        return self.deadline is not None and (self.is_kept or not self.is_vacated)
+
+    def activate(self) -> None:
+        self.deadline, self.is_vacated, self.is_kept = None, False, False
 
 
 class TaskSlotTableMachine(RuleBasedStateMachine):
@@ -55,7 +66,7 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = TaskSlotTable(NAME, TOTAL, SLOTS, TIMEOUT)
+        self.table = TaskSlotTable(NAME, TOTAL, SLOTS, TIMEOUT, KEEP_TIMEOUT)
         self.now = 0.0
         self.slots: dict[AllocationID, Slot] = {}
         self.ending: set[ExecutionAttemptID] = set()
@@ -71,7 +82,7 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
                 self.ending.add(action.attempt_id)
             else:
                 slot = self.slots[action.allocation_id]
-                assert slot.is_freed
+                assert slot.is_freed or slot.is_vacated
                 assert not slot.tasks, "a slot is clean when nothing runs in it"
                 assert not slot.is_being_cleaned, "a slot is cleaned once"
                 slot.is_being_cleaned = True
@@ -126,9 +137,7 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
     @rule(job=JOBS)
     def offer(self, job: JobID) -> None:
         inactive = {
-            a
-            for a, slot in self.slots.items()
-            if slot.job_id == job and slot.deadline is not None and not slot.is_freed
+            a for a, slot in self.slots.items() if slot.job_id == job and slot.can_be_offered
         }
         offering = self.table.offer_slots(job)
         assert (offering is None) == (not inactive)
@@ -153,7 +162,7 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
             if slot.offer != offering.number:
                 continue
             if allocation_id in accepted:
-                slot.deadline = None
+                slot.activate()
             elif slot.deadline is not None:
                 self.freed(allocation_id)
         self.carry_out(self.table.offer_answered(offering, accepted, self.now))
@@ -163,13 +172,17 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
                 slot = self.slots[allocation_id]
                 assert (slot.deadline, slot.is_freed) == state, "an outdated answer counts nothing"
 
-    @rule(allocation_id=ALLOCATIONS)
-    def deactivate(self, allocation_id: AllocationID) -> None:
-        slot = self.slots.get(allocation_id)
-        known = slot is not None and not slot.is_freed
-        assert self.table.mark_slot_inactive(allocation_id, self.now) == known
-        if slot is not None and known:
-            slot.deadline = self.now + TIMEOUT
+    @rule(job=JOBS)
+    def job_master_is_lost(self, job: JobID) -> None:
+        for allocation_id, slot in self.slots.items():
+            if slot.job_id != job or slot.is_freed or slot.is_vacated:
+                continue
+            if slot.deadline is not None:
+                self.freed(allocation_id)
+            else:
+                slot.is_vacated, slot.offer = True, 0
+                slot.deadline = self.now + KEEP_TIMEOUT
+        self.carry_out(self.table.vacate_slots_of_job(job, "it died", self.now))
 
     # tasks
 
@@ -180,14 +193,17 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
         try:
             self.table.add_task(attempt, job_id, allocation_id)
         except SlotAllocationError:
-            assert slot is None or slot.is_freed or slot.job_id != job_id
+            if slot is not None and slot.job_id == job_id and not slot.is_freed:
+                assert slot.is_vacated
+                assert not (slot.is_kept and slot.offer), "it is offered to the next JobMaster"
             return
         assert slot is not None
         assert not slot.is_freed
+        assert not slot.is_vacated or (slot.is_kept and slot.offer)
         assert slot.job_id == job_id
         self.next_task += 1
         slot.tasks.add(attempt)
-        slot.deadline = None
+        slot.activate()
 
     @precondition(lambda self: any(slot.tasks for slot in self.slots.values()))
     @rule(data=st.data())
@@ -208,7 +224,8 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
     def free(self, allocation_id: AllocationID) -> None:
         slot = self.slots.get(allocation_id)
         news = slot is not None and not slot.is_freed
-        if news:
+        if slot is not None and news:
+            news = slot.is_kept or not slot.is_vacated  # else that was ordered before
             self.freed(allocation_id)
         actions = self.table.free_slot(allocation_id, "not needed")
         assert bool(actions) == news
@@ -217,7 +234,8 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
     @rule(job=JOBS, only_inactive=st.booleans())
     def free_job(self, job: JobID, only_inactive: bool) -> None:
         for allocation_id, slot in self.slots.items():
-            if slot.job_id == job and (slot.deadline is not None or not only_inactive):
+            is_kept = slot.is_vacated or slot.is_freed
+            if slot.job_id == job and not is_kept and (slot.deadline or not only_inactive):
                 self.freed(allocation_id)
         free = self.table.free_slots_of_job
         if only_inactive:
@@ -229,8 +247,14 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
     def cleaned(self, data: st.DataObject) -> None:
         ready = sorted(a for a, slot in self.slots.items() if slot.is_being_cleaned)
         allocation_id = data.draw(st.sampled_from(ready))
-        index = self.slots.pop(allocation_id).index
-        assert self.table.slot_cleaned(allocation_id) == SlotID(NAME, index)
+        slot = self.slots[allocation_id]
+        slot.is_being_cleaned = False
+        if not slot.is_freed:
+            slot.is_kept = True
+            assert self.table.slot_cleaned(allocation_id) is None
+            return
+        del self.slots[allocation_id]
+        assert self.table.slot_cleaned(allocation_id) == SlotID(NAME, slot.index)
         assert self.table.slot_cleaned(allocation_id) is None
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 11.0]))
@@ -275,7 +299,8 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
         for allocation_id, slot in self.slots.items():
             assert set(self.table.tasks_of(allocation_id)) == slot.tasks
             assert self.table.is_being_freed(allocation_id) == slot.is_freed
-            if slot.is_freed:
+            assert self.table.is_kept(allocation_id) == (slot.is_kept and not slot.is_freed)
+            if slot.is_freed or slot.is_vacated:
                 assert slot.tasks <= self.ending, "who frees a slot ends what runs in it"
         assert self.table.is_empty == (not self.slots)
 
