@@ -195,6 +195,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     def _manage_stored(self, graph: JobGraph, start_time: float) -> ManagedJob:
         job = self._manage(graph, start_time)
         job.accepted.set_result(None)
+        job.has_had_job_masters = True
         return job
 
     # --- for clients ------------------------------------------------------------------------------

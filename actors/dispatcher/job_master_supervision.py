@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.job_processes import slot_pools_of_job
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterArguments,
@@ -84,10 +85,13 @@ class JobMasterSupervision:
             kind="JobMaster",
             name=job_master_process(job.job_id),
             factory=self._factory,
-            arguments=JobMasterArguments(self._cluster, job.graph, job_master_id),
+            arguments=JobMasterArguments(
+                self._cluster, job.graph, job_master_id, job.has_had_job_masters
+            ),
             detached=True,
             may_take_over=True,
         )
+        job.has_had_job_masters = True
         try:
             # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet
             await service.kill(spec.name)
@@ -101,8 +105,12 @@ class JobMasterSupervision:
             self.watch(job, job_master_id)
 
     async def kill(self, job_id: JobID) -> None:
-        """End the process of a job's JobMaster, if there is one."""
-        await self._dispatcher.rpc_service.kill(job_master_process(job_id))
+        """End the process of a job's JobMaster, if there is one, and the SlotPools that outlive
+        theirs."""
+        service = self._dispatcher.rpc_service
+        await service.kill(job_master_process(job_id))
+        for name in await service.process_names(slot_pools_of_job(job_id)):
+            await service.kill(name)
 
     def watch(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
         """None: that of a previous Dispatcher, whose id is not known yet.

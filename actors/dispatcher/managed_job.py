@@ -39,6 +39,8 @@ class ManagedJob:
     gateway: JobMasterGateway | None = None
     """None while the JobMaster starts."""
     watch: TerminationWatch | None = None
+    has_had_job_masters: bool = False
+    """Whether one may have left something: a SlotPool outlives its JobMaster."""
     failovers: int = 0
     """How many JobMasters have died, as far as this Dispatcher knows."""
     cancel_requested: bool = False

@@ -17,3 +17,8 @@ def job_process(kind: str, job_id: JobID, job_master_id: JobMasterId) -> str:
 def slot_pool_process(job_id: JobID, job_master_id: JobMasterId) -> str:
     """Name of the process of a JobMaster's SlotPool."""
     return job_process("SlotPool", job_id, job_master_id)
+
+
+def slot_pools_of_job(job_id: JobID) -> str:
+    """With what the names of the processes of all its JobMasters' SlotPools begin."""
+    return f"SlotPool-{job_id}-"

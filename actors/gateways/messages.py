@@ -140,6 +140,8 @@ class JobMasterArguments:
     cluster: ClusterArguments
     job_graph: JobGraph
     job_master_id: JobMasterId
+    has_predecessors: bool = False
+    """Whether there may be SlotPools of past JobMasters."""
 
 
 @message

@@ -1,4 +1,4 @@
-"""What a SlotPool answers: to its JobMaster."""
+"""What a SlotPool answers: to its JobMaster, and to the job's next one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 from flinkray.core.ids import (
     AllocationID,
+    JobMasterId,
     ResourceID,
     ResourceManagerId,
 )
@@ -95,6 +96,20 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def expect_slots(self, allocations: tuple[AllocationID, ...]) -> None:
+        """What the pools of past JobMasters have handed over: it is taken when it is offered."""
+
+    @abstractmethod
+    @ask_timeout(5.0)
+    async def hand_over(self, successor: JobMasterId) -> tuple[AllocationID, ...]:
+        """From the job's next JobMaster: what its own pool is to expect.  Again: the same answer.
+
+        Raises:
+            SlotAllocationError: this one's JobMaster lives.
+        """
 
     @abstractmethod
     @ask_timeout(30.0)

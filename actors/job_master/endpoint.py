@@ -7,6 +7,7 @@ from the Dispatcher and begins anew.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -77,6 +78,9 @@ from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
 log = logging.getLogger(__name__)
+
+_SUSPENSION_TIMEOUT = 10.0
+"""Seconds that a JobMaster which stops waits for the end of the tasks that it has cancelled."""
 
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
@@ -151,6 +155,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             on_rejection=self._rejected,
         )
 
+        self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
+        """The job has ended here, be it that another JobMaster is to run it."""
+        self._is_over = False
+        """Whether the job has ended for good, and the Dispatcher knows it."""
+
     @property
     def _now(self) -> float:
         return self.clock.monotonic()
@@ -163,17 +172,23 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self.create_task(self._start_scheduling(), name="start scheduling")
 
     async def on_stop(self) -> None:
-        """What runs is cancelled, and the job SUSPENDED here: another JobMaster may run it."""
+        """What runs is cancelled, and the job SUSPENDED here.  Another JobMaster may run it, and
+        has its slots, unless the job is over."""
         self._apply(self._scheduler.suspend("its JobMaster stops", self._now))
         manager = await self._leaders.stop()
         await self._coordinators.kill_all()
         await self._leaders.say_goodbye(manager)
-        await self._slots.pool.close("the JobMaster stops")
+        if self._is_over:
+            await self._slots.pool.close("the job has ended")
+        else:
+            await self._slots.pool.leave()
+            await asyncio.wait([self._tasks_ended], timeout=_SUSPENSION_TIMEOUT)
         self._task_executors.stop()
         await self._coordinators.all_ended()
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
+        await self._slots.take_over()
         await self._slots.pool.start()
         self._apply(self._scheduler.start(self._now))
 
@@ -207,6 +222,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.JobStatusChanged(status):
                     self._slots.status_changed(status)
                 case act.JobEnded(result, details):
+                    self._tasks_ended.set_result(None)
                     self.create_task(self._end(result, details), name="report the job's end")
                 case _:
                     self._slots.carry_out(action)
@@ -219,6 +235,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._deployer.promoted()
         if result.status.is_globally_terminal:
             await report_end(self._services, self.fencing_token, result, details)
+            self._is_over = True
         self.close()
 
     # --- the SlotPool -----------------------------------------------------------------------------

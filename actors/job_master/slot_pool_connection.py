@@ -101,6 +101,7 @@ class SlotPoolConnection:
                 name=name,
                 factory="flinkray.actors.slot_pool.endpoint:create_slot_pool",
                 arguments=replace(self._arguments, number=self._number),
+                detached=True,
                 may_take_over=True,
             )
             try:
@@ -226,14 +227,19 @@ class SlotPoolConnection:
     async def close(self, reason: str) -> None:
         """Have it give back all slots, and end."""
         pool = self._pool
-        self._leave()
-        if self._heartbeats is not None:
-            self._heartbeats.stop()
-            self._heartbeats = None
+        await self.leave()
         if pool is not None:
             try:
                 await pool.close_pool(reason)
             except FlinkRayError as error:
                 log.info("%s was not closed: %s", self._name, error)
-        elif self._number:  # it is being started: it would wait for its JobMaster in vain
+
+    async def leave(self) -> None:
+        """It is to keep in mind what it has, for the job's next JobMaster."""
+        pool = self._pool
+        self._leave()
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
+            self._heartbeats = None
+        if pool is None and self._number:  # it is being started, and knows nothing yet
             await self._owner.rpc_service.kill(self._process)

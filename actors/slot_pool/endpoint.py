@@ -1,7 +1,8 @@
 """The SlotPool of a job: holds its slots, declares what it wants at the ResourceManager.
 
 It works for one JobMaster attempt: its token is that attempt's JobMasterId.  When that JobMaster is
-gone it ends itself and leaves the slots with their TaskExecutors, which keep them for the next one.
+gone, the pool is an *orphan*.  It does nothing any more about the slots, which their TaskExecutors
+keep.  It remembers which they are until the next JobMaster has been told, or the time is over.
 """
 
 from __future__ import annotations
@@ -19,9 +20,20 @@ from flinkray.actors.gateways import (
 from flinkray.actors.gateways.messages import SlotPoolArguments
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError, RecipientUnreachableError, RpcError
+from flinkray.core.errors import (
+    FencingTokenError,
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcError,
+    SlotAllocationError,
+)
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
-from flinkray.core.options import LOAD_BALANCE_MODE, SLOT_IDLE_TIMEOUT, SLOT_REQUEST_TIMEOUT
+from flinkray.core.options import (
+    JOB_MASTER_TAKEOVER_TIMEOUT,
+    LOAD_BALANCE_MODE,
+    SLOT_IDLE_TIMEOUT,
+    SLOT_REQUEST_TIMEOUT,
+)
 from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.rpc.mailbox import TimerHandle
 from flinkray.scheduler.shared.slots import (
@@ -51,6 +63,8 @@ log = logging.getLogger(__name__)
 
 _DECLARATION_RETRY_DELAY = 0.2
 """Seconds until a declaration that failed is sent again (SP-27)."""
+_FIRST_LOOK = 5.0
+"""Seconds after which a new pool looks whether the JobMaster that it watches is its own."""
 _NEWS_PER_MESSAGE = 2000
 """Slots and events in one message to the JobMaster: well below the frame size."""
 
@@ -94,37 +108,97 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
             arguments.job_master_address,
             idle_timeout=configuration.get(SLOT_IDLE_TIMEOUT),
             request_timeout=configuration.get(SLOT_REQUEST_TIMEOUT),
+            takeover_timeout=configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT),
             spread_out=configuration.get(LOAD_BALANCE_MODE) == "slots",
         )
         self._resource_manager: tuple[str, ResourceManagerId] | None = None
         self._declaration: asyncio.Task[None] | None = None
         self._timer: TimerHandle | None = None
-        self._is_orphaned = False
+        self._takeover_timeout = configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT)
+        self._left: tuple[AllocationID, ...] | None = None
+        """What an orphan hands over; None: its JobMaster lives."""
         self._telling = asyncio.Lock()
         """News must not overtake each other."""
 
     async def on_start(self) -> None:
         self.watch(self._job_master, self._job_master_terminated)
+        self.schedule_run_async(_FIRST_LOOK, self._look_for_job_master)
 
     async def on_stop(self) -> None:
         self._stop_declaring()
-        if not self._is_orphaned:
+        if self._left is None:
             await self._free_all("the SlotPool stops")
 
+    async def close_pool(self, reason: str) -> None:
+        self._stop_declaring()
+        if self._left is None:
+            await self._free_all(reason)
+        self.close()
+
+    async def _free_all(self, reason: str) -> None:
+        frees = [a for a in self._pool.close(reason) if isinstance(a, FreeSlot)]
+        await asyncio.gather(*map(self._free, frees))
+
+    # --- without its JobMaster --------------------------------------------------------------------
+
+    async def hand_over(self, successor: JobMasterId) -> tuple[AllocationID, ...]:
+        await self._look_for_job_master()
+        if self._left is None:
+            job_master_id = self.fencing_token
+            raise SlotAllocationError(
+                f"JobMaster {successor} gets no slots of job {self._job_id}: {job_master_id} lives"
+            )
+        log.info("job %s: JobMaster %s takes over", self._job_id, successor)
+        return self._left
+
+    async def _look_for_job_master(self) -> None:
+        """It may have died before it was watched.  Who is at its address is watched then: its
+        successor, which knows nothing of this pool."""
+        if self._left is not None:
+            return
+        try:
+            await self._job_master.request_job_status()
+        except (FencingTokenError, RecipientUnreachableError) as error:
+            self._job_master_terminated(str(error))
+        except RpcError as error:
+            log.info("job %s: whether its JobMaster lives is not known: %s", self._job_id, error)
+
     def _job_master_terminated(self, reason: str) -> None:
+        """Idempotent."""
+        if self._left is not None:
+            return
+        self._left = self._pool.handed_over(self.clock.monotonic())
         log.warning(
-            "job %s: its JobMaster is gone (%s); its slots are left to the next one",
+            "job %s: its JobMaster is gone (%s); %d slots are left to the next one",
             self._job_id,
             reason,
+            len(self._left),
         )
-        self._is_orphaned = True
+        self._stop_declaring()
+        self._schedule_timer()
+        self.schedule_run_async(self._takeover_timeout if self._left else 0.0, self._end)
+
+    def _end(self) -> None:
+        """Nobody waits for it: who did would be cancelled with what the endpoint still does."""
         self.close()
+
+    def _refuse_as_orphan(self) -> None:
+        """A JobMaster that lives after all starts another pool.
+
+        Raises:
+            RecipientUnreachableError: it is one.
+        """
+        if self._left is not None:
+            raise RecipientUnreachableError(
+                f"the SlotPool of job {self._job_id} was left by JobMaster {self.fencing_token}"
+            )
 
     # --- requirements -----------------------------------------------------------------------------
 
     async def connect_to_resource_manager(
         self, address: str, resource_manager_id: ResourceManagerId
     ) -> None:
+        self._refuse_as_orphan()
         self._resource_manager = (address, resource_manager_id)
         self._declare()
         await self._carry_out(self._pool.resource_manager_changed(self.clock.monotonic()))
@@ -202,17 +276,13 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         now = self.clock.monotonic()
         await self._carry_out(self._pool.fail_allocation(allocation_id, reason, now))
 
-    async def close_pool(self, reason: str) -> None:
-        self._stop_declaring()
-        await self._free_all(reason)
-        self.close()
-
-    async def _free_all(self, reason: str) -> None:
-        frees = [a for a in self._pool.close(reason) if isinstance(a, FreeSlot)]
-        await asyncio.gather(*map(self._free, frees))
+    async def expect_slots(self, allocations: tuple[AllocationID, ...]) -> None:
+        self._refuse_as_orphan()
+        self._pool.expect_slots(allocations, self.clock.monotonic())
 
     async def _carry_out(self, actions: list[SlotPoolAction]) -> None:
         """Returns when the JobMaster has been told, in the order of the decisions."""
+        self._refuse_as_orphan()
         messages = [_News()]
         for action in actions:
             match action:
@@ -234,6 +304,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
                     await self._tell_job_master(message)
 
     async def request_heartbeat(self) -> int:
+        self._refuse_as_orphan()
         return self._news_sent
 
     async def _tell_job_master(self, news: _News) -> None:
@@ -262,7 +333,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
             self._timer.cancel()
             self._timer = None
         deadline = self._pool.next_deadline()
-        if deadline is not None:
+        if deadline is not None and self._left is None:
             delay = max(0.0, deadline - self.clock.monotonic())
             self._timer = self.schedule_run_async(delay, self._time_passed)
 

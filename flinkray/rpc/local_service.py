@@ -258,6 +258,9 @@ class LocalRpcService(BaseRpcService):
     async def kill(self, process_name: str) -> None:
         self.network.kill(process_name)
 
+    async def process_names(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.network.services if name.startswith(prefix)))
+
     async def stop(self, process_name: str) -> None:
         service = self.network.services.get(process_name)
         if service is None:

@@ -172,6 +172,13 @@ class RpcService(ABC):
         """
 
     @abstractmethod
+    async def process_names(self, prefix: str) -> tuple[str, ...]:
+        """Of the processes that are there and listen, those whose names begin so, sorted.
+
+        One that has just died may be among them.
+        """
+
+    @abstractmethod
     async def stop(self, process_name: str) -> None:
         """Close the endpoints of a process, then end it; idempotent, also when there is none."""
 

@@ -61,15 +61,20 @@ class DeclarativeSlotPool:
         *,
         idle_timeout: float = 50.0,
         request_timeout: float = 300.0,
+        takeover_timeout: float = 60.0,
         spread_out: bool = False,
     ) -> None:
         """*idle_timeout*, seconds: how long a slot beyond the requirements is kept.
+        *takeover_timeout*, seconds: how long slots of a past JobMaster's pool are waited for.
         *request_timeout*, seconds: of requests that have none of their own.  *spread_out*: requests
         are served from the least utilised TaskExecutor."""
         self._job_id = job_id
         self._job_master_address = job_master_address
         self._idle_timeout = idle_timeout
         self._request_timeout = request_timeout
+        self._takeover_timeout = takeover_timeout
+        self._awaited: dict[AllocationID, float] = {}
+        """Slots that past JobMasters' pools had, with the time until which they may be offered."""
         self._task_executors: dict[ResourceID, WorkerLocation] = {}
         self._slots = PooledSlots()
         self._needs = PoolRequirements(self._slots)
@@ -274,6 +279,28 @@ class DeclarativeSlotPool:
         self._needs.update(now)
         return self._declare(always=True)
 
+    # --- what outlives a JobMaster ----------------------------------------------------------------
+
+    def expect_slots(self, allocations: Iterable[AllocationID], now: float) -> None:
+        """The job had these under a JobMaster that is lost: they are taken when they are offered,
+        required or not (yet), as those of a job that restarts."""
+        self._require_open("expect slots")
+        until = now + self._takeover_timeout
+        for allocation_id in allocations:
+            if self._held(allocation_id) is None:
+                self._awaited[allocation_id] = until
+        self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
+
+    def handed_over(self, now: float) -> tuple[AllocationID, ...]:
+        """What the pool of the job's next JobMaster is to expect: all that is held here, and what
+        has not come yet."""
+        awaited = (a for a, until in self._awaited.items() if until > now)
+        return tuple(dict.fromkeys((*(s.allocation_id for s in self.slots), *awaited)))
+
+    def _was_awaited(self, allocation_id: AllocationID, now: float) -> bool:
+        until = self._awaited.pop(allocation_id, None)
+        return until is not None and until > now
+
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     def register_task_executor(self, location: WorkerLocation, now: float) -> list[SlotPoolAction]:
@@ -322,10 +349,15 @@ class DeclarativeSlotPool:
                 older, reason = other.slot.allocation_id, "its slot is offered under another id"
                 actions += self._lose((older,), reason, now)
             slot = AllocatedSlot(offer.allocation_id, offer.slot_index, offer.profile, location)
+            was_awaited = self._was_awaited(offer.allocation_id, now)
             if offer.constraint is not None:
                 is_wanted = self._add_to_group(slot, offer.constraint, now, actions)
+                if was_awaited and not is_wanted:
+                    is_wanted = self._keep_in_group(slot, offer.constraint, now)
             else:
                 matched = self._what_it_is_for(offer.profile, now)
+                if was_awaited and matched is None:
+                    matched = offer.profile
                 is_wanted = matched is not None
                 if matched is not None:
                     free.append(PooledSlot(slot, matched, now))
@@ -371,6 +403,15 @@ class DeclarativeSlotPool:
             if self._groups.get(constraint.name) is not group:  # that was all that was wanted of it
                 return False
         group.add(slot, now)
+        return True
+
+    def _keep_in_group(self, slot: AllocatedSlot, constraint: SameWorkerGroup, now: float) -> bool:
+        """Take a slot of a worker group that the job does not require at present; False: it
+        requires another one, or has another slot in that bundle."""
+        group = self._group(constraint.name)
+        if group.is_required or group.what_it_replaces(slot) is not None:
+            return False
+        group.restore(RestoredSlot(slot, constraint), constraint.size, now)
         return True
 
     # --- slots that go ----------------------------------------------------------------------------

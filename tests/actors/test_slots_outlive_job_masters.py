@@ -7,10 +7,11 @@ from pathlib import Path
 
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.client.python_job import python_job
+from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.ids import AllocationID, JobID
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.rpc import RegistrationRejection
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobType, ResultPartitionType
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
@@ -27,6 +28,7 @@ from tests.actors.chaos_cluster import ChaosCluster
 from tests.actors.conftest import QUICK
 from tests.actors.test_python_jobs import (
     cancelled,
+    executions,
     finishing,
     until,
     until_running,
@@ -95,6 +97,53 @@ async def test_next_job_master_runs_in_the_same_slots_though_another_job_waits_f
         assert len(cluster.processes("TaskExecutor")) == 1
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED
         assert (await cluster.result(greedy)).status is JobStatus.FINISHED
+
+
+@on_virtual_time
+async def test_slots_that_the_next_job_master_does_not_require_yet_are_taken_over_too(
+    tmp_path: Path,
+) -> None:
+    """Its first stage needs one slot of the four that the last one had."""
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        builder = PythonJobBuilder("stages", job_type=JobType.BATCH)
+        first = builder.add(finishing(), name="first")
+        second = builder.add(waiting(), name="second", parallelism=4)
+        builder.connect(first, second, result_type=ResultPartitionType.BLOCKING)
+        job_id = await cluster.submit(builder.build())
+
+        async def second_stage_runs() -> bool:
+            found = await executions(cluster, job_id)
+            return len(found) == 5 and all(e.state is ExecutionState.RUNNING for e in found[1:])
+
+        await until(second_stage_runs, "the second stage RUNNING")
+        before = allocations(cluster, job_id)
+        greedy = await cluster.submit(python_job(finishing()))
+        await until_it_waits(cluster, greedy)
+
+        await crash_job_master(cluster, job_id)
+        await until(second_stage_runs, "the second stage RUNNING again")
+
+        assert allocations(cluster, job_id) == before
+        assert await cluster.status(greedy) is JobStatus.RUNNING
+
+
+@on_virtual_time
+async def test_job_master_that_is_not_wanted_any_more_leaves_the_slots(tmp_path: Path) -> None:
+    """It woke up from a pause, and gave them back."""
+    async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
+        job_id = await cluster.submit(python_job(waiting(), parallelism=4))
+        await until_running(cluster, job_id)
+        before = allocations(cluster, job_id)
+        greedy = await cluster.submit(python_job(finishing()))
+        await until_it_waits(cluster, greedy)
+
+        (master,) = job_masters(cluster, job_id)
+        await master._rejected(RegistrationRejection("another one leads the job"))
+        await master.terminated
+        await until_running(cluster, job_id)
+
+        assert job_masters(cluster, job_id) != [master]
+        assert allocations(cluster, job_id) == before
 
 
 @on_virtual_time

@@ -111,6 +111,7 @@ EXCEPTIONS: dict[str, str] = {
             "disconnect_resource_manager",
             "set_resource_requirements",
             "restore_slots",
+            "expect_slots",
             "request_slots",
             "cancel_slot_requests",
             "return_slots",

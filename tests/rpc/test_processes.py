@@ -44,6 +44,16 @@ async def until_there(service: RpcService, address: str) -> EchoGateway:
 
 
 @on_every_service
+async def test_processes_are_found_by_the_beginning_of_their_names(services: Services) -> None:
+    for name in ("worker-1", "worker-2", "other"):
+        await services.caller.spawn(echo_spec(name))
+    assert await services.host.process_names("worker-") == ("worker-1", "worker-2")
+    await services.caller.kill("worker-1")
+    assert await services.caller.process_names("worker-") == ("worker-2",)
+    assert await services.caller.process_names("worker-3") == ()
+
+
+@on_every_service
 async def test_a_spawned_process_answers_and_is_gone_when_its_endpoint_closes(
     services: Services,
 ) -> None:

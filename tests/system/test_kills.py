@@ -11,6 +11,7 @@ import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.core.errors import JobExecutionError
 from flinkray.core.ids import JobID
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.spark.processes import leftover_processes
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import actor, assert_leaves_nothing, kill, live_actors
@@ -55,7 +56,6 @@ VICTIMS = {
     "task executor": task_executor,
     "spark driver": of_job("SparkDriver"),
     "spark driver's JVM": spark_driver_jvm,
-    "job master": of_job("JobMaster"),
     "slot pool": of_job("SlotPool"),
     "resource manager": of_cluster("ResourceManager"),
     "dispatcher": of_cluster("Dispatcher"),
@@ -74,6 +74,37 @@ def test_job_ends_right_after_a_kill_of(
 
     assert rows(handle) == expected_rows()
     assert sum(job.job_id == handle.job_id for job in client.list_jobs()) == 1
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_job_keeps_its_slots_after_a_kill_of_its_job_master(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+) -> None:
+    """The next one runs the job again, in the same TaskExecutors."""
+    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
+    wait_for_tasks(gate)
+    group = handle.details().worker_group
+    assert group is not None
+
+    def task_executors() -> set[int]:
+        of_group = (a for a in live_actors() if a.worker_group == str(group))
+        return {a.pid for a in of_group if a.kind == "TaskExecutor"}
+
+    before = task_executors()
+    assert len(before) == 2
+    kill(actor("JobMaster", handle.job_id).pid)
+
+    def runs_again() -> bool:
+        details = handle.details()
+        executions = [e for vertex in details.vertices for e in vertex.executions]
+        running = [e for e in executions if e.state is ExecutionState.RUNNING]
+        return details.restarts == 1 and len(running) == 2
+
+    wait_until(runs_again, 90, "the job to run again")
+    assert handle.details().worker_group == group
+    assert task_executors() == before
+    gate.open()
+    assert rows(handle) == expected_rows()
     assert_leaves_nothing(handle.job_id, resources_before)
 
 

@@ -89,6 +89,10 @@ class RayDirectory:
                 f"the record of process {process_name} cannot be read: {error}"
             ) from error
 
+    def names(self, prefix: str) -> list[str]:
+        """Of the processes whose names begin so, sorted."""
+        return self._names(_PROCESS + prefix.encode())
+
     def remove(self, process_name: str, incarnation: str | None = None) -> None:
         """Forget a process, if it is still that incarnation."""
         if incarnation is not None:

@@ -348,6 +348,9 @@ class RayRpcService(BaseRpcService):
         if record is not None and record.actor_id is not None:
             await patiently(self._ray, self._directory.remove, process_name, record.incarnation)
 
+    async def process_names(self, prefix: str) -> tuple[str, ...]:
+        return tuple(await patiently(self._ray, self._directory.names, prefix))
+
     async def stop(self, process_name: str) -> None:
         try:
             connection = await self._connection(process_name)

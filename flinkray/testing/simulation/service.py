@@ -76,6 +76,9 @@ class SimulatedRpcService(BaseRpcService):
     async def kill(self, process_name: str) -> None:
         await self.simulation.supervisor.kill(process_name)
 
+    async def process_names(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.network.services if name.startswith(prefix)))
+
     async def stop(self, process_name: str) -> None:
         if process_name in self.network.services:
             connection = await self._connection(process_name)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
 
 from flinkray.actors.gateways import (
     JobMasterGateway,
@@ -12,7 +15,12 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
 from flinkray.actors.slot_pool.endpoint import SlotPool
-from flinkray.core.errors import JobNotFoundError, RpcTimeoutError
+from flinkray.core.errors import (
+    JobNotFoundError,
+    RecipientUnreachableError,
+    RpcTimeoutError,
+    SlotAllocationError,
+)
 from flinkray.core.ids import (
     AllocationID,
     JobID,
@@ -24,6 +32,7 @@ from flinkray.core.ids import (
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.slots import SlotOffer, WorkerLocation
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
@@ -48,9 +57,7 @@ class Surroundings:
 
     def __init__(self) -> None:
         self.network = LocalNetwork()
-        self.master = TestingGateway(JobMasterGateway, MASTER_ID).start(
-            LocalRpcService("JobMaster", self.network), "jobmaster"
-        )
+        self.start_job_master(MASTER_ID)
         self.managers = [self._manager(n) for n in (1, 2)]
         self.executor = (
             TestingGateway(TaskExecutorGateway)
@@ -60,6 +67,14 @@ class Surroundings:
         )
         self.location = WorkerLocation(
             ResourceID("te"), self.executor.address, "n0", "127.0.0.1", 1, WorkerGroupId("g"), 0
+        )
+
+    def start_job_master(self, token: JobMasterId) -> None:
+        self.master = (
+            TestingGateway(JobMasterGateway, token)
+            .on(JobMasterGateway.request_job_status)
+            .returning(JobStatus.RUNNING)
+            .start(LocalRpcService("JobMaster", self.network), "jobmaster")
         )
 
     def _manager(self, n: int) -> TestingGateway[ResourceManagerGateway]:
@@ -271,6 +286,93 @@ async def test_slots_are_left_to_the_next_job_master_when_the_job_master_dies() 
     around.network.kill("JobMaster")
     await asyncio.sleep(200)
     assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+
+
+@on_virtual_time
+async def test_orphan_hands_over_what_it_had_again_and_again() -> None:
+    """An answer may be lost, and its receiver may die."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1, 2))
+    await around.offer(pool, ALLOCATION, 0)
+    await around.offer(pool, OTHER_ALLOCATION, 1)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(1)
+    for n in (2, 3):
+        assert await pool.hand_over(number(JobMasterId, n)) == (ALLOCATION, OTHER_ALLOCATION)
+    assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+
+
+@on_virtual_time
+async def test_orphan_serves_its_past_job_master_no_more() -> None:
+    """Should that one live after all, it starts another pool."""
+    around = Surroundings()
+    pool = await around.start()
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(1)
+    declared = around.declared()
+    calls: list[Callable[[], Awaitable[object]]] = [
+        pool.request_heartbeat,
+        lambda: pool.request_slots(wanted(3)),
+        lambda: pool.return_slots(ReturnSlots((ALLOCATION,), "done")),
+        lambda: pool.fail_allocation(ALLOCATION, "its TaskExecutor is lost"),
+        lambda: around.connect(pool, 2),
+    ]
+    for call in calls:
+        with pytest.raises(RecipientUnreachableError, match="was left by JobMaster"):
+            await call()
+    assert await pool.hand_over(number(JobMasterId, 2)) == (ALLOCATION,)
+    await pool.close_pool("the JobMaster stops")
+    await asyncio.sleep(200)
+    assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+    assert (around.declared(), around.declared(2)) == (declared, [])
+
+
+@on_virtual_time
+async def test_pool_whose_job_master_lives_hands_over_nothing() -> None:
+    """A JobMaster that was replaced while it started asks late."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    with pytest.raises(SlotAllocationError, match="lives"):
+        await pool.hand_over(number(JobMasterId, 2))
+    assert await pool.request_heartbeat() == 1
+
+
+@on_virtual_time
+async def test_pool_that_started_when_its_job_master_was_dead_follows_nobody_else() -> None:
+    """It watched the next JobMaster, which is at the same address, and never ended."""
+    around = Surroundings()
+    around.network.kill("JobMaster")
+    around.start_job_master(number(JobMasterId, 2))
+    pool = await around.start()
+    assert await pool.hand_over(number(JobMasterId, 2)) == ()
+    await asyncio.wait_for(around.pool.terminated, 1)
+
+
+@on_virtual_time
+async def test_pool_that_nobody_asks_finds_by_itself_that_its_job_master_was_dead() -> None:
+    around = Surroundings()
+    around.network.kill("JobMaster")
+    around.start_job_master(number(JobMasterId, 2))
+    await around.start()
+    await asyncio.wait_for(around.pool.terminated, 6)
+
+
+@on_virtual_time
+async def test_orphan_that_nobody_asks_ends_when_the_time_is_over() -> None:
+    around = Surroundings()
+    pool = await around.start({"jobmaster.takeover-timeout": "20 s"})
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(19)
+    assert around.pool.is_running
+    await asyncio.wait_for(around.pool.terminated, 2)
 
 
 @on_virtual_time
