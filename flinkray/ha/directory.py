@@ -113,8 +113,8 @@ class FileSystem(ABC):
         """What is at *new_path* is replaced at once."""
 
     @abstractmethod
-    def delete(self, path: str) -> bool:
-        """Whether there was such a file."""
+    def delete(self, path: str) -> None:
+        """Deleting what is not there is fine."""
 
     @abstractmethod
     def sync_directory(self, path: str) -> None:
@@ -168,8 +168,8 @@ class FileDirectory(Directory):
         files.sync_directory(self._path)
 
     def delete(self, name: str) -> None:
-        if self._files.delete(self._of(name)):
-            self._files.sync_directory(self._path)
+        self._files.delete(self._of(name))
+        self._make_names_durable()
 
     def names(self) -> list[str]:
         names = [name for name in self._files.list(self._path) if not name.endswith(UNFINISHED)]
@@ -177,8 +177,9 @@ class FileDirectory(Directory):
         return names
 
     def _make_names_durable(self) -> None:
-        """What was read: who wrote or deleted it may have died, or failed, before it was."""
-        with suppress(FileNotFoundError):  # there is no such directory
+        """Also what is found as it should be: who wrote or deleted it may have died, or failed,
+        before it was durable."""
+        with suppress(FileNotFoundError, NotADirectoryError):  # there is no such directory
             self._files.sync_directory(self._path)
 
     def subdirectory(self, name: str) -> FileDirectory:
@@ -234,12 +235,9 @@ class LocalFileSystem(FileSystem):
     def rename(self, path: str, new_path: str) -> None:
         Path(path).replace(new_path)
 
-    def delete(self, path: str) -> bool:
-        try:
+    def delete(self, path: str) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
             Path(path).unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
 
     def sync_directory(self, path: str) -> None:
         try:

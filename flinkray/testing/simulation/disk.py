@@ -117,15 +117,13 @@ class SimulatedDisk(FileSystem):
         self._link(path, None)
         self._end("rename", path, fails_after)
 
-    def delete(self, path: str) -> bool:
+    def delete(self, path: str) -> None:
         fails_after = self._operate("delete", path)
         if self._is_killed():
             self._kill(f"before deleting {self.url(path)}")
-        was_there = path in self._entries
-        if was_there:
+        if path in self._entries:
             self._link(path, None)
         self._end("delete", path, fails_after)
-        return was_there
 
     def delete_tree(self, directory: str) -> None:
         for path in [p for p in self._entries if p.startswith(f"{directory}/")]:
