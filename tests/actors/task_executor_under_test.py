@@ -162,6 +162,15 @@ class Bench:
         master.on(JobMasterGateway.offer_slots).calling(accept_all)
         return master
 
+    async def start_with_slot(
+        self,
+    ) -> tuple[TaskExecutorGateway, TestingGateway[JobMasterGateway]]:
+        """Both, and a JobMaster that has been offered the slot 0."""
+        executor, master = await self.start(), self.start_job_master()
+        await self.request(executor, 0, A)
+        await master.wait_for(JobMasterGateway.offer_slots)
+        return executor, master
+
     async def request(
         self,
         executor: TaskExecutorGateway,

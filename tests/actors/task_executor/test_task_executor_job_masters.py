@@ -47,9 +47,7 @@ from tests.actors.task_executor_under_test import (
 @on_virtual_time
 async def test_a_dead_job_masters_slots_are_kept_until_the_time_is_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    executor, master = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
     bench.network.crash("JobMaster-1")
     await eventually(lambda: bench.runner.cleaned == [JOB], 1, "the slot to be clean")
@@ -67,9 +65,7 @@ async def test_a_dead_job_masters_slots_are_kept_until_the_time_is_over(tmp_path
 async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_path: Path) -> None:
     """TM-15"""
     bench = Bench(tmp_path)
-    executor, first = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await first.wait_for(JobMasterGateway.offer_slots)
+    executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
@@ -88,9 +84,7 @@ async def test_the_next_job_master_is_offered_what_was_kept_for_it_when_it_is_cl
 ) -> None:
     """TM-15: the ResourceManager says who it is."""
     bench = Bench(tmp_path)
-    executor, first = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await first.wait_for(JobMasterGateway.offer_slots)
+    executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
     bench.runner.may_clean.clear()
     bench.network.crash("JobMaster-1")
@@ -113,9 +107,7 @@ async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_was_kept(
 ) -> None:
     """It wakes up after the ResourceManager has given it up."""
     bench = Bench(tmp_path)
-    executor, master = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    executor, _ = await bench.start_with_slot()
     await executor.job_master_lost(JOB, MASTER, RM_TOKEN, "it is deaf")
     await executor.disconnect_job_master(JOB, MASTER, "your heartbeats have timed out")
     assert allocations(await bench.latest_report(executor)) == [A, None]
@@ -129,9 +121,7 @@ async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_was_kept(
 async def test_job_that_ends_without_a_job_master_leaves_no_slot(tmp_path: Path) -> None:
     """The ResourceManager takes back what was kept."""
     bench = Bench(tmp_path)
-    executor, master = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    executor, _ = await bench.start_with_slot()
     bench.network.crash("JobMaster-1")
     await executor.free_slot(A, RM_TOKEN, "job has ended")
     assert allocations(await bench.latest_report(executor)) == [None, None]
@@ -142,9 +132,7 @@ async def test_job_that_ends_without_a_job_master_leaves_no_slot(tmp_path: Path)
 async def test_end_of_a_past_job_masters_task_is_told_under_its_own_name(tmp_path: Path) -> None:
     """JM-18.  Each numbers its attempts from 0: the next one took it for the end of its own."""
     bench = Bench(tmp_path)
-    executor, first = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await first.wait_for(JobMasterGateway.offer_slots)
+    executor, _ = await bench.start_with_slot()
     bench.runner.is_stubborn = True
     await task(A).submit(executor)
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
@@ -201,9 +189,7 @@ async def test_job_master_that_has_said_goodbye_is_registered_at_anew_for_its_ne
 ) -> None:
     """TM-14: while a slot of it is being cleaned yet."""
     bench = Bench(tmp_path)
-    executor, master = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    executor, master = await bench.start_with_slot()
     await task(A).submit(executor)
     bench.runner.may_clean.clear()
     await executor.disconnect_job_master(JOB, MASTER, "you are deaf")
@@ -300,9 +286,7 @@ async def test_a_cancelled_task_is_reported_and_the_other_one_runs_on(tmp_path: 
 @on_virtual_time
 async def test_a_failed_task_is_reported_with_its_cause(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    executor, master = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    executor, master = await bench.start_with_slot()
     await task(A).submit(executor)
     await asyncio.sleep(0.1)
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("the disk is full"))

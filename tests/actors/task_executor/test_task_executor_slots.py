@@ -197,9 +197,7 @@ async def test_a_slot_that_no_job_takes_is_free_after_10_seconds(tmp_path: Path)
 async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_path: Path) -> None:
     """TM-21"""
     bench = Bench(tmp_path)
-    executor, master = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    executor, master = await bench.start_with_slot()
     await task(A).submit(executor)
     bench.runner.may_clean.clear()
     freeing = asyncio.ensure_future(executor.free_slot(A, RM_TOKEN, "enough"))
@@ -220,9 +218,7 @@ async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_pat
 async def test_the_job_master_is_left_when_the_jobs_last_slot_is_freed(tmp_path: Path) -> None:
     """TM-14"""
     bench = Bench(tmp_path)
-    executor, master = await bench.start(), bench.start_job_master()
-    await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    executor, master = await bench.start_with_slot()
     await executor.free_slot(A, RM_TOKEN, "enough")
     await asyncio.sleep(0.1)
     with pytest.raises(TaskError, match="does not lead the job here"):
