@@ -607,3 +607,25 @@ async def test_an_error_that_is_none_fails_its_call_and_no_other(
     assert connection.refused_frames == 1
     assert await echo.echo(1) == 1
     endpoint.release.set()
+
+
+@on_virtual_services
+async def test_calls_that_are_over_do_not_count_against_the_limits_of_their_connection(
+    services: Services,
+) -> None:
+    endpoint, echo = await connected(services)
+    assert isinstance(services.host, BaseRpcService)
+    (peer,) = services.host._peers
+    hanging = asyncio.ensure_future(echo.hang())
+    await services.let_time_pass(1)
+    assert peer._pending_calls == 1
+    assert peer._pending_bytes > 0
+    for number in range(10):
+        assert await echo.echo(bytes(1000)) == bytes(1000)
+        await echo.note(number)
+        with pytest.raises(OrderError):
+            await echo.fail("order")
+    endpoint.release.set()
+    await hanging
+    await services.let_time_pass(1)
+    assert (peer._pending_calls, peer._pending_bytes) == (0, 0)
