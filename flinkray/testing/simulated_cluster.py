@@ -196,7 +196,7 @@ async def create_simulated_task_executor(
 ) -> TaskExecutor:
     """Factory of a TaskExecutor that runs simulated tasks."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
-    runner = SimulatedTask(rpc_service.simulation)
+    runner = SimulatedTask(Simulation.current())
     host = simulated_host(rpc_service.process)
     return TaskExecutor(rpc_service, services, arguments, host, {SPARK: runner})
 

@@ -46,12 +46,6 @@ PROCESSES = frozenset({"dispatcher", "job_master", "resource_manager", "slot_poo
 WITH_ROOMS = ("actors", "rpc", "scheduler", "streaming")
 """The packages whose folders have doors."""
 
-CIRCLES: dict[str, str] = {
-    "flinkray.testing.simulation": "blocking directory disk durations faults ids link machines "
-    "network process scheduler service simulation supervisor",
-}
-"""Circles that are known, by folder.  None is added; one that is gone is taken out."""
-
 
 def check_floors(root: Path) -> list[Violation]:
     """Every broken rule in the package ``root/flinkray``."""
@@ -68,14 +62,6 @@ def check_floors(root: Path) -> list[Violation]:
 def circles(sources: dict[str, Source]) -> list[frozenset[str]]:
     """Modules that import each other, directly or around; one set for each circle."""
     return [frozenset(found) for found in _components(_edges(sources))]
-
-
-def known_circles() -> list[frozenset[str]]:
-    """:data:`CIRCLES`, each as a set of modules."""
-    return [
-        frozenset(f"{folder}.{module}" for module in modules.split())
-        for folder, modules in CIRCLES.items()
-    ]
 
 
 def _edges(sources: dict[str, Source]) -> dict[str, set[str]]:
@@ -102,10 +88,9 @@ def _is_only_the_way(use: Use, uses: Iterable[Use], sources: dict[str, Source]) 
 
 def _circles_of_modules(sources: dict[str, Source]) -> Iterator[Violation]:
     for circle in circles(sources):
-        if circle not in known_circles():
-            names = sorted(circle)
-            rule = f"modules import each other: {', '.join(names)}"
-            yield Violation(sources[names[0]].path, 1, rule)
+        names = sorted(circle)
+        rule = f"modules import each other: {', '.join(names)}"
+        yield Violation(sources[names[0]].path, 1, rule)
 
 
 def _circles_of_rooms(sources: dict[str, Source]) -> Iterator[Violation]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.floors import FLOORS, PROCESSES, check_floors, circles, known_circles
-from tests.house.import_arrows import read_package
+from tests.house.floors import FLOORS, PROCESSES, check_floors
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,10 +61,6 @@ def test_tests_lie_in_folders_that_the_package_has(package: str) -> None:
     of_tests = folders(ROOT / "tests" / package)
     assert of_tests
     assert of_tests <= folders(ROOT / package)
-
-
-def test_circles_that_are_gone_are_known_no_more() -> None:
-    assert set(known_circles()) == set(circles(read_package(ROOT)))
 
 
 def test_folders_that_keep_the_rules_pass(tmp_path: Path) -> None:

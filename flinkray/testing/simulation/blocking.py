@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.process import SimulatedProcess
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Stepping(Protocol):
+    """A simulated process, as the blocking work in it sees it."""
+
+    blocking_cost: float
+
+    def create_future(self) -> asyncio.Future[Any]: ...
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
 
 
 class SimulatedExecutor(Executor):
@@ -23,9 +29,7 @@ class SimulatedExecutor(Executor):
         """*duration* draws the seconds before and after the step."""
         self._duration = duration
 
-    def run(
-        self, process: SimulatedProcess, function: Callable[..., T], *args: Any
-    ) -> asyncio.Future[T]:
+    def run(self, process: Stepping, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Run as a step of *process*; the future belongs to it."""
         future: asyncio.Future[T] = process.create_future()
         before, after = self._duration()

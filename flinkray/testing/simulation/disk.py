@@ -7,14 +7,10 @@ import errno
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from flinkray.ha.directory import FileSystem
 from flinkray.testing.simulation.errors import ProcessDied
 from flinkray.testing.simulation.process import SimulatedProcess
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.simulation import Simulation
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +34,8 @@ class SimulatedDisk(FileSystem):
     as blocking work (:meth:`RpcService.run_blocking`), which then takes as long as they say.
     """
 
-    def __init__(self, simulation: Simulation, name: str, random: Random) -> None:
+    def __init__(self, name: str, random: Random, tell: Callable[..., None]) -> None:
+        """*tell* adds a line to the story."""
         self.name = name
         self.failing = 0.0
         """Share of the operations that fail, some of them after they had their effect."""
@@ -51,7 +48,7 @@ class SimulatedDisk(FileSystem):
         its effect."""
         self.changes = 0
         """So many times something has changed, or become durable."""
-        self._simulation = simulation
+        self._tell = tell
         self._random = random
         self._writes = 0
         self._entries: dict[str, _File] = {}
@@ -236,7 +233,7 @@ class SimulatedDisk(FileSystem):
             self._fail(what, path)
 
     def _fail(self, what: str, path: str) -> None:
-        self._simulation.tell("%s of %s fails", what, self.url(path))
+        self._tell("%s of %s fails", what, self.url(path))
         raise OSError(errno.EIO, f"{what} failed", self.url(path))
 
     def _process(self) -> SimulatedProcess | None:

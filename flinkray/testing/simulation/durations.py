@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
+from flinkray.testing.simulation.machines import Machines
+from flinkray.testing.simulation.network import SimulatedNetwork
 from flinkray.testing.simulation.process import SimulatedProcess
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.machines import Machines
-    from flinkray.testing.simulation.network import SimulatedNetwork
 
 
 class Durations:

@@ -7,15 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields, replace
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING
 
 from flinkray.rpc.wire.envelope import Kind, unpack
+from flinkray.testing.simulation.link import End
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.seeds import stream
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.link import End
-    from flinkray.testing.simulation.simulation import Simulation
+from flinkray.testing.simulation.world import World
 
 _AIMS_ALONE = 0.4
 """Share of the seeds in which there is nothing but aims."""
@@ -131,7 +128,7 @@ _LONGEST_SLEEP, _LONGEST_EXILE = 60.0, 10.0
 class Nemesis:
     """Carries out the :class:`Faults` of one seed, from a process of its own."""
 
-    def __init__(self, simulation: Simulation, faults: Faults, random: Random) -> None:
+    def __init__(self, simulation: World, faults: Faults, random: Random) -> None:
         self.faults = faults
         self._simulation = simulation
         self._random = random
@@ -167,7 +164,7 @@ class Nemesis:
     def _make_weather(self) -> None:
         network = self._simulation.network
         if self.faults.aimed > 0 or self.faults.closed:
-            network.aim(Aims(self._simulation, self.faults.aimed, self.faults.closed))
+            network.aim(Aims(self._simulation, self.faults))
         network.set_conditions(
             replace(
                 network.conditions,
@@ -393,16 +390,17 @@ class Aims:
 
     Which methods a seed aims at, and with what; both are drawn when a method is first used."""
 
-    def __init__(self, simulation: Simulation, share: float, closed: tuple[str, ...] = ()) -> None:
-        """*share* of the methods, and of the answers of methods, are aimed at, and the calls or the
-        answers of those that are *closed*."""
+    def __init__(self, simulation: World, faults: Faults) -> None:
+        """*faults* say which share of the methods, and of their answers, is aimed at, and which are
+        closed."""
         self._simulation = simulation
         self._network = simulation.network
+        self._faults = faults
         self._random = stream(simulation.seed, "aims")
         self._fates, factor = self._choose_fates()
-        self._share = share * factor
+        self._share = faults.aimed * factor
         self._aims: dict[tuple[str, bool], _Aim | None] = {}
-        self._closed = dict(self._close(method) for method in closed)
+        self._closed = dict(self._close(method) for method in faults.closed)
         self._mending: list[Callable[[], None]] = []
         self._is_over = False
 
@@ -412,7 +410,7 @@ class Aims:
         Some seeds only lose messages, and more of them: nobody forgets with its life what went
         wrong.  In others nothing is lost but with somebody.
         """
-        network, faults = self._network, self._simulation.faults
+        network, faults = self._network, self._faults
         of_messages: list[Fate] = [
             network.lose,
             network.lose,
@@ -549,9 +547,7 @@ class Aims:
     def _hold(self, end: End, frame: bytes, lane: int | None) -> None:
         """It arrives when its sender has a successor."""
         victim = end.process
-        if not self._may_befall(victim) or victim.name.startswith(
-            self._simulation.faults.only_killed
-        ):
+        if not self._may_befall(victim) or victim.name.startswith(self._faults.only_killed):
             self._crash_sender(end, frame, lane)
             return
         late = self._random.random() * _LONGEST_DELAY
@@ -615,7 +611,7 @@ class Aims:
             victim.die_after(1, "it was killed")
 
     def _may_befall(self, process: SimulatedProcess, *, for_good: bool = False) -> bool:
-        faults = self._simulation.faults
+        faults = self._faults
         spared = faults.spare
         if for_good:
             spared += faults.only_killed

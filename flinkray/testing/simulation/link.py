@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 from zlib import crc32
 
 from flinkray.rpc.wire.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
 from flinkray.testing.simulation.process import SimulatedProcess
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.network import SimulatedNetwork
+from flinkray.testing.simulation.scheduler import Scheduler
 
 _LARGE = 65_536
 """Bytes above which a frame without a lane is overtaken by others."""
@@ -18,11 +16,24 @@ _BANDWIDTH = 1e9
 """Bytes per second; felt by large frames only."""
 
 
+class Weather(Protocol):
+    """The :class:`~flinkray.testing.simulation.network.SimulatedNetwork`, as connections see it."""
+
+    scheduler: Scheduler
+    is_faulty: bool
+
+    def latency(self) -> float: ...
+    def befall(self, end: End, frame: bytes, lane: int | None) -> None: ...
+    def detached(self, end: End) -> None: ...
+    def tell(self, process: SimulatedProcess, line: str, *args: object) -> None: ...
+    def tell_frame(self, end: End, frame: bytes, what: str) -> None: ...
+
+
 class SimulatedConnection:
     """Two ends; what is sent in one lane arrives in order, but for duplicates."""
 
     def __init__(
-        self, network: SimulatedNetwork, client: SimulatedProcess, server: SimulatedProcess
+        self, network: Weather, client: SimulatedProcess, server: SimulatedProcess
     ) -> None:
         self.is_broken = False
         self.near, self.far = End(network, self, client), End(network, self, server)
@@ -47,7 +58,7 @@ class End(Transport):
     peer: End
 
     def __init__(
-        self, network: SimulatedNetwork, connection: SimulatedConnection, process: SimulatedProcess
+        self, network: Weather, connection: SimulatedConnection, process: SimulatedProcess
     ) -> None:
         super().__init__(process)
         self.process = process

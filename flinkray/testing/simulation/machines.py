@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.errors import SimulationError
+from flinkray.testing.simulation.scheduler import Scheduler
 from flinkray.testing.simulation.seeds import stream
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.simulation import Simulation
 
 
 @dataclass(eq=False)
@@ -26,7 +23,15 @@ class Node:
 class Machines:
     """Those of one simulation."""
 
-    def __init__(self, simulation: Simulation, nodes: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        nodes: int,
+        scheduler: Scheduler,
+        tell: Callable[..., None],
+        torn_writes: Callable[[], float],
+    ) -> None:
+        """*tell* adds a line to the story; *torn_writes*: see :attr:`Faults.torn_writes`."""
         self.nodes = [Node(f"node-{number}") for number in range(nodes)]
         self.disks: dict[str, SimulatedDisk] = {}
         """By the names of nodes and processes; those that were used so far."""
@@ -35,7 +40,10 @@ class Machines:
         is no such group."""
         self.listeners: list[Callable[[Node], None]] = []
         """Called when a node has gone or come back."""
-        self._simulation = simulation
+        self._seed = seed
+        self._scheduler = scheduler
+        self._tell = tell
+        self._torn_writes = torn_writes
         self._placed = 0
 
     def node(self, name: str) -> Node:
@@ -69,7 +77,7 @@ class Machines:
         """The node loses its power, and its processes die."""
         node = self.node(name)
         node.is_up = False
-        for process in tuple(self._simulation.scheduler.processes):
+        for process in tuple(self._scheduler.processes):
             if process.node == name:
                 process.die(NODE_CRASHED)
                 self._lose_power(process.name)
@@ -79,16 +87,15 @@ class Machines:
     def disk(self, name: str) -> SimulatedDisk:
         disk = self.disks.get(name)
         if disk is None:
-            simulation = self._simulation
-            disk = SimulatedDisk(simulation, name, stream(simulation.seed, "disk", name))
-            disk.torn = simulation.faults.torn_writes
+            disk = SimulatedDisk(name, stream(self._seed, "disk", name), self._tell)
+            disk.torn = self._torn_writes()
             self.disks[name] = disk
         return disk
 
     def wipe(self, name: str) -> None:
         """Another disk is in the place of that one; fine when there is none."""
         if name in self.disks:
-            self._simulation.tell("the disk %s is lost", name)
+            self._tell("the disk %s is lost", name)
             self.disks[name].wipe()
 
     def _changed(self, node: Node) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from flinkray.core.errors import RpcConnectionError, RpcSerializationError
+from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.wire.envelope import Envelope, Kind, unpack
 from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.link import End, SimulatedConnection
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.faults import Aims
-    from flinkray.testing.simulation.service import SimulatedRpcService
 
 _KEPT = 4096
 """Bytes of a frame that the story keeps; a longer one is described at once."""
@@ -51,13 +49,31 @@ def _names(names: frozenset[str]) -> str:
     return ", ".join(sorted(names))
 
 
+class NetworkedService(BaseRpcService):
+    """The RPC service of a simulated process, as the network sees it."""
+
+    process: SimulatedProcess
+
+    @property
+    @abstractmethod
+    def is_up(self) -> bool:
+        """Whether the process lives, be it that it starts or ends."""
+
+
+class Aiming(Protocol):
+    """Faults that wait for a moment; see :class:`~flinkray.testing.simulation.faults.Aims`."""
+
+    def befall(self, end: End, frame: bytes, lane: int | None) -> bool: ...
+    def end(self) -> None: ...
+
+
 class SimulatedNetwork:
     """Carries frames between the processes of one simulation."""
 
     def __init__(self, scheduler: Scheduler, random: Random) -> None:
         self.scheduler = scheduler
         self.random = random
-        self.services: dict[str, SimulatedRpcService] = {}
+        self.services: dict[str, NetworkedService] = {}
         """Of the processes that are up, by name."""
         self.frames = 0
         """That were received so far."""
@@ -70,7 +86,7 @@ class SimulatedNetwork:
         self.intercept: Callable[[End, Envelope], bool] | None = None
         """While the network is faulty, asked of every frame before weather is drawn for it: whether
         it is to be lost."""
-        self.aims: Aims | None = None
+        self.aims: Aiming | None = None
         """Asked, while there are any, of every frame before the weather is."""
         self.set_conditions(self.conditions)
 
@@ -81,7 +97,7 @@ class SimulatedNetwork:
         self._spread = longest - self._shortest
         self.is_faulty = conditions.faulty > 0 or self.aims is not None
 
-    def aim(self, aims: Aims | None) -> None:
+    def aim(self, aims: Aiming | None) -> None:
         """From now on; None: at nothing."""
         self.aims = aims
         self.set_conditions(self.conditions)
@@ -151,8 +167,8 @@ class SimulatedNetwork:
     # --- connections ------------------------------------------------------------------------------
 
     async def open(
-        self, service: SimulatedRpcService, process_name: str, incarnation: str | None
-    ) -> tuple[End, SimulatedRpcService]:
+        self, service: NetworkedService, process_name: str, incarnation: str | None
+    ) -> tuple[End, NetworkedService]:
         """A connection from *service*: its own end, and the service at the other.
 
         *incarnation*: the only one that is wanted; None: whatever is there.
@@ -163,7 +179,7 @@ class SimulatedNetwork:
         scheduler = self.scheduler
         process = service.process
         give_up = scheduler.now + self.conditions.connect_timeout
-        answer: asyncio.Future[tuple[End, SimulatedRpcService]] = process.create_future()
+        answer: asyncio.Future[tuple[End, NetworkedService]] = process.create_future()
         timer = process.call_at(give_up, _fail, answer, f"{process_name} does not answer")
 
         def knock() -> None:
@@ -179,7 +195,7 @@ class SimulatedNetwork:
             else:
                 target.process.post(0.0, accept, target)
 
-        def accept(target: SimulatedRpcService) -> None:
+        def accept(target: NetworkedService) -> None:
             """In the other process."""
             if self.services.get(process_name) is not target or not process.is_alive:
                 process.post(self.latency(), _fail, answer, f"{process_name} has just ended")
@@ -193,7 +209,7 @@ class SimulatedNetwork:
                 self._cut_ends()
             process.post(self.latency(), accepted, connection, target)
 
-        def accepted(connection: SimulatedConnection, target: SimulatedRpcService) -> None:
+        def accepted(connection: SimulatedConnection, target: NetworkedService) -> None:
             if answer.done():
                 connection.near.break_off(f"{process.name} did not wait")
             elif connection.is_broken or not target.process.is_alive:

@@ -10,17 +10,14 @@ from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from enum import Enum
 from heapq import heappush
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.errors import ForbiddenInSimulationError
 from flinkray.testing.simulation.forbidden import call_site
+from flinkray.testing.simulation.graveyard import Graveyard
 from flinkray.testing.simulation.unreal_loop import UnrealLoop
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.scheduler import Scheduler
-    from flinkray.testing.simulation.simulation import Simulation
 
 T = TypeVar("T")
 
@@ -87,6 +84,28 @@ class Timer(asyncio.TimerHandle):
     __repr__ = Handle.__repr__
 
 
+class Serving(Protocol):
+    """The :class:`~flinkray.testing.simulation.scheduler.Scheduler`, as its processes see it."""
+
+    now: float
+    heap: list[tuple[float, int, Timer | Callable[[], object]]]
+    next_number: Callable[[], int]
+    runnable: list[SimulatedProcess]
+    graveyard: Graveyard
+    thread: int
+    is_running: bool
+
+    def unlist(self, process: SimulatedProcess) -> None: ...
+    def bury(self, process: SimulatedProcess) -> None: ...
+    def at(self, when: float, callback: Callable[[], object]) -> None: ...
+    def timer_cancelled(self) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+    def run_until(self, task: asyncio.Future[Any] | None) -> None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def unhandled(self, process: SimulatedProcess, context: dict[str, Any]) -> None: ...
+
+
 class SimulatedProcess(UnrealLoop):
     """Runs callbacks in the order in which they became ready, when the scheduler lets it.
 
@@ -94,7 +113,7 @@ class SimulatedProcess(UnrealLoop):
     ever runs again, not even a ``finally``.
     """
 
-    def __init__(self, scheduler: Scheduler, name: str, number: int, node: str) -> None:
+    def __init__(self, scheduler: Serving, name: str, number: int, node: str) -> None:
         """For :meth:`Scheduler.new_process`."""
         self.scheduler = scheduler
         self.name = name
@@ -107,7 +126,8 @@ class SimulatedProcess(UnrealLoop):
         self.state = ProcessState.RUNNING
         self.context = Context()
         """What is started in the process from outside runs in copies of it."""
-        self.simulation: Simulation | None = None
+        self.simulation: object = None
+        """The :class:`~flinkray.testing.simulation.simulation.Simulation` that it is of."""
         self.executor: SimulatedExecutor | None = None
         """What does the work for any executor; None: only its own kind is allowed."""
         self.clock_error = 0.0

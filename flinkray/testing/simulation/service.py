@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import ProcessExistsError
@@ -12,20 +12,18 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import Opened
 from flinkray.rpc.clock import LoopClock
 from flinkray.rpc.service import RpcService
-from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.testing.simulation.blocking import SimulatedExecutor
+from flinkray.testing.simulation.network import NetworkedService
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.seeds import stream
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.simulation import Simulation
+from flinkray.testing.simulation.world import World
 
 T = TypeVar("T")
 
 
-class SimulatedRpcService(BaseRpcService):
+class SimulatedRpcService(NetworkedService):
     """An RPC service that lives in a simulated process and talks by the simulated network.
 
     To be made in the process that it is for; :meth:`Simulation.service` does so for the one that
@@ -35,7 +33,7 @@ class SimulatedRpcService(BaseRpcService):
     def __init__(
         self,
         process_name: str,
-        simulation: Simulation,
+        simulation: World,
         *,
         clock: Clock | None = None,
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
@@ -67,7 +65,6 @@ class SimulatedRpcService(BaseRpcService):
 
     @property
     def is_up(self) -> bool:
-        """Whether the process lives, be it that it starts or ends."""
         return self.network.services.get(self.process_name) is self
 
     async def spawn(self, spec: EndpointSpec) -> str:

@@ -8,18 +8,18 @@ import random as standard_random
 from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from typing import Any, TypeVar, overload
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSystem as ArrowFileSystem
 
 from flinkray.core.ids import random_bytes_from
 from flinkray.file_results import register_files
+from flinkray.ha.directory import FileDirectory
 from flinkray.ha.locations import register_scheme
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.testing.simulation.arrow_files import arrow_file_system
 from flinkray.testing.simulation.conditions import Conditions
-from flinkray.testing.simulation.directory import (
-    SCHEME,
-    open_simulated_directory,
-    open_simulated_files,
-)
 from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.durations import Durations
 from flinkray.testing.simulation.errors import SimulationError
@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 MAIN = "test"
 """The process in which a scenario itself runs; nothing ever befalls it."""
+SCHEME = "simulated"
+"""Of the URIs by which a simulated process opens directories: ``simulated://<disk>/<path>``."""
 
 
 class Simulation:
@@ -75,7 +77,9 @@ class Simulation:
         self.network = SimulatedNetwork(self.scheduler, stream(seed, "network"))
         if conditions is not None:
             self.network.set_conditions(conditions)
-        self.machines = Machines(self, nodes)
+        self.machines = Machines(
+            seed, nodes, self.scheduler, self.tell, lambda: self.faults.torn_writes
+        )
         self.main_process = self.scheduler.new_process(MAIN, "")
         self.supervisor = Supervisor(self)
         self.listeners: list[Callable[[SimulatedProcess], None]] = []
@@ -90,7 +94,7 @@ class Simulation:
         its keys ever so weak.)
         """
         self._clocks = stream(seed, "clocks")
-        self.faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
+        self.faults: Faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
         """What this seed makes of those that the scenario allows."""
         self._nemesis = Nemesis(self, self.faults, stream(seed, "faults"))
         self._ids = IdSource(seed, self.scheduler)
@@ -429,3 +433,18 @@ class Simulation:
         if not found.node:
             raise SimulationError(f"nothing may befall the process {found.name}")
         return found
+
+
+def open_simulated_directory(uri: str) -> FileDirectory:
+    """The directory of a ``simulated://`` URI, on a disk of the simulation that runs."""
+    parts = urlsplit(uri)
+    simulation = Simulation.current()
+    process = simulation.scheduler.current
+    writer = "0" if process is None else str(process.number)
+    return FileDirectory(simulation.disk(parts.netloc), parts.path.strip("/"), writer)
+
+
+def open_simulated_files(uri: str) -> tuple[ArrowFileSystem, str]:
+    """The disk of a ``simulated://`` URI, as pyarrow sees it, and the path on it."""
+    parts = urlsplit(uri)
+    return arrow_file_system(Simulation.current().disk(parts.netloc)), parts.path.strip("/")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.core.ids import WorkerGroupId
@@ -16,11 +16,9 @@ from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.local_service import create_endpoint
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.wire import codec
+from flinkray.testing.simulation.network import NetworkedService
 from flinkray.testing.simulation.process import SimulatedProcess
-
-if TYPE_CHECKING:
-    from flinkray.testing.simulation.service import SimulatedRpcService
-    from flinkray.testing.simulation.simulation import Simulation
+from flinkray.testing.simulation.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class _Record:
 class Supervisor:
     """Runs in a process of its own, which never fails; its answers take time."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: World) -> None:
         self._simulation = simulation
         self._network = simulation.network
         self._scheduler = simulation.scheduler
@@ -66,7 +64,7 @@ class Supervisor:
 
     # --- asked by services, in their processes ----------------------------------------------------
 
-    async def spawn(self, spec: EndpointSpec, spawner: SimulatedRpcService) -> str:
+    async def spawn(self, spec: EndpointSpec, spawner: NetworkedService) -> str:
         _refuse_banished(spawner.process)
         answer: asyncio.Future[str] = spawner.process.create_future()
 
@@ -121,7 +119,7 @@ class Supervisor:
         """End the processes that die with *owner*, which ends."""
         self._post(self._orphan, owner, False)
 
-    async def end(self, service: SimulatedRpcService) -> None:
+    async def end(self, service: NetworkedService) -> None:
         """The process of *service* has come to its natural end; does not return."""
         try:
             await service.close()
@@ -161,7 +159,7 @@ class Supervisor:
             self._process.create_task(result)
 
     async def _spawn(
-        self, spec: EndpointSpec, spawner: SimulatedRpcService, is_wanted: Callable[[], bool]
+        self, spec: EndpointSpec, spawner: NetworkedService, is_wanted: Callable[[], bool]
     ) -> str:
         give_up = self._scheduler.now + _NAME_FREED_TIMEOUT
         while spec.name in self._records or spec.name in self._network.services:
@@ -230,7 +228,7 @@ class Supervisor:
         self,
         record: _Record,
         process: SimulatedProcess,
-        service: SimulatedRpcService,
+        service: NetworkedService,
         endpoint: RpcEndpoint,
     ) -> None:
         """In the process whose main endpoint has terminated."""
