@@ -301,6 +301,11 @@ class StreamExecutionEnvironment(StreamProgram):
             assert result is not None
             returned.end_with("Result", ResultFilesOperator(result, returned.get_type()))
         graph = self.get_stream_graph(name, clear=True)
+        if not graph.batch:
+            raise ConfigurationError(
+                f"{name!r} sets the runtime mode STREAMING: a stage runs in batch mode, as all that "
+                "it reads is there when it begins"
+            )
         if not any(node.kind == "Data Sink" for node in graph.nodes):
             raise ConfigurationError(
                 f"{name!r} returned None and ends in no sink: let it return the stream that is its "

@@ -17,6 +17,7 @@ from flinkray.datastream import (
     MapFunction,
     Row,
     RuntimeContext,
+    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     Types,
 )
@@ -247,6 +248,11 @@ def restarts(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream
     return numbers
 
 
+def streams(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
+    env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
+    return numbers
+
+
 def executes(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
     numbers.print()
     env.execute()
@@ -260,6 +266,7 @@ def executes(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream
         (returns_rows, ConfigurationError, r"'returns_rows' returned \[\]: a program returns"),
         (of_another, ConfigurationError, "'of_another' returned a stream of another environment"),
         (restarts, ConfigurationError, "'restarts' sets restart-strategy.*belongs to the whole"),
+        (streams, ConfigurationError, "'streams' sets the runtime mode STREAMING"),
         (executes, OperatorError, "the rows of 'numbers' are there while its batch job runs"),
     ],
 )
