@@ -303,8 +303,8 @@ class StreamExecutionEnvironment(StreamProgram):
         graph = self.get_stream_graph(name, clear=True)
         if not graph.batch:
             raise ConfigurationError(
-                f"{name!r} sets the runtime mode STREAMING: a stage runs in batch mode, as all that "
-                "it reads is there when it begins"
+                f"{name!r} sets the runtime mode STREAMING: a stage runs in batch mode, since all "
+                "that it reads is there when it begins"
             )
         if not any(node.kind == "Data Sink" for node in graph.nodes):
             raise ConfigurationError(
