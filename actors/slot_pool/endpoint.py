@@ -63,8 +63,9 @@ log = logging.getLogger(__name__)
 
 _DECLARATION_RETRY_DELAY = 0.2
 """Seconds until a declaration that failed is sent again (SP-27)."""
-_FIRST_LOOK = 5.0
-"""Seconds after which a new pool looks whether the JobMaster that it watches is its own."""
+_LOOK_PAUSE = 5.0
+"""Seconds after which a new pool looks whether the JobMaster that it watches is its own, and looks
+again if it was not told."""
 _NEWS_PER_MESSAGE = 2000
 """Slots and events in one message to the JobMaster: well below the frame size."""
 
@@ -122,7 +123,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     async def on_start(self) -> None:
         self.watch(self._job_master, self._job_master_terminated)
-        self.schedule_run_async(_FIRST_LOOK, self._look_for_job_master)
+        self.create_task(self._look_until_it_is_known(), name="look for the JobMaster")
 
     async def on_stop(self) -> None:
         self._stop_declaring()
@@ -151,17 +152,25 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         log.info("job %s: JobMaster %s takes over", self._job_id, successor)
         return self._left
 
-    async def _look_for_job_master(self) -> None:
+    async def _look_until_it_is_known(self) -> None:
+        is_known = False
+        while not is_known:
+            await self.rpc_service.pause(_LOOK_PAUSE)
+            is_known = await self._look_for_job_master()
+
+    async def _look_for_job_master(self) -> bool:
         """It may have died before it was watched.  Who is at its address is watched then: its
-        successor, which knows nothing of this pool."""
+        successor, which knows nothing of this pool.  Returns whether it is known."""
         if self._left is not None:
-            return
+            return True
         try:
             await self._job_master.request_job_status()
         except (FencingTokenError, RecipientUnreachableError) as error:
             self._job_master_terminated(str(error))
         except RpcError as error:
             log.info("job %s: whether its JobMaster lives is not known: %s", self._job_id, error)
+            return False
+        return True
 
     def _job_master_terminated(self, reason: str) -> None:
         """Idempotent."""

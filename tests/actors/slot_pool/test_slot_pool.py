@@ -16,8 +16,10 @@ from flinkray.actors.gateways import (
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.core.errors import (
+    FencingTokenError,
     JobNotFoundError,
     RecipientUnreachableError,
+    RpcError,
     RpcTimeoutError,
     SlotAllocationError,
 )
@@ -360,7 +362,34 @@ async def test_pool_that_nobody_asks_finds_by_itself_that_its_job_master_was_dea
     around.network.kill("JobMaster")
     around.start_job_master(number(JobMasterId, 2))
     await around.start()
-    await asyncio.wait_for(around.pool.terminated, 6)
+    await asyncio.wait_for(around.pool.terminated, 7)
+
+
+@on_virtual_time
+async def test_pool_that_is_not_told_whether_its_job_master_lives_asks_again() -> None:
+    """Seed 100388: one answer was lost, and it watched its JobMaster's successor for ever."""
+    around = Surroundings()
+    answers: list[RpcError] = [
+        FencingTokenError("jobmaster", "request_job_status", None, MASTER_ID),
+        RpcTimeoutError("no answer"),
+    ]
+
+    def answer() -> JobStatus:
+        raise answers.pop()
+
+    around.master.on(JobMasterGateway.request_job_status).calling(answer)
+    await around.start()
+    await asyncio.wait_for(around.pool.terminated, 15)
+    assert answers == []
+
+
+@on_virtual_time
+async def test_pool_asks_no_more_when_its_job_master_lives() -> None:
+    around = Surroundings()
+    await around.start()
+    await asyncio.sleep(60)
+    assert len(around.master.calls_of(JobMasterGateway.request_job_status)) == 1
+    assert around.pool.is_running
 
 
 @on_virtual_time
