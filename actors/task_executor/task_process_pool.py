@@ -74,17 +74,15 @@ class TaskProcessPool:
         self._refill: TimerHandle | None = None
 
     def keep(self, number: int) -> None:
-        """So many are to wait from now on; those that wait already stay.
-
-        They are started at once when there are to be more than before: no job is being deployed
-        then, but one has ended, and the next one may follow it.
-        """
-        is_more = number > self._wanted
+        """So many are to wait from now on; those that wait already stay."""
         self._wanted = number
-        if is_more and self._refill is not None:
-            self._refill.cancel()
-            self._refill = None
         self._fill()
+
+    def end_pause(self) -> None:
+        """Start at once those that are missing: a job has ended, and the next one may follow it."""
+        if self._refill is not None:
+            self._refill.cancel()
+            self._refill_now()
 
     def request(
         self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]

@@ -242,6 +242,7 @@ class TaskProcesses:
         if place.is_over:
             return None
         self._leave(place)
+        self._pool.end_pause()
         return self._end_process(place)
 
     def _end_process(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:

@@ -88,19 +88,23 @@ async def test_each_is_given_once_and_replaced_after_a_pause() -> None:
     assert processes.started == [name(number) for number in (1, 2, 3, 4)]
 
 
+@pytest.mark.parametrize("meanwhile", [0, 1])
 @on_virtual_time
-async def test_more_are_started_at_once_when_more_are_to_wait_than_before() -> None:
+async def test_the_pause_ends_with_the_job_for_which_it_was_made(meanwhile: int) -> None:
     """A job that followed another one within a second waited for its process."""
     processes = Processes(1)
     await settled()
     processes.request()
-    processes.pool.keep(0)
+    processes.pool.keep(meanwhile)
     await settled()
     assert processes.started == [name(1)], "a job is being deployed"
     processes.pool.keep(1)
+    processes.pool.end_pause()
     await settled()
     assert processes.started == [name(1), name(2)], "it has ended"
     await asyncio.sleep(REFILL_PAUSE)
+    processes.pool.end_pause()
+    await settled()
     assert processes.started == [name(1), name(2)]
 
 
