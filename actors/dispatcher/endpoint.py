@@ -402,6 +402,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
     ) -> None:
         job = self._queries.managed(job_id)
+        if job.job_master_id is None and job.outcome is None:
+            await self._job_masters.refuse_past_ones(job, job_master_id)
         if job.outcome is not None:
             return  # told before, by a call whose answer was lost
         if job.job_master_id not in (None, job_master_id):  # None: it has not registered here yet

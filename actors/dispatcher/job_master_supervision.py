@@ -15,7 +15,12 @@ from flinkray.actors.gateways.messages import (
     job_master_resource_id,
     process_of_job_master,
 )
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import (
+    FencingTokenError,
+    JobStateError,
+    RecipientUnreachableError,
+    RpcError,
+)
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
 from flinkray.rpc import (
     EndpointSpec,
@@ -167,6 +172,23 @@ class JobMasterSupervision:
         return JobMasterToDispatcherRegistrationSuccess(
             self._resource_id, job.cancel_requested, parallelism_bounds(job.graph)
         )
+
+    async def refuse_past_ones(self, job: ManagedJob, job_master_id: JobMasterId) -> None:
+        """The JobMaster of a job was started by a previous Dispatcher: it is whoever has the
+        process's name now, and not one that was taken for dead and lives.
+
+        Raises:
+            JobStateError: it is another one.
+            RpcError: that is not known.
+        """
+        address = f"{job_master_process(job.job_id)}/jobmaster"
+        try:
+            gateway = await self._dispatcher.connect(address, JobMasterGateway, job_master_id)
+            await gateway.request_job_status()
+        except FencingTokenError as error:
+            raise JobStateError(job.job_id, f"it is not led by {job_master_id}") from error
+        except RecipientUnreachableError:
+            return  # nobody else leads it
 
     def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
         """None: nothing is against that JobMaster."""

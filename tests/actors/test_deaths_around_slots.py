@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.core.errors import JobStateError
 from flinkray.core.ids import (
     AllocationID,
     FencingToken,
@@ -16,6 +19,7 @@ from flinkray.core.ids import (
 )
 from flinkray.rpc import RegistrationFailure
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
+from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
@@ -298,3 +302,24 @@ async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_
     await (await cluster.dispatcher()).cancel_job(job_id)
 
     assert (await asyncio.wait_for(cluster.result(job_id), 10)).status is JobStatus.CANCELED
+
+
+@on_cluster(NODE)
+async def test_end_that_a_past_job_master_reports_to_a_new_dispatcher_is_refused(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 300455: the Dispatcher did not know yet who leads the job, and took its word."""
+    job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
+    await until_executing(cluster, job_id)
+    details = await cluster.details(job_id)
+    result = JobResult(job_id, "job", JobStatus.FAILED, 1.0, "it failed there")
+    with losing(cluster, "register_job_master") as lost:
+        cluster.crash("Dispatcher")
+        await eventually(lambda: lost, 30, "a registration that is lost")
+        dispatcher = await cluster.dispatcher()
+        with pytest.raises(JobStateError, match="it is not led by"):
+            await dispatcher.job_reached_terminal_state(
+                job_id, number(JobMasterId, 9), result, details
+            )
+
+    await until_executing(cluster, job_id)
