@@ -149,8 +149,13 @@ class JobMasterSupervision:
         rejection = self._why_not_led_by(job_id, job_master_id)
         if rejection is not None:
             return RegistrationRejection(rejection)
+        known = self._job(job_id)
         try:
+            if known is not None and known.job_master_id is None:
+                await self.refuse_past_ones(known, job_master_id)
             gateway = await self._dispatcher.connect(address, JobMasterGateway, job_master_id)
+        except JobStateError as error:
+            return RegistrationRejection(str(error))
         except RpcError as error:
             return RegistrationFailure(f"no JobMaster at {address}: {error}")
         rejection = self._why_not_led_by(job_id, job_master_id)  # it may have been replaced by now

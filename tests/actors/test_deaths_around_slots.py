@@ -17,7 +17,7 @@ from flinkray.core.ids import (
     ResourceID,
     WorkerGroupId,
 )
-from flinkray.rpc import RegistrationFailure
+from flinkray.rpc import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
@@ -305,7 +305,7 @@ async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_
 
 
 @on_cluster(NODE)
-async def test_end_that_a_past_job_master_reports_to_a_new_dispatcher_is_refused(
+async def test_past_job_master_neither_registers_at_a_new_dispatcher_nor_reports_an_end_there(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 300455: the Dispatcher did not know yet who leads the job, and took its word."""
@@ -317,9 +317,10 @@ async def test_end_that_a_past_job_master_reports_to_a_new_dispatcher_is_refused
         cluster.crash("Dispatcher")
         await eventually(lambda: lost, 30, "a registration that is lost")
         dispatcher = await cluster.dispatcher()
+        past, (master,) = number(JobMasterId, 9), cluster.processes("JobMaster")
         with pytest.raises(JobStateError, match="it is not led by"):
-            await dispatcher.job_reached_terminal_state(
-                job_id, number(JobMasterId, 9), result, details
-            )
+            await dispatcher.job_reached_terminal_state(job_id, past, result, details)
+        answer = await dispatcher.register_job_master(job_id, past, f"{master}/jobmaster")
+        assert isinstance(answer, RegistrationRejection)
 
     await until_executing(cluster, job_id)

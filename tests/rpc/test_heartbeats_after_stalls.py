@@ -315,31 +315,22 @@ async def test_a_peer_that_stood_still_too_has_the_time_that_was_left_to_it(
     assert await stopped.lost() == ()
 
 
+@pytest.mark.parametrize(
+    ("begin", "stall"),
+    [
+        pytest.param(49.5, 1.5, id="too short to be noticed otherwise than by the late timer"),
+        pytest.param(49.9, 100, id="the deadline passes when the process goes on"),
+    ],
+)
 @simulate(seeds=10)
-async def test_a_heartbeat_that_comes_in_a_short_stall_at_the_deadline_counts(
-    simulation: Simulation,
+async def test_a_heartbeat_that_comes_in_a_stall_at_the_deadline_counts(
+    simulation: Simulation, begin: float, stall: float
 ) -> None:
-    """The stall is too short for being noticed otherwise than by the timer that is late."""
     stopped = await listener_in_a_process_of_its_own(simulation)
-    await asyncio.sleep(49.5)
+    await asyncio.sleep(begin)
     simulation.hang("stopped")
     await stopped.beat(PEER)
-    await asyncio.sleep(1.5)
-    simulation.resume("stopped")
-    await asyncio.sleep(40)
-    assert await stopped.lost() == ()
-
-
-@simulate(seeds=3)
-async def test_a_heartbeat_that_comes_in_a_long_stall_at_the_deadline_counts(
-    simulation: Simulation,
-) -> None:
-    """The stall is added to the deadline, which passes at the moment when the process goes on."""
-    stopped = await listener_in_a_process_of_its_own(simulation)
-    await asyncio.sleep(49.9)
-    simulation.hang("stopped")
-    await stopped.beat(PEER)
-    await asyncio.sleep(100)
+    await asyncio.sleep(stall)
     simulation.resume("stopped")
     await asyncio.sleep(40)
     assert await stopped.lost() == ()
