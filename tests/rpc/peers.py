@@ -1,0 +1,116 @@
+"""A peer whose frames the test makes itself, at the called side of a connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flinkray.rpc.serving.base_service import BaseRpcService
+from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.envelope import (
+    CONTROL_LANE,
+    MAX_FRAME_SIZE,
+    PROTOCOL_VERSION,
+    Envelope,
+    Kind,
+    frame_of,
+    unpack,
+)
+from flinkray.rpc.wire.transport import FrameReceiver, Transport
+
+
+class Wire(Transport):
+    """Keeps what a service sends, and what it does with the connection otherwise."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.story: list[str] = []
+
+    def attach(self, receiver: FrameReceiver) -> None:
+        """The test hands over the frames."""
+
+    def send(self, frame: bytes, lane: int | None = None) -> None:
+        self.frames.append(frame)
+
+    @property
+    def has_unsent(self) -> bool:
+        return False
+
+    @property
+    def is_congested(self) -> bool:
+        return False
+
+    async def drain(self) -> None:
+        return
+
+    def pause_reading(self) -> None:
+        self.story.append("pause")
+
+    def resume_reading(self) -> None:
+        self.story.append("resume")
+
+    def close(self) -> None:
+        self.story.append("close")
+
+    def break_off(self, reason: str) -> None:
+        self.story.append(f"break off: {reason}")
+
+
+class Peer:
+    """Sends requests, numbered upwards for each target, and reads the answers."""
+
+    def __init__(self, service: BaseRpcService, identity: str = "peer#1") -> None:
+        self.wire = Wire()
+        self.connection = service.new_peer(self.wire, identity)
+        self._numbers: dict[int, int] = {}
+
+    def send(
+        self,
+        kind: Kind,
+        target: int = CONTROL_LANE,
+        method: str = "",
+        payload: object = (),
+        *,
+        sequence: int | None = None,
+        token: bytes | None = None,
+        timeout: float | None = None,
+        encoded: bytes | None = None,
+    ) -> int:
+        """Returns the size of the frame.  *encoded* goes in the place of the payload."""
+        if sequence is None:
+            sequence = self._numbers.get(target, 0) + 1
+        self._numbers[target] = sequence
+        encoded = codec.encode(payload) if encoded is None else encoded
+        parts = (
+            PROTOCOL_VERSION, int(kind), sequence, target, method, token, timeout, None, encoded,
+        )  # fmt: skip
+        frame = frame_of(parts, MAX_FRAME_SIZE)
+        frame = frame if isinstance(frame, bytes) else b"".join(frame)
+        self.connection.frame_received(frame)
+        return len(frame)
+
+    def ask(self, target: int, method: str, *arguments: object, **options: Any) -> int:
+        return self.send(Kind.ASK, target, method, arguments, **options)
+
+    def tell(self, target: int, method: str, *arguments: object, **options: Any) -> int:
+        return self.send(Kind.TELL, target, method, arguments, **options)
+
+    def resolve(self, endpoint_id: str, gateway: object = None, target: int = CONTROL_LANE) -> None:
+        self.send(Kind.RESOLVE, target, endpoint_id, gateway)
+
+    def take(self) -> list[tuple[Kind, int, Any]]:
+        """Kind, number and value of what came since the last time; the number of a notice is that
+        of the endpoint."""
+        frames, self.wire.frames = self.wire.frames, []
+        return [_read(unpack(frame)) for frame in frames]
+
+    def take_error(self) -> BaseException:
+        """Of the only answer that came."""
+        ((kind, _, error),) = self.take()
+        assert kind is Kind.ERROR
+        assert isinstance(error, BaseException)
+        return error
+
+
+def _read(envelope: Envelope) -> tuple[Kind, int, Any]:
+    number = envelope.target if envelope.kind is Kind.TERMINATED else envelope.sequence
+    return envelope.kind, number, codec.decode(envelope.payload)
