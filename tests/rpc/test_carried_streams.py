@@ -1,0 +1,646 @@
+"""Each side of a transport over calls alone: what it sends, keeps and says of its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+
+from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc.wire.call_transport import NO_BATCH, NOBODY, WINDOW, CallingStream
+from flinkray.rpc.wire.call_transport_server import (
+    MAX_AHEAD,
+    MAX_OPEN,
+    ROUND,
+    SILENCE,
+    AnsweringStream,
+    Carrier,
+)
+from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME
+from flinkray.rpc.wire.transport import WRITE_HIGH_WATER
+from flinkray.testing.virtual_time import on_virtual_time
+
+LIMIT = 2_000_000
+CLOSED = "the connection was closed by the other side"
+
+
+class Recorder:
+    """A receiver that keeps what it gets; with *then*, does that with each frame."""
+
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        self.story: list[bytes | str] = []
+        self._then = then
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        self.story.append(bytes(frame))
+        if self._then is not None:
+            self._then()
+
+    def frame_refused(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def connection_lost(self, reason: str) -> None:
+        self.story.append(reason)
+
+
+async def soon() -> None:
+    """What is to be done in the loop's next turns is done."""
+    await asyncio.sleep(0.001)
+
+
+class Calling:
+    """A calling side whose calls the test answers."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, int, bool, list[bytes]]] = []
+        self.calls: dict[int, asyncio.Future[bytes]] = {}
+        self.stream = CallingStream(b"id", self._call, LIMIT)
+
+    def _call(self, request: bytes) -> asyncio.Future[bytes]:
+        connection_id, number, oldest, is_last, frames = msgpack.unpackb(request)
+        assert connection_id == b"id"
+        self.requests.append((number, oldest, is_last, frames))
+        self.calls[number] = asyncio.get_running_loop().create_future()
+        return self.calls[number]
+
+    def take(self) -> list[tuple[int, int, bool, list[bytes]]]:
+        """Number, oldest open number, whether it is the last, and frames, of new requests."""
+        requests, self.requests = self.requests, []
+        return requests
+
+    async def answer(
+        self, number: int, batch: int = NO_BATCH, *frames: bytes, end: str | None = None
+    ) -> None:
+        self.calls[number].set_result(msgpack.packb((batch, frames, end)))
+        await soon()
+
+    async def begun(self, then: Callable[[], None] | None = None) -> Recorder:
+        """After the first request; number 2 is open."""
+        receiver = Recorder(then)
+        self.stream.attach(receiver)
+        self.stream.send(b"hello")
+        await soon()
+        assert self.take() == [(1, 1, False, [b"hello"])]
+        await self.answer(1)
+        assert self.take() == [(2, 2, False, [])]
+        return receiver
+
+
+@on_virtual_time
+async def test_nothing_overtakes_the_first_call_and_then_some_are_open_at_once() -> None:
+    calling = Calling()
+    calling.stream.send(b"one")
+    calling.stream.send(b"two")
+    assert calling.take() == []  # what is sent in one turn travels together
+    await soon()
+    assert calling.take() == [(1, 1, False, [b"one", b"two"])]
+    assert not calling.stream.has_unsent
+    calling.stream.send(b"three")
+    await soon()
+    assert calling.take() == []
+    assert calling.stream.has_unsent
+    await calling.answer(1)
+    assert calling.take() == [(2, 2, False, [b"three"])]
+    for number in range(WINDOW):
+        calling.stream.send(bytes([number]))
+        await soon()
+    assert calling.take() == [(3 + n, 2, False, [bytes([n])]) for n in range(WINDOW - 1)]
+    await calling.answer(5)
+    assert calling.take() == [(WINDOW + 2, 2, False, [bytes([WINDOW - 1])])]
+    await calling.answer(2)
+    await calling.answer(3)
+    calling.stream.send(b"last")
+    await soon()
+    assert calling.take() == [(WINDOW + 3, 4, False, [b"last"])]
+
+
+@on_virtual_time
+async def test_one_call_is_always_open_for_what_the_other_side_has_to_say() -> None:
+    calling = Calling()
+    await soon()
+    assert calling.take() == []  # nobody has begun yet
+    receiver = await calling.begun()
+    await calling.answer(2, 1, b"a", b"b")
+    assert receiver.story == [b"a", b"b"]
+    assert calling.take() == [(3, 3, False, [])]
+    calling.stream.send(b"x")
+    await soon()
+    assert calling.take() == [(4, 3, False, [b"x"])]
+    await calling.answer(3)
+    assert calling.take() == []
+
+
+@on_virtual_time
+async def test_a_call_carries_as_many_frames_as_are_small_or_one_that_is_large() -> None:
+    calling = Calling()
+    await calling.begun()
+    half, large = bytes(WRITE_HIGH_WATER // 2), bytes(WRITE_HIGH_WATER + 1)
+    for frame in (half, half, b"1", large, b"2", half, half):
+        calling.stream.send(frame)
+    await soon()
+    assert [frames for *_, frames in calling.take()] == [
+        [half, half], [b"1"], [large], [b"2", half], [half],
+    ]  # fmt: skip
+
+
+@on_virtual_time
+async def test_senders_wait_beyond_the_high_water_and_go_on_at_half_of_it() -> None:
+    calling = Calling()
+    await calling.begun()
+    for _ in range(WINDOW - 1):  # until no further call may be open
+        calling.stream.send(b"x")
+        await soon()
+    half = WRITE_HIGH_WATER // 2
+    calling.stream.send(bytes(half))
+    calling.stream.send(bytes(half))
+    assert not calling.stream.is_congested
+    calling.stream.send(bytes(half + 1))
+    assert calling.stream.is_congested
+    waiting = asyncio.ensure_future(calling.stream.drain())
+    await calling.answer(2)
+    assert not waiting.done()  # one byte too many is left
+    assert calling.stream.is_congested
+    await calling.answer(3)
+    assert waiting.done()
+    assert not calling.stream.is_congested
+    for _ in range(2):  # and counting goes on from there
+        calling.stream.send(bytes(half))
+    assert not calling.stream.is_congested
+    calling.stream.send(b"x")
+    assert calling.stream.is_congested
+    await calling.answer(4)
+    assert not calling.stream.is_congested
+
+
+@on_virtual_time
+async def test_answers_are_read_in_the_order_of_their_batches() -> None:
+    calling = Calling()
+    receiver = await calling.begun()
+    calling.stream.send(b"x")
+    await soon()
+    calling.stream.send(b"y")
+    await soon()
+    await calling.answer(2, 3, b"third")
+    await calling.answer(3, 2, b"second")
+    assert receiver.story == []
+    await calling.answer(4, 1, b"first")
+    assert receiver.story == [b"first", b"second", b"third"]
+
+
+@on_virtual_time
+async def test_an_end_is_told_after_the_frames_before_it_and_ends_all() -> None:
+    calling = Calling()
+    receiver = await calling.begun()
+    calling.stream.send(b"x")
+    await soon()
+    calling.take()
+    await calling.answer(3, 2, b"beyond the end")
+    await calling.answer(2, 1, b"last words", end="it is over")
+    assert receiver.story == [b"last words", "it is over"]
+    calling.stream.send(b"too late")
+    await soon()
+    assert calling.take() == []  # no good-bye to who has ended it
+    with pytest.raises(RpcConnectionError, match="it is over"):
+        await calling.stream.receive()
+
+
+@on_virtual_time
+async def test_who_is_not_known_any_more_says_no_good_bye() -> None:
+    calling = Calling()
+    receiver = await calling.begun()
+    await calling.answer(2, NOBODY, end="no such connection")
+    assert receiver.story == ["no such connection"]
+    assert calling.take() == []
+
+
+@pytest.mark.parametrize(
+    ("fails", "told"),
+    [
+        (lambda call: call.cancel(), "NoneType: None"),
+        (
+            lambda call: call.set_exception(ConnectionError("the actor died\npages of text")),
+            "ConnectionError: the actor died",
+        ),
+    ],
+)
+@on_virtual_time
+async def test_a_call_that_fails_is_the_end_and_no_further_call_is_made(
+    fails: Callable[[asyncio.Future[bytes]], object], told: str
+) -> None:
+    calling = Calling()
+    receiver = await calling.begun()
+    calling.stream.send(b"x")
+    await soon()
+    calling.take()
+    fails(calling.calls[2])
+    await soon()
+    fails(calling.calls[3])  # and another one changes nothing
+    await soon()
+    assert receiver.story == [f"the call that carried the connection failed: {told}"]
+    assert calling.take() == []
+
+
+@on_virtual_time
+async def test_closing_sends_what_is_left_and_says_good_bye_once() -> None:
+    calling = Calling()
+    receiver = await calling.begun()
+    calling.stream.send(b"last")
+    calling.stream.send(b"words")
+    calling.stream.close()
+    calling.stream.close()
+    assert receiver.story == ["the connection was closed"]
+    await soon()
+    assert calling.take() == [(3, 2, True, [b"last", b"words"])]
+    assert not calling.stream.has_unsent
+    calling.calls[3].set_exception(ConnectionError("nobody hears it"))  # and nobody complains
+    await calling.answer(2, 1, b"too late")
+    assert receiver.story == ["the connection was closed"]
+
+
+@pytest.mark.parametrize("by_force", [True, False])
+@on_virtual_time
+async def test_who_gives_up_tells_the_other_side_and_drops_what_is_unsent(by_force: bool) -> None:
+    calling = Calling()
+    receiver = await calling.begun()
+    calling.stream.send(b"dropped")
+    if by_force:
+        calling.stream.break_off("given up")
+    else:
+        calling.stream.abort("given up")
+    assert receiver.story == ([] if by_force else ["given up"])
+    await soon()
+    assert calling.take() == [(3, 2, True, [])]
+    calling.stream.abort("again")
+    assert calling.take() == []
+    late = Recorder()
+    calling.stream.attach(late)
+    assert late.story == ["given up"]
+
+
+@on_virtual_time
+async def test_before_the_first_answer_there_is_nobody_to_say_good_bye_to() -> None:
+    calling = Calling()
+    calling.stream.send(b"hello")
+    await soon()
+    calling.take()
+    calling.stream.abort("given up")
+    await soon()
+    assert calling.take() == []
+
+
+@pytest.mark.parametrize("size", [MAX_HANDSHAKE_FRAME, MAX_HANDSHAKE_FRAME + 1])
+@on_virtual_time
+async def test_a_frame_of_the_handshake_has_so_many_bytes_and_not_one_more(size: int) -> None:
+    calling = Calling()
+    receiving = asyncio.ensure_future(calling.stream.receive())
+    calling.stream.send(b"hello")
+    await soon()
+    assert not receiving.done()
+    await calling.answer(1, 1, bytes(size))
+    if size == MAX_HANDSHAKE_FRAME:
+        assert await receiving == bytes(size)
+    else:
+        with pytest.raises(RpcConnectionError, match="no frame of at most 4096 bytes"):
+            await receiving
+
+
+@pytest.mark.parametrize("frame", [bytes(LIMIT), bytes(LIMIT + 1), "text", None])
+@on_virtual_time
+async def test_a_frame_has_so_many_bytes_and_not_one_more(frame: Any) -> None:
+    calling = Calling()
+    receiver = await calling.begun()
+    await calling.answer(2, 1, frame, b"next")
+    if frame == bytes(LIMIT):
+        assert receiver.story == [frame, b"next"]
+    else:
+        assert receiver.story == [f"what came is no frame of at most {LIMIT} bytes"]
+
+
+@on_virtual_time
+async def test_frames_of_the_handshake_are_read_in_order_and_the_rest_by_the_receiver() -> None:
+    calling = Calling()
+    calling.stream.send(b"hello")
+    await soon()
+    await calling.answer(1, 1, b"one", b"two", b"three")
+    assert await calling.stream.receive() == b"one"
+    assert await calling.stream.receive() == b"two"
+    receiver = Recorder()
+    calling.stream.attach(receiver)
+    assert receiver.story == [b"three"]
+
+
+@on_virtual_time
+async def test_a_receiver_that_breaks_off_at_what_waited_for_it_is_told_of_no_end() -> None:
+    calling = Calling()
+    calling.stream.send(b"hello")
+    await soon()
+    await calling.answer(1, 1, b"one", b"two")
+    receiver = Recorder(lambda: calling.stream.break_off("enough"))
+    calling.stream.attach(receiver)
+    assert receiver.story == [b"one"]
+
+
+@on_virtual_time
+async def test_a_receiver_that_pauses_gets_nothing_more_until_it_reads_on() -> None:
+    calling = Calling()
+    receiver = await calling.begun(calling.stream.pause_reading)
+    await calling.answer(2, 1, b"one", b"two", b"three")
+    assert receiver.story == [b"one"]
+    calling.stream.resume_reading()
+    assert receiver.story == [b"one"]  # not within the call
+    await soon()
+    assert receiver.story == [b"one", b"two"]
+    calling.stream.resume_reading()
+    calling.stream.resume_reading()
+    await soon()
+    assert receiver.story == [b"one", b"two", b"three"]
+
+
+@on_virtual_time
+async def test_a_receiver_that_breaks_off_gets_nothing_more() -> None:
+    calling = Calling()
+    receiver = await calling.begun(lambda: calling.stream.break_off("enough"))
+    await calling.answer(2, 1, b"one", b"two")
+    assert receiver.story == [b"one"]
+
+
+# --- the called side ------------------------------------------------------------------------------
+
+
+class Answering:
+    """A called side to which the test makes the calls."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[float] = []
+        self.loop = asyncio.get_running_loop()
+        self.stream = AnsweringStream(lambda: self.forgotten.append(self.loop.time()), LIMIT)
+        self.receiver = Recorder()
+        self.stream.attach(self.receiver)
+        self.answers: dict[int, asyncio.Future[bytes]] = {}
+
+    async def request(
+        self, number: int, *frames: bytes, oldest: int = 1, is_last: bool = False
+    ) -> None:
+        self.answers[number] = self.stream.answer((b"id", number, oldest, is_last, frames))
+        await soon()
+
+    def told(self) -> dict[int, tuple[int, list[bytes], str | None]]:
+        """Batch, frames and end of all requests that were answered."""
+        return {
+            number: tuple(msgpack.unpackb(answer.result()))
+            for number, answer in self.answers.items()
+            if answer.done()
+        }
+
+
+EMPTY: tuple[int, list[bytes], str | None] = (NO_BATCH, [], None)
+
+
+@on_virtual_time
+async def test_some_requests_stay_open_and_the_oldest_makes_room_for_one_more() -> None:
+    answering = Answering()
+    for number in range(1, MAX_OPEN + 1):
+        await answering.request(number)
+    assert answering.told() == {}
+    await answering.request(MAX_OPEN + 1)
+    assert answering.told() == {1: EMPTY}
+    await answering.request(MAX_OPEN + 2)
+    assert answering.told() == {1: EMPTY, 2: EMPTY}
+
+
+@on_virtual_time
+async def test_who_has_paused_lets_all_requests_wait_and_answers_them_when_it_reads_on() -> None:
+    answering = Answering()
+    answering.stream.pause_reading()
+    for number in range(1, MAX_OPEN + 3):
+        await answering.request(number, bytes([number]))
+    await asyncio.sleep(10 * ROUND)  # the other side may have sent all that it may
+    assert answering.told() == {}
+    assert answering.receiver.story == []
+    answering.stream.resume_reading()
+    await soon()
+    assert answering.told() == {1: EMPTY, 2: EMPTY}
+    assert answering.receiver.story == [bytes([n]) for n in range(1, MAX_OPEN + 3)]
+
+
+@on_virtual_time
+async def test_what_is_said_goes_by_the_oldest_open_request_in_numbered_batches() -> None:
+    answering = Answering()
+    answering.stream.send(b"early")
+    await soon()
+    await answering.request(1)
+    assert answering.told() == {1: (1, [b"early"], None)}
+    await answering.request(3)
+    await answering.request(2)
+    answering.stream.send(b"a")
+    answering.stream.send(b"b")
+    await soon()
+    assert answering.told()[2] == (2, [b"a", b"b"], None)
+    assert 3 not in answering.told()
+    answering.stream.send(b"c")
+    await soon()
+    assert answering.told()[3] == (3, [b"c"], None)
+
+
+@on_virtual_time
+async def test_a_request_that_comes_again_is_answered_as_before_and_read_once() -> None:
+    answering = Answering()
+    await answering.request(1, b"one")
+    first = answering.answers[1]
+    await answering.request(1, b"one")
+    assert not first.done()
+    answering.stream.send(b"said")
+    await soon()
+    assert first.result() == answering.answers[1].result()
+    assert answering.told() == {1: (1, [b"said"], None)}
+    await answering.request(1, b"one")
+    assert answering.told() == {1: (1, [b"said"], None)}
+    await answering.request(3, b"three", oldest=1)
+    waiting = answering.answers[3]
+    await answering.request(3, b"three", oldest=1)
+    assert not waiting.done()
+    await answering.request(2, b"two", oldest=1)
+    await answering.request(1, b"one", oldest=1)
+    assert answering.told()[1] == (1, [b"said"], None)
+    await answering.request(4, oldest=2)  # the other side has the first answer
+    await answering.request(1, b"one", oldest=2)
+    assert answering.told()[1] == EMPTY
+    assert answering.receiver.story == [b"one", b"two", b"three"]
+
+
+@on_virtual_time
+async def test_an_early_request_that_was_answered_comes_again_before_its_turn() -> None:
+    answering = Answering()
+    for number in range(2, MAX_OPEN + 3):
+        await answering.request(number, bytes([number]))
+    assert answering.told() == {2: EMPTY}
+    await answering.request(2, bytes([2]))
+    assert answering.told() == {2: EMPTY}
+    await answering.request(1, bytes([1]))
+    assert answering.receiver.story == [bytes([n]) for n in range(1, MAX_OPEN + 3)]
+
+
+@on_virtual_time
+async def test_so_many_requests_may_overtake_one_and_not_one_more() -> None:
+    answering = Answering()
+    await answering.request(1)
+    await answering.request(MAX_AHEAD + 1)
+    assert answering.receiver.story == []
+    await answering.request(MAX_AHEAD + 2)
+    reason = f"request {MAX_AHEAD + 2} came, and 2 has not"
+    assert answering.receiver.story == [reason]
+    assert answering.told() == {
+        1: (1, [], reason), MAX_AHEAD + 1: EMPTY, MAX_AHEAD + 2: EMPTY,
+    }  # fmt: skip
+
+
+@on_virtual_time
+async def test_the_end_is_told_once_after_what_was_said_and_all_else_is_let_go() -> None:
+    answering = Answering()
+    for number in (1, 2, 3, 4):
+        await answering.request(number)
+    answering.stream.send(b"last words")
+    answering.stream.close()
+    assert answering.receiver.story == [CLOSED]
+    await soon()
+    assert answering.told() == {
+        1: (1, [b"last words"], None),
+        2: (2, [], CLOSED),
+        3: EMPTY,
+        4: EMPTY,
+    }
+    await answering.request(5)
+    assert answering.told()[5] == EMPTY
+
+
+@on_virtual_time
+async def test_who_ends_without_an_open_request_says_so_to_the_next_ones() -> None:
+    answering = Answering()
+    answering.stream.send(b"last words")
+    answering.stream.close()
+    assert answering.stream.has_unsent
+    await answering.request(1, b"not read any more")
+    assert answering.told() == {1: (1, [b"last words"], None)}
+    await answering.request(2)
+    await answering.request(3)
+    assert answering.told() == {1: (1, [b"last words"], None), 2: (2, [], CLOSED), 3: EMPTY}
+    assert answering.receiver.story == [CLOSED]
+
+
+@on_virtual_time
+async def test_the_last_request_ends_the_connection_after_its_frames() -> None:
+    answering = Answering()
+    await answering.request(2, b"last words", is_last=True)
+    assert answering.receiver.story == []
+    await answering.request(1, b"before")
+    assert answering.receiver.story == [b"before", b"last words", CLOSED]
+    assert answering.told() == {1: (1, [], CLOSED), 2: EMPTY}
+
+
+@on_virtual_time
+async def test_nothing_after_a_frame_that_is_none_is_read() -> None:
+    answering = Answering()
+    await answering.request(2, b"next")
+    await answering.request(1, bytes(LIMIT + 1))
+    assert answering.receiver.story == [f"what came is no frame of at most {LIMIT} bytes"]
+
+
+@on_virtual_time
+async def test_an_open_request_is_answered_each_round_and_silence_ends_the_connection() -> None:
+    answering = Answering()
+    await answering.request(1)
+    await answering.request(2)
+    await asyncio.sleep(ROUND - 1)
+    assert answering.told() == {}
+    await asyncio.sleep(2)
+    assert answering.told() == {1: EMPTY}
+    assert answering.receiver.story == []
+    assert answering.forgotten == []
+    await asyncio.sleep(ROUND)
+    reason = f"nothing came for {SILENCE:g} s"
+    assert answering.receiver.story == [reason]
+    assert answering.told()[2] == (1, [], reason)
+    assert answering.forgotten == [pytest.approx(2 * ROUND)]
+    await asyncio.sleep(10 * ROUND)
+    assert len(answering.forgotten) == 1
+
+
+@on_virtual_time
+async def test_each_request_is_a_sign_of_life() -> None:
+    answering = Answering()
+    for number in range(1, 11):
+        await answering.request(number)
+        await asyncio.sleep(SILENCE - 1)
+    assert answering.receiver.story == []
+    assert answering.forgotten == []
+    await asyncio.sleep(SILENCE + ROUND)
+    assert answering.receiver.story == [f"nothing came for {SILENCE:g} s"]
+
+
+@on_virtual_time
+async def test_a_paused_side_counts_silence_from_when_it_reads_on() -> None:
+    answering = Answering()
+    await answering.request(1)
+    answering.stream.pause_reading()
+    await asyncio.sleep(10 * ROUND)
+    answering.stream.resume_reading()
+    await asyncio.sleep(SILENCE - 1)
+    assert answering.receiver.story == []
+    assert answering.forgotten == []
+    await asyncio.sleep(2 * ROUND)
+    assert answering.receiver.story == [f"nothing came for {SILENCE:g} s"]
+
+
+@on_virtual_time
+async def test_a_connection_that_has_ended_is_forgotten_some_time_later() -> None:
+    streams: list[AnsweringStream] = []
+    carrier = Carrier(streams.append, lambda: LIMIT)
+    answer = asyncio.ensure_future(carrier.carry(msgpack.packb((b"id", 1, 1, False, ()))))
+    await soon()
+    (stream,) = streams
+    stream.attach(Recorder())
+    stream.close()
+    assert msgpack.unpackb(await answer) == [1, [], CLOSED]
+    again = asyncio.ensure_future(carrier.carry(msgpack.packb((b"id", 2, 1, False, ()))))
+    assert msgpack.unpackb(await again) == [NO_BATCH, [], None]
+    await asyncio.sleep(SILENCE + 2 * ROUND)
+    assert carrier._streams == {}
+    late = await carrier.carry(msgpack.packb((b"id", 3, 1, False, ())))
+    assert msgpack.unpackb(late) == [NOBODY, [], CLOSED]
+    assert len(streams) == 1
+
+
+@pytest.mark.parametrize(("number", "is_last"), [(2, False), (0, False), (1, True)])
+@on_virtual_time
+async def test_only_a_first_request_that_is_not_the_last_makes_a_connection(
+    number: int, is_last: bool
+) -> None:
+    streams: list[AnsweringStream] = []
+    carrier = Carrier(streams.append, lambda: LIMIT)
+    answer = await carrier.carry(msgpack.packb((b"id", number, 1, is_last, ())))
+    assert msgpack.unpackb(answer) == [NOBODY, [], CLOSED]
+    assert streams == []
+
+
+@on_virtual_time
+async def test_connections_are_told_apart_and_each_has_the_frame_limit_of_its_time() -> None:
+    streams: list[AnsweringStream] = []
+    limits = [10, 20]
+    carrier = Carrier(streams.append, lambda: limits.pop(0))
+    calls = [
+        asyncio.ensure_future(carrier.carry(msgpack.packb((name, 1, 1, False, (name,)))))
+        for name in (b"a", b"b")
+    ]
+    await soon()
+    receivers = [Recorder(), Recorder()]
+    for stream, receiver in zip(streams, receivers, strict=True):
+        stream.attach(receiver)
+        stream.answer((b"", 2, 1, False, (bytes(20),)))
+    await soon()
+    assert receivers[0].story == [b"a", "what came is no frame of at most 10 bytes"]
+    assert receivers[1].story == [b"b", bytes(20)]
+    assert not calls[1].done()
+    calls[1].cancel()
