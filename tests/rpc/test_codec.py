@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from flinkray.core.errors import (
     FencingTokenError,
+    FlinkRayError,
     FrameTooLargeError,
     RemoteError,
     RpcSerializationError,
@@ -33,8 +34,16 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message, register, type_name
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.wire import codec
-from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Envelope, Kind, frame_of, unpack
+from flinkray.rpc.wire import codec, envelope, packing
+from flinkray.rpc.wire.envelope import (
+    PROTOCOL_VERSION,
+    Envelope,
+    Kind,
+    frame_of,
+    unpack,
+    unpack_answer,
+    unpack_request,
+)
 from flinkray.rpc.wire.packing import LARGE
 
 
@@ -157,6 +166,15 @@ def test_no_bytes_at_all_do_more_than_raise(data: bytes) -> None:
         {0: ["JobID", b""]},
         {0: 7},
         {0: []},
+        {0: [f"{__name__}:Colour", 1]},
+        {0: ["JobID", bytes(16)]},
+        {False: [f"{__name__}:PartlyNamed", 1, 2, 3]},
+        {0.0: [f"{__name__}:PartlyNamed", 1, 2, 3]},
+        {True: ["builtins:ValueError", ["x"], "nowhere"]},
+        {1.0: ["builtins:ValueError", ["x"], "nowhere"]},
+        {2: ["builtins:ValueError", ["x"], "nowhere"]},
+        {"x": 1, 0: 2},
+        {0: 2, "x": 1},
         {1: ["builtins:SystemExit"]},
         {5: 1},
         {0: 1, 1: 2},
@@ -176,6 +194,112 @@ def test_no_bytes_at_all_do_more_than_raise(data: bytes) -> None:
 def test_wire_forms_that_make_no_sense_are_refused(wire: object) -> None:
     with pytest.raises(RpcSerializationError):
         codec.decode(msgpack.packb(wire))
+
+
+@pytest.mark.parametrize(
+    ("wire", "reason"),
+    [
+        (msgpack.ExtType(1, b"no separator"), "ext value without type, code 1"),
+        (msgpack.ExtType(9, b"JobID\0" + bytes(16)), "ext code 9 for JobID"),
+        (msgpack.ExtType(1, b"Nothing\0x"), "no type Nothing is registered in this process"),
+        ({0: ["Nothing", 1]}, "no type Nothing is registered in this process"),
+        ({0: [f"{__name__}:Colour", 1]}, "Colour is not a message"),
+        ({5: 1}, "a map with the key 5"),
+        ({0: 1, 1: 2}, "a map with keys that are not str"),
+    ],
+)
+def test_a_wire_form_is_refused_with_the_reason(wire: object, reason: str) -> None:
+    with pytest.raises(RpcSerializationError) as refused:
+        codec.decode(msgpack.packb(wire))
+    assert str(refused.value).startswith("cannot decode a message: ")
+    assert reason in str(refused.value)
+
+
+def test_dicts_of_any_length_arrive_unless_their_keys_are_no_text() -> None:
+    for value in ({}, {"a": 1}, {"a": 1, "b": (JobID(bytes(16)), {"c": Colour.RED})}):
+        assert codec.decode(codec.encode(value)) == value
+
+
+class Unregistered(Enum):
+    """An enum that may not travel."""
+
+    RED = "red"
+
+
+class UnregisteredText(str):
+    """A text that may not travel."""
+
+    __slots__ = ()
+
+
+@dataclass
+class UnregisteredMessage:
+    """A message that may not travel."""
+
+
+@register
+class Odd:
+    """Registered, and nothing that has a wire form."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Unregistered.RED,
+        UnregisteredText("x"),
+        UnregisteredMessage(),
+        object(),
+    ],
+)
+def test_a_type_that_was_not_declared_is_refused_with_what_to_do(value: object) -> None:
+    reason = rf"cannot send a {type(value).__name__} \(.* is not a registered message type; declare"
+    for sent in (value, (1, value), {"x": value}, [value, 1]):
+        with pytest.raises(RpcSerializationError, match=reason):
+            codec.encode(sent)
+
+
+def test_a_type_that_was_declared_and_has_no_wire_form_is_refused() -> None:
+    for sent in (Odd(), (1, Odd())):
+        with pytest.raises(RpcSerializationError, match="cannot send a Odd \\(registered, but"):
+            codec.encode(sent)
+
+
+def test_a_class_that_took_the_name_of_another_is_not_sent_for_it() -> None:
+    impostor: Any = dataclass(
+        type("Nested", (), {"__module__": __name__, "__qualname__": "Nested"})
+    )
+    with pytest.raises(RpcSerializationError, match="is not a registered message type"):
+        codec.encode(impostor())
+
+
+def test_numbers_that_do_not_fit_are_refused_wherever_they_are() -> None:
+    for value in (2**64, -(2**63) - 1, (2**64,), {"a": [2**64]}):
+        reason = f"cannot send a {type(value).__name__}: an int has more than 64 bits"
+        with pytest.raises(RpcSerializationError, match=reason):
+            codec.encode(value)
+    endless: list[object] = []
+    endless.append((endless, JobID(bytes(16))))
+    with pytest.raises(RpcSerializationError, match="cannot send a list: "):
+        codec.encode(endless)
+
+
+@message
+class Counted:
+    """A message with a field that is not sent."""
+
+    number: int
+    doubled: int = field(default=0, init=False)
+    last: str = "x"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "doubled", 2 * self.number)
+
+
+def test_a_field_that_the_type_makes_itself_is_not_sent() -> None:
+    assert codec.decode(codec.encode(Counted(3, "y"))) == Counted(3, "y")
+    assert msgpack.unpackb(codec.encode(Counted(3)), strict_map_key=False) == {
+        0: [f"{__name__}:Counted", 3, "x"]
+    }
 
 
 def test_a_message_with_fewer_or_more_fields_than_its_type_has_here_is_refused() -> None:
@@ -218,6 +342,103 @@ def test_errors_that_cannot_travel_arrive_under_their_name(error: Exception, tex
     assert str(arrived) == text
 
 
+class PickyError(FlinkRayError):
+    """Its constructor does not take what it passes on."""
+
+    def __init__(self, number: int, *, text: str = "") -> None:
+        super().__init__(f"{number}", text)
+
+
+@pytest.mark.parametrize(
+    ("wire", "kind", "text"),
+    [
+        (["builtins:KeyError", ["a"], "t"], KeyError, "'a'"),
+        (["builtins:UnicodeDecodeError", ["a", 1], "t"], RemoteError, "UnicodeDecodeError: a, 1"),
+        ([f"{__name__}:PickyError", ["a", 1], "t"], RemoteError, "PickyError: a, 1"),
+        (["builtins:NoSuchError", ["a"], "t"], RemoteError, "NoSuchError: a"),
+        (["builtins:len", ["a"], "t"], RemoteError, "len: a"),
+        (["builtins:int", ["a"], "t"], RemoteError, "int: a"),
+        (["builtins:KeyboardInterrupt", [], "t"], RemoteError, "KeyboardInterrupt: "),
+        (["builtins:StopIteration", [1], "t"], RemoteError, "StopIteration: 1"),
+        (["FlinkRayError", ["a"], "t"], FlinkRayError, "a"),
+        (["RpcSerializationError", ["a"], "t"], RpcSerializationError, "a"),
+        (["NoSuchError", ["a"], "t"], RemoteError, "NoSuchError: a"),
+        (["somewhere:NoSuchError", ["a"], "t"], RemoteError, "NoSuchError: a"),
+        (["somewhere:KeyError", ["a"], "t"], RemoteError, "KeyError: a"),
+        (["JobID", [bytes(16)], "t"], RemoteError, f"JobID: {bytes(16)!r}"),
+    ],
+)
+def test_an_error_arrives_as_what_it_is_or_under_its_name(
+    wire: list[object], kind: type[Exception], text: str
+) -> None:
+    error = codec.decode(msgpack.packb({1: wire}))
+    assert type(error) is kind
+    assert str(error) == text
+    assert str(error.__cause__) == "\n\nt"
+    assert getattr(error, "remote_traceback", "t") == "t"
+
+
+@pytest.mark.parametrize(
+    ("said", "arrives"), [("plain", "plain"), ("käse", "käse"), ("half \ud800", "half \\ud800")]
+)
+def test_the_text_of_an_error_arrives_whatever_it_is_made_of(said: str, arrives: str) -> None:
+    error = codec.decode(codec.encode(ValueError(said, JobID(bytes(16)))))
+    assert error.args == (arrives, JobID(bytes(16)))
+
+
+def test_an_error_of_the_base_class_arrives_as_such() -> None:
+    error = codec.decode(codec.encode(FlinkRayError("a", 1)))
+    assert (type(error), error.args) == (FlinkRayError, ("a", 1))
+
+
+def test_an_error_that_is_passed_on_tells_where_it_arose_and_where_it_was_raised_again() -> None:
+    arrived = codec.decode(msgpack.packb({1: ["builtins:ValueError", ["x"], "far away"]}))
+    assert codec.remote_traceback(arrived) == "far away"
+    untouched = codec.decode(codec.encode(arrived))
+    assert codec.remote_traceback(untouched) == "far away"
+    try:
+        raise arrived
+    except ValueError as error:
+        again = codec.decode(codec.encode(error))
+    told = codec.remote_traceback(again) or ""
+    assert "far away" in told
+    assert "test_an_error_that_is_passed_on" in told
+    assert codec.remote_traceback(ValueError("from here")) is None
+
+
+def test_an_error_is_told_in_short_with_what_is_known_of_where_it_arose() -> None:
+    def in_short(error: BaseException) -> RemoteError:
+        short = codec.decode(codec.encode_error_in_short(error))
+        assert isinstance(short, RemoteError)
+        return short
+
+    arrived = codec.decode(msgpack.packb({1: ["somewhere:OddError", ["x"], "far away"]}))
+    short = in_short(arrived)
+    assert (short.error_type, short.text, short.remote_traceback) == ("OddError", "x", "far away")
+    try:
+        raise ValueError("y" * 50_000)
+    except ValueError as error:
+        short = in_short(error)
+    assert short.error_type == "ValueError"
+    assert len(short.text) < 20_000
+    assert "ValueError" in (short.remote_traceback or "")
+
+
+class UnspeakableError(Exception):
+    """Cannot even be looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "args":
+            raise RuntimeError("do not look")
+        return super().__getattribute__(name)
+
+
+def test_an_error_that_cannot_be_looked_at_arrives_under_its_name() -> None:
+    error = codec.decode(codec.encode_error(UnspeakableError("x")))
+    assert isinstance(error, RemoteError)
+    assert error.error_type == "UnspeakableError"
+
+
 @given(st.binary(max_size=100))
 def test_no_bytes_at_all_pass_for_an_envelope(data: bytes) -> None:
     with pytest.raises(RpcSerializationError):
@@ -257,6 +478,89 @@ def test_an_envelope_of_another_version_or_with_a_wrong_field_is_none(
             unpack(msgpack.packb(short))
 
 
+NO_VERSION = f"not an envelope of protocol version {PROTOCOL_VERSION}"
+NO_FIELD = "not an envelope: a field is missing or of the wrong type"
+
+
+@pytest.mark.parametrize("kind", [*Kind, 0, 9])
+def test_an_envelope_is_a_request_or_an_answer_by_its_kind(kind: int) -> None:
+    request = msgpack.packb((PROTOCOL_VERSION, int(kind), *REQUEST[2:]))
+    answer = msgpack.packb((PROTOCOL_VERSION, int(kind), *ANSWER[2:]))
+    if Kind.RESOLVE <= kind <= Kind.PING:
+        assert unpack_request(request)[1] == kind
+    else:
+        with pytest.raises(RpcSerializationError, match=NO_FIELD):
+            unpack_request(request)
+    if Kind.RESULT <= kind <= Kind.TERMINATED:
+        assert unpack_answer(answer) == (PROTOCOL_VERSION, kind, 3, b"result")
+    else:
+        with pytest.raises(RpcSerializationError, match=NO_FIELD):
+            unpack_answer(answer)
+    for unpacks, frame in ((unpack_request, answer), (unpack_answer, request)):
+        with pytest.raises(RpcSerializationError, match=NO_FIELD):
+            unpacks(frame)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "is_right"),
+    [
+        (5, None, True),
+        (5, b"", True),
+        (5, "token", False),
+        (6, None, True),
+        (6, 0, True),
+        (6, 0.0, True),
+        (6, 0.5, True),
+        (6, 7, True),
+        (6, -1, False),
+        (6, -0.001, False),
+        (6, float("nan"), False),
+        (6, True, False),
+        (6, "1", False),
+        (7, None, True),
+        (7, {}, True),
+        (7, {"a": "b", "c": "d"}, True),
+        (7, {"a": "b", "c": 1}, False),
+        (7, {"a": 1}, False),
+        (7, {b"a": "b"}, False),
+        (7, ("a",), False),
+        (7, "a", False),
+    ],
+)
+def test_a_field_of_a_request_that_may_be_left_out_is_right_or_refused(
+    field: int, value: object, is_right: bool
+) -> None:
+    frame = msgpack.packb((*REQUEST[:field], value, *REQUEST[field + 1 :]))
+    if is_right:
+        assert unpack_request(frame)[field] == value
+    else:
+        with pytest.raises(RpcSerializationError):
+            unpack_request(frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (msgpack.packb(()), NO_VERSION),
+        (msgpack.packb(7), NO_VERSION),
+        (msgpack.packb({}), NO_VERSION),
+        (msgpack.packb((PROTOCOL_VERSION + 1, *REQUEST[1:])), NO_VERSION),
+        (msgpack.packb((PROTOCOL_VERSION,)), NO_FIELD),
+        (msgpack.packb((*REQUEST, 1)), NO_FIELD),
+        (msgpack.packb((*REQUEST[:1], "x", *REQUEST[2:])), NO_FIELD),
+        (msgpack.packb((*REQUEST[:2], 1.5, *REQUEST[3:])), NO_FIELD),
+        (b"\xc1", "not an envelope: "),
+        (b"", "not an envelope: "),
+        (b"\x91" * 5000, "not an envelope: "),
+    ],
+)
+def test_what_is_no_envelope_is_told_apart_by_version_and_fields(frame: bytes, reason: str) -> None:
+    for unpacks in (unpack_request, unpack_answer):
+        with pytest.raises(RpcSerializationError) as refused:
+            unpacks(frame)
+        assert str(refused.value).startswith(reason)
+
+
 LARGE_BYTES = bytes(range(256)) * 300
 BARELY_SMALL = LARGE_BYTES[:LARGE]
 
@@ -290,7 +594,18 @@ def test_large_bytes_are_sent_as_they_are_and_arrive_as_if_they_were_copied(valu
     assert codec.decode(payload) == value
 
 
-@pytest.mark.parametrize("value", [BARELY_SMALL, (BARELY_SMALL, 1), [LARGE_BYTES], {"a": b""}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        BARELY_SMALL,
+        (BARELY_SMALL, 1),
+        [LARGE_BYTES],
+        {"a": b""},
+        "x" * 100_000,
+        ("x" * 100_000,),
+        (),
+    ],
+)
 def test_whatever_else_is_encoded_at_once(value: object) -> None:
     assert codec.encode_in_parts(value) == codec.encode(value)
 
@@ -327,6 +642,98 @@ def test_large_frames_that_make_no_sense_are_refused(spoil: Callable[[bytes], by
 def test_an_envelope_whose_head_is_large_arrives_too() -> None:
     parts = (PROTOCOL_VERSION, Kind.ASK, 1, 1, "m" * 100_000, None, None, None, LARGE_BYTES)
     assert unpack(msgpack.packb(parts)).payload == LARGE_BYTES
+
+
+def test_what_is_too_long_for_one_value_is_not_sent_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit is 4 GiB; here it is less."""
+    longest = LARGE + 100
+    monkeypatch.setattr(codec, "LONGEST", longest)
+    monkeypatch.setattr(envelope, "LONGEST", longest)
+    for size, in_parts in ((longest, True), (longest + 1, False)):
+        data = bytes(size)
+        assert isinstance(codec.encode_in_parts(data), list) == in_parts
+        assert isinstance(codec.encode_in_parts((data,)), list) == in_parts
+    answer = (PROTOCOL_VERSION, Kind.RESULT, 1)
+    assert isinstance(frame_of((*answer, bytes(longest)), 1_000_000), list)
+    with pytest.raises(FrameTooLargeError):
+        frame_of((*answer, bytes(longest + 1)), 1_000_000)
+
+
+def test_large_and_too_long_bytes_of_one_tuple_arrive_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "LONGEST", LARGE + 1)
+    value = (bytes(LARGE + 2), b"a" * (LARGE + 1), "b" * (LARGE + 1), b"c" * LARGE)
+    encoded = codec.encode_in_parts(value)
+    assert isinstance(encoded, list)
+    assert len(encoded) == 3
+    assert encoded[1] is value[1]
+    assert codec.decode(b"".join(encoded)) == value
+
+
+def test_a_large_payload_that_was_encoded_at_once_is_not_copied_into_its_frame() -> None:
+    payload = codec.encode(["x" * LARGE])
+    frame = frame_of((PROTOCOL_VERSION, Kind.RESULT, 1, payload), 1_000_000)
+    assert isinstance(frame, list)
+    assert frame[1] is payload
+    barely = frame_of((PROTOCOL_VERSION, Kind.RESULT, 1, bytes(LARGE)), 1_000_000)
+    assert isinstance(barely, bytes)
+
+
+@pytest.mark.parametrize("parts", [REQUEST, ANSWER])
+def test_the_payload_is_a_view_of_frames_that_are_worth_it(parts: tuple[object, ...]) -> None:
+    unpacks: Any = unpack_request if parts is REQUEST else unpack_answer
+    head = len(msgpack.packb((*parts[:-1], bytes(300)))) - 300
+    for size, kind in ((LARGE - head, bytes), (LARGE - head + 1, bytes), (LARGE, memoryview)):
+        frame = msgpack.packb((*parts[:-1], bytes(size)))
+        assert unpacks(frame)[-1] == bytes(size)
+        assert type(unpacks(frame)[-1]) is kind
+        assert (len(frame) > LARGE) == (size > LARGE - head)
+
+
+def test_a_packer_that_has_packed_something_large_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would keep as much memory."""
+    idle: list[msgpack.Packer] = []
+    monkeypatch.setattr(packing, "_idle", idle)
+    assert packing.pack((1, "a")) == msgpack.packb((1, "a"))
+    (packer,) = idle
+    assert len(packing.pack(bytes(LARGE - 3))) == LARGE
+    assert idle == [packer]
+    assert len(packing.pack(bytes(LARGE - 2))) == LARGE + 1
+    assert idle == []
+
+
+@pytest.mark.parametrize(
+    ("data", "count", "parts"),
+    [
+        (msgpack.packb((1, (2,), bytes(70_000))), 3, (1, (2,), bytes(70_000))),
+        (msgpack.packb((1, bytes(70_000))), 3, None),
+        (msgpack.packb((1, 2, 3, bytes(70_000))), 3, None),
+        (msgpack.packb((1, 2, "x" * 70_000)), 3, None),
+        (msgpack.packb((1, 2, bytes(70_000))) + b"\0", 3, None),
+        (msgpack.packb((1, 2, bytes(70_000)))[:-1], 3, None),
+        (msgpack.packb((1, "x" * 9000, bytes(70_000))), 3, None),
+        (msgpack.packb({1: 2}), 3, None),
+        (msgpack.packb((1, 2, b"")), 3, None),
+        (b"\x93\1\2" + packing.bytes_head(0), 3, (1, 2, b"")),
+        (b"\x93\1\2" + packing.bytes_head(0)[:-1], 3, None),
+        (b"\x93\1\2", 3, None),
+        (b"", 3, None),
+        (b"\xc1" * 100, 3, None),
+    ],
+)
+def test_all_but_the_last_value_is_unpacked_or_nothing_at_all(
+    data: bytes, count: int, parts: tuple[object, ...] | None
+) -> None:
+    unpacked = packing.unpack_but_last(data, count)
+    assert unpacked == parts
+    assert packing.unpack_but_last(memoryview(data), count) == parts
+    if unpacked is not None:
+        assert isinstance(unpacked[-1], memoryview)
 
 
 @pytest.mark.parametrize(

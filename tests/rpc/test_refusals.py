@@ -40,7 +40,12 @@ def test_what_is_left_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> No
 def test_a_reason_made_of_what_a_stranger_sent_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     RefusalLog(logger, ManualClock().monotonic).refused("refused a peer", "x" * 100_000)
     (line,) = caplog.messages
-    assert len(line) < 400
+    assert line == f"refused a peer: {'x' * 300} …"
+
+
+def test_a_reason_that_is_just_short_enough_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
+    RefusalLog(logger, ManualClock().monotonic).refused("refused a peer", "x" * 300)
+    assert caplog.messages == [f"refused a peer: {'x' * 300}"]
 
 
 @on_virtual_time
