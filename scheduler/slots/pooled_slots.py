@@ -217,12 +217,8 @@ class PooledSlots:
         heap = self._by_utilization[profile]
         while True:
             utilization, _, resource_id = heap[0]
-            host = self._hosts.get(resource_id)
-            if (
-                host is not None
-                and resource_id in self._free[profile]
-                and host.utilization == utilization
-            ):
+            has_free = resource_id in self._free[profile]
+            if has_free and self._hosts[resource_id].utilization == utilization:
                 return resource_id
             heappop(heap)
 

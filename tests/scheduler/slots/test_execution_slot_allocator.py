@@ -130,6 +130,21 @@ def test_losing_the_slot_releases_all_who_share_it() -> None:
     assert slots.logical_slot(subtask(1, 1)) is not None
 
 
+def test_share_of_a_lost_slot_is_released_for_good() -> None:
+    """SP-19, SP-20: nobody gives it back once more, and no attempt gets into it."""
+    slots = deployed()
+    lost, kept = slots.logical_slot(subtask(1, 0)), slots.logical_slot(subtask(1, 1))
+    assert lost is not None
+    assert kept is not None
+    slots.slot_events([SlotsLost((allocation(1),), "its node died")])
+    assert lost.is_released
+    assert lost.release_slot("again") == []
+    lost.payload_ended()
+    assert not lost.wants_to_return
+    assert not lost.try_assign_payload(attempt(1, 0, number=1))
+    assert not kept.is_released
+
+
 def test_slot_goes_back_to_the_pool_with_the_last_who_shares_it() -> None:
     """SP-02, SP-20."""
     slots = deployed()

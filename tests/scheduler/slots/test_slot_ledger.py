@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flinkray.core.ids import ResourceID, SlotRequestId
-from flinkray.scheduler.shared.slots import SameWorkerGroup, SlotOffer, SlotOfferAnswer
+from flinkray.scheduler.shared.slots import (
+    ResourceRequirement,
+    SameWorkerGroup,
+    SlotOffer,
+    SlotOfferAnswer,
+)
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
@@ -106,3 +113,74 @@ def test_constraint_of_a_slot_that_was_not_taken_is_forgotten() -> None:
     slots.offer_answered(offers, SlotOfferAnswer((allocation(1),)))
     slots.add(slot_on("te-0", 9))
     assert [restored.constraint for restored in slots.restored()] == [own, None, None, None]
+
+
+def test_bundles_of_a_worker_group_do_not_count_for_slots_of_any_worker() -> None:
+    """The next pool declares the group for its requests; it would declare other slots, too."""
+    own = SameWorkerGroup("default", 2)
+    slots = SlotLedger()
+    set_once = replace(
+        requirements((SMALL, 1)),
+        requirements=(ResourceRequirement(SMALL, 1), ResourceRequirement(SMALL, 2, own)),
+    )
+    slots.set_requirements(set_once)
+    assert slots.requirements() == set_once
+    wanted = SlotRequests(
+        SMALL,
+        tuple(SlotRequest(id_of(SlotRequestId, n), bundle=n) for n in range(2)),
+        constraint=own,
+    )
+    slots.requested(wanted)
+    assert slots.pending() == [wanted]
+    assert slots.requirements() == set_once
+    offers = (SlotOffer(allocation(1), 0, SMALL, own),)
+    slots.offered(offers)
+    slots.add(slot_on("te-0", 1))
+    slots.offer_answered(offers, SlotOfferAnswer((allocation(1),)))
+    slots.told([SlotAllocated(id_of(SlotRequestId, 0), slot_on("te-0", 1))])
+    assert slots.requirements() == set_once
+    (held,) = slots.restored()
+    assert (held.constraint, held.request_id) == (own, id_of(SlotRequestId, 0))
+    slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 1),), "not needed"))
+    assert slots.requirements() == set_once
+    slots.returned(ReturnSlots((allocation(1),), "done"))
+    assert slots.requirements() == set_once
+    slots.remove((allocation(1),))
+    slots.add(slot_on("te-0", 1))
+    assert [restored.constraint for restored in slots.restored()] == [None]
+
+
+def test_requests_are_told_again_as_they_were_made_less_those_that_have_ended() -> None:
+    slots = SlotLedger()
+    assert slots.requirements() is None
+    first = SlotRequests(
+        SMALL, tuple(SlotRequest(id_of(SlotRequestId, n)) for n in (1, 2, 3)), timeout=9.0
+    )
+    second = SlotRequests(LARGE, (SlotRequest(id_of(SlotRequestId, 4)),), is_batch=True)
+    third = SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 5)),), timeout=9.0)
+    for wanted in (first, second, third):
+        slots.requested(wanted)
+    slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 2),), "not needed"))
+    alike = (first.requests[0], first.requests[2], third.requests[0])
+    assert slots.pending() == [replace(first, requests=alike), second]
+    assert slots.requirements() is None
+
+
+def test_totals_that_were_set_below_what_is_used_or_pending_are_never_less_than_nothing() -> None:
+    """SP-21: as the pool's own."""
+    slots = SlotLedger()
+    slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))
+    slots.set_requirements(requirements())
+    slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 1),), "not needed"))
+    assert slots.requirements() == requirements()
+
+    slots.add(slot_on("te-0", 1))
+    slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 2)),)))
+    slots.told([SlotAllocated(id_of(SlotRequestId, 2), slots.all()[0])])
+    slots.set_requirements(requirements())
+    slots.returned(ReturnSlots((allocation(1),), "done"))
+    assert slots.requirements() == requirements()
+
+    slots.set_requirements(requirements((SMALL, 3)))
+    slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 3)),)))
+    assert slots.requirements() == requirements((SMALL, 3))

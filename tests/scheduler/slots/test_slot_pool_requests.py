@@ -317,11 +317,27 @@ def test_slot_that_comes_after_its_request_timed_out_is_kept_for_a_while() -> No
 
 def test_slot_that_comes_long_after_its_request_timed_out_is_refused() -> None:
     """SP-18."""
+    for now, accepted in ((55.0, (allocation(7),)), (55.1, ())):
+        pool = Pool()
+        pool.request(wanted(1, timeout=5.0))
+        pool.pool.time_passed(5.0)
+        answer, _ = pool.pool.offer_slots(TE, (offer(7),), now)
+        assert answer.accepted == accepted
+
+
+def test_as_many_late_slots_are_kept_as_requests_have_timed_out_each_for_its_own() -> None:
+    """SP-18: the time counts from the last of them."""
     pool = Pool()
     pool.request(wanted(1, timeout=5.0))
+    pool.request(wanted(2, timeout=10.0))
+    pool.request(wanted(3, profile=LARGE, timeout=5.0))
     pool.pool.time_passed(5.0)
-    answer, _ = pool.pool.offer_slots(TE, (offer(7),), 55.1)
-    assert answer.accepted == ()
+    pool.pool.time_passed(10.0)
+    offers = tuple(offer(number, number) for number in (4, 5, 6))
+    answer, _ = pool.pool.offer_slots(TE, offers, 60.0)
+    assert answer.accepted == (allocation(4), allocation(5))
+    answer, _ = pool.pool.offer_slots(TE, (offer(7, 7, LARGE),), 60.0)
+    assert answer.accepted == (), "that of the large request came too late"
 
 
 def test_not_enough_resources_fail_streaming_requests_of_the_profile() -> None:
@@ -356,6 +372,21 @@ def test_closing_fails_what_is_pending() -> None:
     assert pool.pool.next_deadline() is None
 
 
+def test_story_tells_requests_and_offers_as_they_came() -> None:
+    """People read it when an event makes no sense."""
+    pool = Pool()
+    pool.request(wanted(1))
+    pool.request(wanted(2, 3, batch=True))
+    pool.offer(offer(7))
+    pool.pool.offer_slots(TE, tuple(offer(n, n) for n in (8, 9, 10)), 2.0)
+    story = pool.pool.story()
+    assert "1 requests for slots of 1 CPU, 1g memory, 0 served at once" in story
+    assert "2 batch requests for slots of" in story
+    assert "1 slots accepted from te" in story
+    assert "2 slots accepted from te" in story
+    assert f"offer {allocation(10).short()} refused: not required" in story
+
+
 # --- batch ----------------------------------------------------------------------------------------
 
 
@@ -380,6 +411,21 @@ def test_batch_request_times_out_once_no_slot_could_hold_it() -> None:
     assert pool.pool.next_deadline() == 105.0
     assert pool.pool.time_passed(104.9) == []
     assert one(pool.pool.time_passed(105.0), SlotRequestFailed).request_id == request_id(2)
+
+
+def test_batch_request_waits_on_when_one_of_two_slots_that_could_hold_it_goes() -> None:
+    """SP-15."""
+    pool = Pool()
+    pool.request(wanted(1, 2))
+    pool.offer(offer(7, 0), offer(8, 1, LARGE))
+    pool.request(wanted(3, batch=True, timeout=5.0), now=1.0)
+    pool.request(wanted(4, profile=LARGE, batch=True, timeout=9.0), now=1.0)
+    pool.pool.fail_allocation(allocation(7), "broken", 2.0)
+    assert pool.pool.next_deadline() is None
+    pool.pool.fail_allocation(allocation(8), "broken", 3.0)
+    assert pool.pool.next_deadline() == 8.0
+    assert one(pool.pool.time_passed(8.0), SlotRequestFailed).request_id == request_id(3)
+    assert pool.pool.next_deadline() == 12.0
 
 
 def test_batch_request_for_which_no_slot_was_ever_large_enough_times_out() -> None:

@@ -324,6 +324,36 @@ def test_job_that_restarts_keeps_its_worker_group_required() -> None:
     assert pool.request(wanted(0, 1, first=3), now=3.0) == {3: 9, 4: 8}
 
 
+def test_group_that_was_required_without_requests_goes_when_it_is_required_no_more() -> None:
+    """SP-07, SP-21: an elastic job is told of its slots, and makes no requests."""
+    pool = Pool()
+    pool.noted(pool.pool.set_requirements(requirements((SMALL, SIZE), dedicated=True), 0.0))
+    assert pool.declared == REQUIRED
+    assert pool.comes(0, 1) == {}
+    assert pool.comes(1, 2) == {}
+    assert pool.pool.next_deadline() is None
+    pool.noted(pool.pool.set_requirements(requirements((SMALL, 1)), 10.0))
+    assert pool.declared == requirements((SMALL, 1)).requirements
+    assert pool.pool.next_deadline() == 60.0
+    freed = only(pool.pool.time_passed(60.0), FreeSlot)
+    assert [f.allocation_id for f in freed] == [allocation(1), allocation(2)]
+
+
+def test_closing_fails_what_waits_for_bundles_and_frees_those_that_are_there() -> None:
+    """SP-06."""
+    pool = Pool()
+    assert pool.request(wanted(0, 1)) == {}
+    assert pool.comes(0, 1) == {}
+    actions = pool.noted(pool.pool.close("the job ended"))
+    assert [f.allocation_id for f in only(actions, FreeSlot)] == [allocation(1)]
+    assert [(f.request_id, f.failure, f.reason) for f in only(actions, SlotRequestFailed)] == [
+        (id_of(SlotRequestId, n), SlotRequestFailure.POOL_CLOSED, "the job ended") for n in (1, 2)
+    ]
+    assert pool.declared == ()
+    assert pool.pool.slots == ()
+    assert pool.pool.number_pending == 0
+
+
 def test_slot_of_a_group_that_nobody_wants_is_refused() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))

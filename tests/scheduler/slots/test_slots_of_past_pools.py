@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID, SlotRequestId
-from flinkray.scheduler.shared.slots import SameWorkerGroup, SlotOffer
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import (
+    ResourceRequirement,
+    ResourceRequirements,
+    SameWorkerGroup,
+    SlotOffer,
+)
 from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slots.slot_pool_actions import FreeSlot
-from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequest, SlotRequests
+from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements, FreeSlot, SlotsChanged
+from flinkray.scheduler.slots.slot_requests import (
+    RestoredSlot,
+    ReturnSlots,
+    SlotAllocated,
+    SlotRequest,
+    SlotRequests,
+)
 from tests.scheduler.builders import (
     JOB,
     LARGE,
@@ -21,6 +36,7 @@ from tests.scheduler.builders import (
     one,
     only,
     requirements,
+    slot_on,
 )
 
 TE = ResourceID("te")
@@ -106,3 +122,122 @@ def test_bundle_that_another_slot_fills_by_now_is_not_taken() -> None:
     assert accepted(pool, in_group(1), of="te0") == [1]
     assert accepted(pool, in_group(2), of="late") == []
     assert pool.handed_over(2.0) == (allocation(1),)
+
+
+def test_large_slot_that_is_expected_fulfils_what_is_missing_though_that_is_smaller() -> None:
+    """It would be given back as idle, while another slot is declared and started."""
+    pool = new_pool()
+    pool.expect_slots((allocation(1),), 0.0)
+    pool.set_requirements(requirements((SMALL, 1)), 0.0)
+    assert accepted(pool, offer(1, 0, LARGE)) == [1]
+    assert (pool.number_fulfilled(SMALL), pool.number_fulfilled(LARGE)) == (1, 0)
+    assert pool.next_deadline() is None
+
+
+def test_bundle_that_is_expected_and_asked_for_by_now_is_served_once() -> None:
+    pool = new_pool()
+    one_bundle = SameWorkerGroup(OWN_GROUP, 1)
+    pool.expect_slots((allocation(1),), 0.0)
+    pool.request_slots(_wanted(0, one_bundle), 1.0)
+    slot = replace(offer(1), constraint=one_bundle)
+    answer, actions = pool.offer_slots(ResourceID("te0"), (slot,), 2.0)
+    assert answer.accepted == (allocation(1),)
+    assert [s.allocation_id for s in one(actions, SlotsChanged).gained] == [allocation(1)]
+    assert one(actions, SlotAllocated).slot.allocation_id == allocation(1)
+    assert [s.allocation_id for s in pool.slots] == [allocation(1)]
+
+
+def test_bundle_that_is_expected_and_too_small_for_the_group_required_by_now_is_not_taken() -> None:
+    pool = new_pool()
+    pool.expect_slots((allocation(1),), 0.0)
+    pool.request_slots(replace(_wanted(0, OWN), profile=LARGE), 1.0)
+    assert accepted(pool, in_group(1), of="te0", now=2.0) == []
+    assert pool.slots == ()
+
+
+def test_slots_that_are_held_already_are_not_expected() -> None:
+    """SP-21: an older allocation's place in the requirements is not another slot's."""
+    pool = new_pool()
+    pool.set_requirements(requirements((SMALL, 1)), 0.0)
+    accepted(pool, offer(1))
+    pool.expect_slots((allocation(1),), 1.0)
+    pool.set_requirements(requirements(), 1.0)
+    pool.fail_allocation(allocation(1), "broken", 2.0)
+    assert accepted(pool, offer(1), now=3.0) == []
+
+
+def test_closed_pool_expects_nothing_and_holds_nothing_of_the_last_one() -> None:
+    """SP-06."""
+    pool = new_pool()
+    pool.close("the job has ended")
+    with pytest.raises(IllegalTransitionError, match="expect slots"):
+        pool.expect_slots((allocation(1),), 1.0)
+    with pytest.raises(IllegalTransitionError, match="restore slots"):
+        pool.restore((RestoredSlot(slot_on("te", 1)),), 1.0)
+    with pytest.raises(IllegalTransitionError, match="take requests"):
+        pool.request_slots(_wanted(), 1.0)
+    assert pool.resource_manager_changed(1.0) == []
+
+
+def restored(
+    number: int,
+    of: str = "te",
+    index: int = 0,
+    *,
+    profile: ResourceProfile = SMALL,
+    request: int | None = None,
+    requested: ResourceProfile | None = None,
+) -> RestoredSlot:
+    return RestoredSlot(
+        slot_on(of, number, index, profile),
+        None,
+        None if request is None else id_of(SlotRequestId, request),
+        requested,
+    )
+
+
+def test_slots_of_a_dead_pool_are_held_whether_or_not_their_task_executors_are_known() -> None:
+    """Those that came by an offer in between are held once."""
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster", idle_timeout=50.0)
+    pool.restore((restored(1, index=0),), 0.0)
+    assert accepted(pool, offer(1, 0)) == [1]
+    pool.restore((restored(1, index=0), restored(2, index=1)), 1.0)
+    assert [s.allocation_id for s in pool.slots] == [allocation(1), allocation(2)]
+    assert [s.allocation_id for s in pool.slots_of(TE)] == [allocation(1), allocation(2)]
+
+
+def test_restored_slots_count_for_what_was_requested_and_are_declared() -> None:
+    """SP-24: a large slot serves a small request; what is free stands beyond the requirements."""
+    pool = new_pool()
+    slots = (
+        restored(1, index=0, profile=LARGE, request=1, requested=SMALL),
+        restored(2, index=1, profile=LARGE),
+    )
+    actions = pool.restore(slots, 5.0)
+    assert one(actions, DeclareRequirements).requirements == requirements((SMALL, 1))
+    assert (pool.number_fulfilled(SMALL), pool.number_fulfilled(LARGE)) == (1, 1)
+    assert [info.slot.allocation_id for info in pool.free_slots()] == [allocation(2)]
+    assert pool.next_deadline() == 55.0
+    returned = pool.return_slots(ReturnSlots((allocation(1),), "done"), 6.0)
+    assert one(returned, DeclareRequirements).requirements == requirements()
+
+
+def test_restored_bundles_belong_to_their_worker_group() -> None:
+    pool = new_pool()
+    slots = [
+        RestoredSlot(
+            slot_on(f"te{bundle}", 1 + bundle),
+            OWN,
+            id_of(SlotRequestId, 1) if bundle == 0 else None,
+            SMALL if bundle == 0 else None,
+        )
+        for bundle in (0, 1)
+    ]
+    slots[1] = replace(slots[1], slot=replace(slots[1].slot, location=location("te1", 1)))
+    actions = pool.restore(slots, 0.0)
+    assert one(actions, DeclareRequirements).requirements == ResourceRequirements(
+        JOB, "JobMaster/jobmaster", (ResourceRequirement(SMALL, 2, OWN),)
+    )
+    assert pool.free_slots() == ()
+    (event,) = only(pool.request_slots(_wanted(1, OWN), 1.0), SlotAllocated)
+    assert event.slot.allocation_id == allocation(2)
