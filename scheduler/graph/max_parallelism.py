@@ -12,5 +12,5 @@ def default_max_parallelism(parallelism: int) -> int:
     """What a vertex gets that configures none: room for half as many subtasks again, as a power
     of two (Flink's KeyGroupRangeAssignment)."""
     wanted = parallelism + parallelism // 2
-    power = 1 << max(0, wanted - 1).bit_length()
+    power = 1 << (wanted - 1).bit_length()
     return min(max(power, _DEFAULT_LOWER_BOUND), UPPER_BOUND)

@@ -10,7 +10,9 @@ import pytest
 
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import JobSubmissionError
+from flinkray.core.job_options import JOB_OPTIONS
 from flinkray.core.resources import ResourceProfile
+from flinkray.core.schema import schema_of
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
@@ -32,13 +34,15 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
     SchedulerMode,
 )
+from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.reports.json_plan import json_plan
-from tests.scheduler.builders import JOB, LARGE, SMALL, VERTEX, spark_job, spark_vertex
+from tests.scheduler.builders import GIB, JOB, LARGE, SMALL, VERTEX, spark_job, spark_vertex
 from tests.scheduler.graphs import ALL_TO_ALL, data_set_id, job, python_vertex, vertex_id
 
 IMPORT = JobFileUse.IMPORT
 DATA_SET = IntermediateDataSet(data_set_id(1))
+FILES = ResultMedium.FILES
 
 
 def refusal(job_graph: JobGraph) -> str:
@@ -131,6 +135,16 @@ def test_pointwise_edge_of_a_spark_stage_is_refused(stage: str) -> None:
     assert text.endswith("read and write all files together: make it ALL_TO_ALL")
 
 
+def test_data_set_that_nobody_produces_does_not_hide_what_else_is_wrong_with_a_vertex() -> None:
+    graph = job(a=1, b=1, edges=["a => b"])
+    a, b = graph.vertices
+    inputs = (JobEdge(data_set_id(9), ALL_TO_ALL), *b.inputs)
+    stage = replace(b, invokable=Invokable(SPARK, b""), inputs=inputs)
+    assert "the Spark stage 'b' reads a result of medium CHANNELS" in refusal(
+        replace(graph, vertices=(a, stage))
+    )
+
+
 def test_chain_of_stream_operators_reads_files_by_its_source_alone() -> None:
     graph = job(a=1, b=1, c=1, edges=["a => c", "b => c"], job_type=JobType.BATCH)
     a, b, c = graph.vertices
@@ -192,6 +206,112 @@ def test_unknown_kind_of_vertex_is_refused() -> None:
 def test_graph_that_cannot_run_is_refused_with_the_way_out(graph: JobGraph, problem: str) -> None:
     """EG-01, EG-02."""
     assert problem in refusal(graph)
+
+
+@pytest.mark.parametrize(
+    ("graph", "problem"),
+    [
+        (job(a=1, b=0), "vertex 'b' has parallelism 0"),
+        (job(vertices=(python_vertex("a", max_parallelism=0),)), "has max parallelism 0"),
+        (job(vertices=(python_vertex("a", max_parallelism=32769),)), "has max parallelism 32769"),
+        (job(vertices=(python_vertex("a", min_parallelism=0),)), "has min parallelism 0"),
+        (
+            job(vertices=(replace(python_vertex("a"), slot_profile=ResourceProfile(0.0, GIB)),)),
+            "vertex 'a' asks for 0 CPU per slot",
+        ),
+        (
+            job(
+                vertices=[
+                    python_vertex(n, co_location_group="g", slot_sharing_group=n) for n in "ab"
+                ]
+            ),
+            "the vertices 'a' and 'b' are in co-location group 'g'",
+        ),
+        (
+            job(
+                vertices=[
+                    python_vertex("a"),
+                    *(python_vertex(n, p, co_location_group="g") for n, p in (("b", 1), ("c", 2))),
+                ]
+            ),
+            "the vertices 'b' and 'c' are in co-location group 'g'",
+        ),
+        (
+            replace(job(a=1), configuration={"rest.port": "1"}),
+            f"rest.port cannot be set for a job: those that can are {min(JOB_OPTIONS)}, ",
+        ),
+        (
+            replace(job(a=1), configuration={"restart-strategy.type": "never, please"}),
+            "restart-strategy.type",
+        ),
+        (
+            job(
+                vertices=(python_vertex("a", results=(DATA_SET, replace(DATA_SET, medium=FILES))),),
+            ),
+            f"the data set {data_set_id(1)} is produced by 'a' and by 'a'",
+        ),
+        (
+            job(vertices=(python_vertex("a", results=(replace(DATA_SET, medium=FILES),)),)),
+            "vertex 'a' has a result of type PIPELINED_BOUNDED that is files",
+        ),
+    ],
+)
+def test_graph_just_beyond_what_can_run_is_refused(graph: JobGraph, problem: str) -> None:
+    """EG-01, EG-02."""
+    assert problem in refusal(graph)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        job(a=1, b=1, edges=["a -> b"], job_type=JobType.STREAMING),
+        replace(job(a=1, b=1, edges=["a -> b"]), scheduler_mode=SchedulerMode.ADAPTIVE),
+        job(a=1, b=1, c=1, edges=["a => b", "a ==> b", "b ~> c", "a ~~> c"]),
+        job(a=32768),
+        job(vertices=(python_vertex("a", 3, min_parallelism=3, max_parallelism=3),)),
+        job(vertices=(python_vertex("a", min_parallelism=1, max_parallelism=1),)),
+        job(vertices=(python_vertex("a", max_parallelism=32768),)),
+        job(vertices=(replace(python_vertex("a"), slot_profile=ResourceProfile(0.0)),)),
+        job(vertices=(replace(python_vertex("a"), slot_profile=ResourceProfile(0.1)),)),
+        job(vertices=(replace(python_vertex("a"), invokable=Invokable(STREAM, b"")),)),
+        job(vertices=[python_vertex(n, 2, co_location_group="g") for n in "ab"]),
+        job(vertices=[python_vertex(n, p, co_location_group=n) for n, p in (("a", 1), ("b", 2))]),
+        job(vertices=(spark_vertex(1, 2, name="s"), python_vertex("b")), edges=["s ~> b"]),
+        job(vertices=(spark_vertex(1, 2, name="s"), python_vertex("b")), edges=["b ~> s"]),
+        job(
+            vertices=(
+                python_vertex("a"),
+                python_vertex("b"),
+                replace(python_vertex("c"), invokable=Invokable(STREAM, b"")),
+            ),
+            edges=["a => c", "b => c"],
+        ),
+        replace(job(a=1), configuration={"restart-strategy.type": "none"}),
+    ],
+)
+def test_graph_just_within_what_can_run_is_accepted(graph: JobGraph) -> None:
+    """EG-01, EG-02."""
+    validate(graph)
+
+
+def test_max_parallelism_has_room_for_half_as_many_subtasks_again() -> None:
+    """As Flink has it: state is found again under another parallelism."""
+    chosen = [default_max_parallelism(p) for p in (1, 85, 86, 171, 172, 21845, 21846, 32768)]
+    assert chosen == [128, 128, 256, 256, 512, 32768, 32768, 32768]
+
+
+def test_graph_that_an_earlier_version_stored_has_its_results_in_channels_and_no_options() -> None:
+    """A Dispatcher that starts after an update recovers the jobs of the one before."""
+    data_set, graph = schema_of(IntermediateDataSet), schema_of(JobGraph)
+    assert data_set is not None
+    assert graph is not None
+    before = {"data_set_id": data_set_id(1), "result_type": ResultPartitionType.BLOCKING}
+    assert IntermediateDataSet(**data_set.migrations[1](before)) == IntermediateDataSet(
+        data_set_id(1), ResultPartitionType.BLOCKING, ResultMedium.CHANNELS
+    )
+    vertices = (python_vertex("a"),)
+    old = {"job_id": JOB, "name": "a job", "vertices": vertices}
+    assert JobGraph(**graph.migrations[1](old)) == JobGraph(JOB, "a job", vertices)
 
 
 @pytest.mark.parametrize(
