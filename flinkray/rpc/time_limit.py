@@ -21,12 +21,11 @@ async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
     """
     task = asyncio.ensure_future(awaitable)
     try:
-        await asyncio.wait({task}, timeout=seconds)
+        done, _ = await asyncio.wait({task}, timeout=seconds)
     finally:
-        if not task.done():
-            task.cancel()
+        task.cancel()  # no harm if it is done; a future, other than a task, is done by it
         task.add_done_callback(_retrieve)
-    if not task.done():
+    if not done:
         raise asyncio.TimeoutError
     return task.result()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -60,3 +62,36 @@ async def test_what_is_given_up_is_cancelled(
     await ended.wait()
     with pytest.raises(error):
         await waiting
+
+
+def test_an_error_that_comes_after_the_time_is_nobodys() -> None:
+    """asyncio would complain of an exception that nobody has retrieved."""
+    complaints: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+
+        async def fails_when_given_up() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise OSError("cannot clean up")
+
+        for work in (fails_when_given_up(), asyncio.Event().wait()):
+            with pytest.raises(asyncio.TimeoutError):
+                await within(0.001, work)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        gc.collect()
+
+    asyncio.run(main())
+    assert complaints == []
+
+
+@on_virtual_time
+async def test_a_future_that_takes_too_long_is_a_timeout_as_a_coroutine_is() -> None:
+    result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    with pytest.raises(asyncio.TimeoutError):
+        await within(1.0, result)
+    assert result.cancelled()
+    assert asyncio.get_running_loop().time() == 1.0
