@@ -196,8 +196,6 @@ class Mailbox:
 
     def abort(self) -> None:
         """End at once without ``on_stop``, as when the process is killed."""
-        if self.terminated.done():
-            return
         self._state = EndpointState.TERMINATED
         self._refuse_calls()
         for task in (self._start_task, self._stop_task):

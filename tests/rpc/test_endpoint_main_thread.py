@@ -1,0 +1,479 @@
+"""The main thread of an endpoint at its edges: what runs late, fails twice, or outlives its end."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import logging
+import weakref
+from typing import Any
+
+import pytest
+
+from flinkray.core.errors import RecipientUnreachableError
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcService
+from flinkray.rpc.mailbox import EndpointState
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, OtherGateway
+from tests.rpc.on_services import Services, on_services_with_threads, on_virtual_services
+from tests.rpc.test_handlers import ScriptedCall
+
+
+class Scripted(EchoEndpoint):
+    """Starts and stops as the test says; notes what happens to it."""
+
+    def __init__(self, service: RpcService, endpoint_id: str = "echo") -> None:
+        super().__init__(service, endpoint_id)
+        self.may_start = asyncio.Event()
+        self.may_stop = asyncio.Event()
+        self.start_error: Exception | None = None
+        self.stop_error: Exception | None = None
+        self.insists_on_starting = False
+        self.story: list[str] = []
+
+    async def on_start(self) -> None:
+        try:
+            await self.may_start.wait()
+        except asyncio.CancelledError:
+            if not self.insists_on_starting:
+                raise
+        if self.start_error is not None:
+            raise self.start_error
+        self.story.append("on_start")
+
+    async def on_stop(self) -> None:
+        self.story.append("on_stop")
+        await self.may_stop.wait()
+        if self.stop_error is not None:
+            raise self.stop_error
+
+
+def running(service: RpcService) -> Scripted:
+    """One that starts, and stops, at once."""
+    endpoint = Scripted(service)
+    endpoint.may_start.set()
+    endpoint.may_stop.set()
+    endpoint.start()
+    return endpoint
+
+
+# --- who it is ------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_endpoint_knows_its_place_its_service_and_its_clock() -> None:
+    service = LocalRpcService("host")
+    endpoint = EchoEndpoint(service, "one")
+    assert (endpoint.address, endpoint.endpoint_id) == ("host/one", "one")
+    assert endpoint.rpc_service is service
+    assert endpoint.clock is service.clock
+    endpoint.start()
+    assert await endpoint.get_self_gateway(EchoGateway).echo(7) == 7
+    with pytest.raises(TypeError, match="EchoEndpoint does not implement OtherGateway"):
+        endpoint.get_self_gateway(OtherGateway)
+    leader = Leader(service, JobMasterId(b"1" * 16))
+    leader.start()
+    assert leader.fencing_token == JobMasterId(b"1" * 16)
+    gateway = await endpoint.connect(leader.address, LeaderGateway, leader.fencing_token)
+    assert await gateway.lead() == str(leader.fencing_token)
+    await service.close()
+
+
+# --- beginning ------------------------------------------------------------------------------------
+
+
+@on_virtual_services
+async def test_second_start_is_an_error_and_changes_nothing(services: Services) -> None:
+    endpoint = running(services.host)
+    with pytest.raises(RuntimeError, match="was started or closed before"):
+        endpoint.start()
+    await services.let_time_pass(1)
+    assert endpoint.story == ["on_start"]
+    assert endpoint.mailbox.state is EndpointState.RUNNING
+
+
+@on_virtual_services
+async def test_calls_that_waited_for_an_on_start_that_failed_are_not_handled(
+    services: Services,
+) -> None:
+    """RPC-18"""
+    endpoint = Scripted(services.host)
+    endpoint.start_error = ValueError("no way to start")
+    endpoint.start()
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
+    await echo.note(1)
+    asked = asyncio.ensure_future(echo.echo(1))
+    await services.let_time_pass(1)
+    endpoint.may_start.set()
+    with pytest.raises(RecipientUnreachableError, match="no way to start"):
+        await asked
+    assert endpoint.seen == []
+    assert endpoint.mailbox.started.cancelled()
+    with pytest.raises(ValueError, match="no way to start"):
+        await endpoint.terminated
+
+
+@on_virtual_services
+async def test_calls_that_waited_for_an_on_start_that_was_given_up_are_not_handled(
+    services: Services,
+) -> None:
+    """RPC-18: and on_stop does not keep them waiting."""
+    endpoint = Scripted(services.host)
+    endpoint.start()
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
+    await echo.note(1)
+    asked = asyncio.ensure_future(echo.echo(1))
+    await services.let_time_pass(1)
+    terminated = endpoint.close()
+    with pytest.raises(RecipientUnreachableError):
+        await asked
+    assert endpoint.story == ["on_stop"]
+    assert endpoint.seen == []
+    assert not terminated.done()
+    endpoint.may_stop.set()
+    await terminated
+
+
+@on_virtual_services
+async def test_on_start_that_insists_on_its_end_is_waited_for_and_calls_are_answered(
+    services: Services,
+) -> None:
+    """RPC-05: it stops all the same, and does not run in between."""
+    endpoint = Scripted(services.host)
+    endpoint.insists_on_starting = True
+    endpoint.start()
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
+    asked = asyncio.ensure_future(echo.running())
+    await services.let_time_pass(1)
+    terminated = endpoint.close()
+    assert await asked is False
+    assert endpoint.mailbox.state is EndpointState.STOPPING
+    assert endpoint.story == ["on_start", "on_stop"]
+    endpoint.may_stop.set()
+    await terminated
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@on_virtual_services
+async def test_first_error_is_what_an_endpoint_ends_with(services: Services) -> None:
+    """RPC-12"""
+    endpoint = running(services.host)
+    endpoint.stop_error = OSError("the last")
+    await services.let_time_pass(1)
+    endpoint.on_fatal_error(RuntimeError("the first"))
+    endpoint.on_fatal_error(RuntimeError("the second"))
+    with pytest.raises(RuntimeError, match="the first"):
+        await endpoint.terminated
+    assert endpoint.story == ["on_start", "on_stop"]
+
+
+@on_virtual_services
+async def test_endpoint_that_fails_before_its_start_ends_without_hooks(services: Services) -> None:
+    endpoint = Scripted(services.host)
+    endpoint.on_fatal_error(RuntimeError("too early"))
+    with pytest.raises(RuntimeError, match="too early"):
+        await endpoint.terminated
+    assert endpoint.story == []
+
+
+@on_virtual_services
+async def test_error_of_what_is_awaited_for_nobody_ends_the_endpoint(services: Services) -> None:
+    """Whatever a function returns that can be awaited, be it no coroutine."""
+    endpoint = running(services.host)
+    await services.let_time_pass(1)
+    result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    endpoint.run_async(lambda: result)
+    await services.let_time_pass(1)
+    assert endpoint.is_running
+    result.set_exception(OSError("disk full"))
+    with pytest.raises(OSError, match="disk full"):
+        await endpoint.terminated
+
+
+@on_virtual_time
+async def test_error_of_a_task_that_is_cancelled_with_its_endpoint_is_logged_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = LocalRpcService()
+    endpoint = running(service)
+
+    async def fails_at_its_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("cannot clean up")
+
+    endpoint.create_task(fails_at_its_end())
+    await asyncio.sleep(1)
+    await endpoint.close()
+    assert any("error while it ended" in record.getMessage() for record in caplog.records)
+
+
+def test_error_that_an_endpoint_has_ended_with_need_not_be_looked_at() -> None:
+    """It was logged; asyncio does not complain of an exception that nobody has retrieved."""
+    complaints: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+        service = LocalRpcService()
+        endpoint = running(service)
+        endpoint.on_fatal_error(OSError("disk full"))
+        await asyncio.wait({endpoint.terminated})
+        del endpoint
+        gc.collect()
+        await service.close()
+
+    logging.disable(logging.ERROR)
+    try:
+        asyncio.run(main())
+    finally:
+        logging.disable(logging.NOTSET)
+    assert complaints == []
+
+
+# --- functions and timers -------------------------------------------------------------------------
+
+
+@on_virtual_services
+async def test_call_async_gives_a_result_whether_or_not_it_has_to_be_awaited(
+    services: Services,
+) -> None:
+    endpoint = running(services.host)
+    assert await endpoint.call_async(lambda: 7, 1.0) == 7
+    assert await endpoint.call_async(lambda: asyncio.sleep(0.5, 8), 1.0) == 8
+    assert await endpoint.call_async(lambda: asyncio.sleep(500, 9), None) == 9
+    await endpoint.close()
+    late = endpoint.call_async(lambda: endpoint.story.append("late"), 1.0)
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    assert "late" not in endpoint.story
+
+
+@on_virtual_services
+async def test_error_of_a_call_that_was_given_up_concerns_nobody(services: Services) -> None:
+    """RPC-25"""
+    endpoint = running(services.host)
+
+    async def fails_late() -> None:
+        await asyncio.sleep(2.0)
+        raise OSError("disk full")
+
+    with pytest.raises(TimeoutError):
+        await endpoint.call_async(fails_late, 1.0)
+    await services.let_time_pass(5)
+    assert endpoint.is_running
+
+
+@on_virtual_services
+async def test_call_that_is_under_way_when_its_endpoint_ends_is_cancelled(
+    services: Services,
+) -> None:
+    endpoint = running(services.host)
+    called = endpoint.call_async(asyncio.Event().wait, None)
+    await services.let_time_pass(1)
+    await endpoint.close()
+    with pytest.raises(asyncio.CancelledError):
+        await called
+
+
+@on_services_with_threads
+async def test_error_of_a_function_is_what_a_thread_gets_also_if_it_is_about_time(
+    services: Services,
+) -> None:
+    endpoint = running(services.host)
+
+    def fails() -> None:
+        raise concurrent.futures.TimeoutError("its own")
+
+    with pytest.raises(concurrent.futures.TimeoutError, match="its own"):
+        await services.host.run_blocking(endpoint.call_from_thread, fails, 100.0)
+    result = await services.host.run_blocking(
+        endpoint.call_from_thread, lambda: asyncio.sleep(0, "awaited"), None
+    )
+    assert result == "awaited"
+
+
+@on_virtual_services
+async def test_nothing_is_kept_of_timers_and_tasks_that_are_over_or_will_not_run(
+    services: Services,
+) -> None:
+    """RPC-28: not for as long as the timer would have taken."""
+    endpoint = running(services.host)
+
+    class Large:
+        def __call__(self) -> None: ...
+
+    def schedule(delay: float) -> weakref.ref[Large]:
+        large = Large()
+        endpoint.schedule_run_async(delay, large)
+        return weakref.ref(large)
+
+    soon, late = schedule(1.0), schedule(1e6)
+    cancelled = endpoint.schedule_run_async(1e6, Large())
+    cancelled.cancel()
+    cancelled.cancel()
+    await services.let_time_pass(2)
+    gc.collect()
+    assert soon() is None
+    assert late() is not None
+    assert len(endpoint.mailbox._timers) == 1
+    await endpoint.close()
+    after = schedule(1e6)
+    gc.collect()
+    assert late() is None
+    assert after() is None
+    assert endpoint.mailbox._timers == {}
+    task = endpoint.create_task(asyncio.Event().wait())
+    await services.let_time_pass(1)
+    assert task.cancelled()
+    assert endpoint.mailbox._background == {}
+
+
+@on_virtual_services
+async def test_watches_of_an_endpoint_end_with_it(services: Services) -> None:
+    endpoint, watched = running(services.host), running(services.caller)
+    told: list[str] = []
+    watch = endpoint.watch(watched.address, told.append)
+    await services.let_time_pass(1)
+    await endpoint.close()
+    assert not watch.is_active
+    assert not endpoint.watch(watched.address, told.append).is_active
+    await watched.close()
+    await services.let_time_pass(1)
+    assert told == []
+
+
+# --- the end of its process -----------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_calls_of_an_endpoint_whose_process_dies_are_abandoned_and_no_more_are_taken() -> (
+    None
+):
+    service = LocalRpcService()
+    starting, idle, busy = (
+        Scripted(service, "starting"),
+        Scripted(service, "idle"),
+        running(service),
+    )
+    idle.may_start.set()
+    for endpoint in (starting, idle):
+        endpoint.start()
+    held, posted, late = (ScriptedCall(int) for _ in range(3))
+    starting.mailbox.handlers.post(held)
+    await asyncio.sleep(1)
+    busy.mailbox.handlers.post(posted)
+    service.abort()
+    assert not any(endpoint.mailbox.accepts_calls for endpoint in (starting, idle, busy))
+    idle.mailbox.handlers.post(late)
+    await asyncio.sleep(1)
+    assert held.story == ["held", "abandoned"]
+    assert posted.story == ["abandoned"]
+    assert late.story == ["abandoned"]
+    assert starting.mailbox.started.cancelled()
+    assert starting.story == []
+
+
+@on_virtual_time
+async def test_endpoint_whose_process_has_died_is_not_stopped_once_more() -> None:
+    service = LocalRpcService()
+    endpoint, stopping = running(service), Scripted(service, "stopping")
+    stopping.may_start.set()
+    stopping.start()
+    await asyncio.sleep(1)
+    stopping.close()
+    await asyncio.sleep(1)
+    service.abort()
+    service.abort()
+    assert endpoint.close() is endpoint.terminated
+    endpoint.on_fatal_error(OSError("too late"))
+    await asyncio.sleep(1)
+    assert endpoint.story == ["on_start"]
+    assert stopping.story == ["on_start", "on_stop"]
+    assert endpoint.mailbox.state is stopping.mailbox.state is EndpointState.TERMINATED
+    assert endpoint.terminated.exception() is None
+
+
+@on_virtual_time
+async def test_end_that_somebody_has_given_up_waiting_for_comes_all_the_same() -> None:
+    """``wait_for`` cancels the future that it waits for."""
+    service = LocalRpcService()
+    endpoint = Scripted(service)
+    endpoint.may_start.set()
+    endpoint.start()
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(endpoint.close(), 1.0)
+    endpoint.may_stop.set()
+    await asyncio.sleep(1)
+    assert endpoint.mailbox.state is EndpointState.TERMINATED
+    assert service.endpoints() == []
+    stopped = endpoint.mailbox._stop_task
+    assert stopped is not None
+    assert stopped.exception() is None
+    await service.close()
+
+
+@on_virtual_time
+async def test_endpoint_whose_end_nobody_waits_for_any_more_dies_with_its_process() -> None:
+    """It stayed, as ``wait_for`` had cancelled the future that says whether it is over."""
+    service = LocalRpcService()
+    endpoint = Scripted(service)
+    endpoint.may_start.set()
+    endpoint.start()
+    task = endpoint.create_task(asyncio.Event().wait())
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(endpoint.close(), 1.0)
+    service.abort()
+    assert endpoint.mailbox.state is EndpointState.TERMINATED
+    assert service.endpoints() == []
+    await asyncio.sleep(1)
+    assert task.cancelled()
+    endpoint.mailbox.abort()
+    assert endpoint.terminated.cancelled()
+
+
+@on_virtual_time
+async def test_work_that_ends_its_own_process_is_not_cancelled_by_that() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("host", network)
+    endpoint = running(service)
+    story: list[str] = []
+
+    async def ends_everything() -> None:
+        network.kill("host")
+        await asyncio.sleep(1)
+        story.append("went on")
+
+    endpoint.create_task(ends_everything())
+    other = endpoint.create_task(asyncio.Event().wait())
+    await asyncio.sleep(2)
+    assert story == ["went on"]
+    assert other.cancelled()
+
+
+@on_virtual_time
+async def test_handlers_that_go_on_are_cancelled_one_and_all_after_their_grace() -> None:
+    """RPC-17"""
+
+    class Patient(Scripted):
+        handler_grace = 3.0
+
+    service = LocalRpcService()
+    endpoint = Patient(service)
+    endpoint.may_start.set()
+    endpoint.may_stop.set()
+    endpoint.start()
+    echo = await service.connect(endpoint.address, EchoGateway)
+    hanging = [asyncio.ensure_future(echo.hang()) for _ in range(2)]
+    await asyncio.sleep(1)
+    await endpoint.close()
+    assert service.clock.monotonic() == pytest.approx(4.0)
+    assert all(
+        isinstance(error, RecipientUnreachableError)
+        for error in await asyncio.gather(*hanging, return_exceptions=True)
+    )
+    await service.close()
