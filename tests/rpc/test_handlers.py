@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
@@ -243,3 +244,149 @@ def test_what_ends_a_process_is_the_callers_and_the_loops(end: type[BaseExceptio
     with pytest.raises(end):
         asyncio.run(handled())
     assert call.story == ["begins", f"failed with {end.__name__}"]
+
+
+class WaitingCall(ScriptedCall):
+    """A call whose handler waits for :attr:`may_go_on` before it does its thing."""
+
+    def __init__(self, then: Callable[[], object], *, is_told_of_its_end: bool = True) -> None:
+        super().__init__(then)
+        self.may_go_on = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self._is_told = is_told_of_its_end
+
+    def begin(self) -> object:
+        self.story.append("begins")
+        self.coroutine = self._handler()
+        return self.coroutine.send(None)
+
+    async def _handler(self) -> object:
+        await self.may_go_on.wait()
+        return self._begin()
+
+    def waits(self, task: asyncio.Task[None]) -> None:
+        super().waits(task)
+        self.task = task
+
+    def cancelled(self) -> bool:
+        super().cancelled()
+        return self._is_told
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_is_the_callers_and_the_loops_also_after_a_wait(
+    end: type[BaseException],
+) -> None:
+    call: WaitingCall | None = None
+
+    def ends() -> None:
+        raise end
+
+    async def handled() -> None:
+        nonlocal call
+        call = WaitingCall(ends)
+        queue = HandlerQueue(asyncio.get_running_loop())
+        queue.open()
+        queue.post(call)
+        (task,) = queue.tasks
+        await asyncio.sleep(0)
+        call.may_go_on.set()
+        await asyncio.wait({task})
+
+    with pytest.raises(end):
+        asyncio.run(handled())
+    assert call is not None
+    assert call.story == ["begins", "waits", f"failed with {end.__name__}"]
+
+
+@on_virtual_time
+async def test_error_of_a_handler_is_its_callers_and_nobody_elses() -> None:
+    """asyncio would complain of a task whose exception nobody has retrieved."""
+
+    def fails() -> None:
+        raise OSError("disk full")
+
+    queue = HandlerQueue(asyncio.get_running_loop())
+    queue.open()
+    calls = [ScriptedCall(fails), WaitingCall(fails), ScriptedCall(int)]
+    for call in calls:
+        queue.post(call)
+    await asyncio.sleep(1)
+    (task,) = queue.tasks
+    assert isinstance(calls[1], WaitingCall)
+    assert calls[1].task is task
+    calls[1].may_go_on.set()
+    await asyncio.sleep(1)
+    assert [call.story for call in calls] == [
+        ["begins", "failed with OSError"],
+        ["begins", "waits", "failed with OSError"],
+        ["begins", "succeeded with 0"],
+    ]
+    assert task.exception() is None
+    assert queue.tasks == []
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+@on_virtual_time
+async def test_handler_that_is_cancelled_ends_its_task_as_cancelled_unless_the_caller_is_told(
+    is_told: bool,
+) -> None:
+    queue = HandlerQueue(asyncio.get_running_loop())
+    queue.open()
+    call = WaitingCall(int, is_told_of_its_end=is_told)
+    queue.post(call)
+    await asyncio.sleep(1)
+    (task,) = queue.tasks
+    task.cancel()
+    await asyncio.sleep(1)
+    assert call.story == ["begins", "waits", "cancelled"]
+    assert task.cancelled() is not is_told
+
+
+def test_handler_whose_loop_is_gone_is_over() -> None:
+    async def begin() -> list[str]:
+        queue, call = HandlerQueue(loop), WaitingCall(int)
+        queue.open()
+        queue.post(call)
+        await asyncio.sleep(0)
+        return call.story
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # it complains of the task that it leaves
+    story = loop.run_until_complete(begin())
+    assert story == ["begins", "waits"]
+    loop.close()
+    gc.collect()
+    assert story == ["begins", "waits", "cancelled"]
+
+
+@on_virtual_time
+async def test_one_task_runs_all_handlers_that_do_not_wait_and_none_is_there_without_any() -> None:
+    queue = HandlerQueue(asyncio.get_running_loop())
+    calls = [ScriptedCall(int) for _ in range(3)]
+    queue.open()
+    assert queue.tasks == []
+    queue.post(calls[0])
+    queue.post(calls[1])
+    queue.open()
+    (task,) = queue.tasks
+    await asyncio.sleep(1)
+    assert task.done()
+    assert queue.tasks == []
+    queue.post(calls[2])
+    await asyncio.sleep(1)
+    assert [call.story[-1] for call in calls] == ["succeeded with 0"] * 3
+
+
+@on_virtual_time
+async def test_calls_that_wait_for_a_queue_are_abandoned_once_at_its_end() -> None:
+    queue = HandlerQueue(asyncio.get_running_loop())
+    calls = [ScriptedCall(int) for _ in range(2)]
+    for call in calls:
+        queue.post(call)
+    queue.close()
+    queue.abandon_waiting()
+    queue.open()
+    await asyncio.sleep(1)
+    assert [call.story for call in calls] == [["held", "abandoned"]] * 2
+    assert queue.tasks == []

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from flinkray.core.errors import ConfigurationError
+from flinkray.rpc import LocalRpcService
+from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.on_services import Services, on_every_service, on_virtual_services
 
 
@@ -122,3 +124,56 @@ async def test_periodic_tasks_end_with_their_service(services: Services) -> None
 async def test_an_interval_of_nothing_is_refused(services: Services) -> None:
     with pytest.raises(ConfigurationError, match="interval of a periodic task"):
         services.host.schedule_periodically(lambda: None, 0.0)
+
+
+@on_virtual_time
+async def test_an_error_of_a_run_that_was_cancelled_meanwhile_is_nobodys(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = LocalRpcService()
+    may_end = asyncio.Event()
+
+    async def run() -> None:
+        await may_end.wait()
+        raise OSError("disk full")
+
+    task = service.schedule_periodically(run, 1.0)
+    await asyncio.sleep(2)
+    task.cancel()
+    assert task.future.cancelled()
+    may_end.set()
+    await asyncio.sleep(2)
+    assert caplog.records == []
+    await service.close()
+
+
+@on_virtual_services
+async def test_a_run_after_one_that_had_to_wait_can_be_cancelled_like_the_first(
+    services: Services,
+) -> None:
+    """RPC-29: its task does not sleep on until the next run."""
+    runs: list[None] = []
+
+    async def run() -> None:
+        await asyncio.sleep(1)
+        runs.append(None)
+
+    task = services.host.schedule_periodically(run, 1e6, initial_delay=0.0)
+    await asyncio.sleep(2)
+    task.cancel()
+    await asyncio.sleep(1)
+    assert len(runs) == 1
+    assert task._task.cancelled()
+
+
+@on_virtual_services
+async def test_a_task_that_is_cancelled_before_its_first_run_has_none(services: Services) -> None:
+    """RPC-29"""
+    runs: list[None] = []
+    task = services.host.schedule_periodically(lambda: runs.append(None), 1.0)
+    task.cancel()
+    assert task.future.cancelled()
+    await services.let_time_pass(0.5)
+    assert task._task.cancelled()
+    await services.let_time_pass(5)
+    assert runs == []

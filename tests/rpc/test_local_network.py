@@ -1,0 +1,502 @@
+"""Processes that are pretended: which of them start, end and come back, and under which name."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import ClassVar
+
+import pytest
+
+from flinkray.core.errors import ProcessExistsError, RecipientUnreachableError, RpcConnectionError
+from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
+from flinkray.testing import ManualClock
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, SpawnerGateway, echo_spec
+
+
+class Slow(EchoEndpoint):
+    """Starts and stops when the test lets it, or fails to."""
+
+    may_start: ClassVar[asyncio.Event]
+    may_stop: ClassVar[asyncio.Event]
+    problem: ClassVar[Exception | None]
+    survives_cancelling: ClassVar[bool]
+    made: ClassVar[int]
+
+    async def on_start(self) -> None:
+        try:
+            await Slow.may_start.wait()
+        except asyncio.CancelledError:
+            if not Slow.survives_cancelling:
+                raise
+        if Slow.problem is not None:
+            raise Slow.problem
+
+    async def on_stop(self) -> None:
+        await Slow.may_stop.wait()
+
+
+def create_slow(service: RpcService, arguments: object) -> Slow:
+    Slow.made += 1
+    return Slow(service)
+
+
+def slow_spec(**options: object) -> EndpointSpec:
+    Slow.may_start, Slow.may_stop, Slow.problem = asyncio.Event(), asyncio.Event(), None
+    Slow.survives_cancelling, Slow.made = False, 0
+    factory = f"{__name__}:create_slow"
+    return EndpointSpec("Echo", "slow", factory, **options)  # type: ignore[arg-type]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_name_of_a_process_that_runs_is_refused_at_once() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker"))
+    with pytest.raises(ProcessExistsError, match="worker"):
+        await service.spawn(echo_spec("worker"))
+    assert service.clock.monotonic() == 0.0
+    with pytest.raises(ProcessExistsError, match="caller"):
+        LocalRpcService("caller", network)
+    assert await (await service.connect("worker/echo", EchoGateway)).echo(1) == 1
+    await network.close()
+
+
+@on_virtual_time
+async def test_name_of_a_process_that_ends_is_waited_for() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    spec = slow_spec()
+    Slow.may_start.set()
+    address = await service.spawn(spec)
+    service.loop.call_later(3.0, Slow.may_stop.set)
+    stopping = asyncio.ensure_future(service.stop("slow"))
+    await asyncio.sleep(1.0)
+    with pytest.raises(ProcessExistsError):  # it still has its endpoint
+        await service.spawn(echo_spec("slow"))
+    await stopping
+    await asyncio.sleep(2.0)
+    assert await service.spawn(echo_spec("slow")) == address
+    await network.close()
+
+
+async def create_late(service: RpcService, arguments: object) -> Slow:
+    await Slow.may_start.wait()
+    if Slow.problem is not None:
+        raise Slow.problem
+    return Slow(service)
+
+
+@pytest.mark.parametrize("problem", [None, OSError("no way to start")])
+@on_virtual_time
+async def test_name_of_a_process_whose_factory_still_works_is_waited_for(
+    problem: Exception | None,
+) -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    spec = replace(slow_spec(), factory=f"{__name__}:create_late")
+    first = asyncio.ensure_future(service.spawn(spec))
+    second = asyncio.ensure_future(service.spawn(echo_spec("slow")))
+    await asyncio.sleep(1.0)
+    assert not second.done()
+    Slow.problem = problem
+    Slow.may_start.set()
+    if problem is None:
+        assert await first == "slow/echo"
+        with pytest.raises(ProcessExistsError):
+            await second
+    else:
+        with pytest.raises(OSError, match="no way to start"):
+            await first
+        assert await second == "slow/echo"
+    await network.close()
+
+
+@on_virtual_time
+async def test_name_of_a_process_that_is_to_come_back_is_waited_for_ten_seconds() -> None:
+    network = LocalNetwork(restart_delay=30.0)
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker", max_restarts=1))
+    network.crash("worker")
+    with pytest.raises(ProcessExistsError):
+        await service.spawn(echo_spec("worker"))
+    assert service.clock.monotonic() == pytest.approx(10.0, abs=0.1)
+    await service.kill("worker")
+    await service.spawn(echo_spec("worker"))
+    assert service.clock.monotonic() == pytest.approx(10.0, abs=0.1)
+    await network.close()
+
+
+@on_virtual_time
+async def test_name_of_a_process_that_dies_while_it_starts_is_free_again() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    spawning = asyncio.ensure_future(service.spawn(slow_spec()))
+    await asyncio.sleep(1.0)
+    await service.kill("slow")
+    with pytest.raises(RpcConnectionError, match="slow died at its start"):
+        await spawning
+    assert await service.spawn(echo_spec("slow")) == "slow/echo"
+    await network.close()
+
+
+@on_virtual_time
+async def test_processes_are_named_in_order_and_no_incarnation_is_used_twice() -> None:
+    network = LocalNetwork()
+    services = [LocalRpcService(name, network) for name in ("b", "a", "ab")]
+    assert await services[0].process_names("") == ("a", "ab", "b")
+    assert await services[0].process_names("a") == ("a", "ab")
+    assert [service.incarnation for service in services] == ["1", "2", "3"]
+    services[1].abort()
+    assert LocalRpcService("a", network).incarnation == "4"
+    await network.close()
+
+
+@on_virtual_time
+async def test_spawn_fails_with_what_on_start_has_raised_or_with_its_being_given_up() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    spec = slow_spec()
+    Slow.problem = OSError("disk full")
+    Slow.may_start.set()
+    with pytest.raises(OSError, match="disk full"):
+        await service.spawn(spec)
+    spec = slow_spec()
+    spawning = asyncio.ensure_future(service.spawn(spec))
+    await asyncio.sleep(1.0)
+    (endpoint,) = network.services["slow"].endpoints()
+    Slow.may_stop.set()
+    endpoint.close()
+    with pytest.raises(RpcConnectionError, match="slow/echo was closed before it had started"):
+        await spawning
+    assert await service.spawn(echo_spec("slow")) == "slow/echo"
+    await network.close()
+
+
+# --- who spawned it -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("detached", [False, True])
+@on_virtual_time
+async def test_process_outlives_who_spawned_it_also_before_it_has_started_if_it_is_detached(
+    detached: bool,
+) -> None:
+    network = LocalNetwork()
+    service, parent = LocalRpcService("caller", network), LocalRpcService("parent", network)
+    owner = EchoEndpoint(parent)
+    owner.start()
+    owner.create_task(parent.spawn(slow_spec(detached=detached)))
+    await asyncio.sleep(1.0)
+    network.crash("parent")
+    await asyncio.sleep(1.0)
+    assert await service.process_names("") == (("caller", "slow") if detached else ("caller",))
+    Slow.may_start.set()
+    await asyncio.sleep(1.0)
+    if detached:
+        assert await (await service.connect("slow/echo", EchoGateway)).echo(1) == 1
+        await service.kill("slow")
+    assert await service.spawn(echo_spec("slow")) == "slow/echo"
+    await network.close()
+
+
+@pytest.mark.parametrize("killed", [None, "cancelled", "fails"])
+@on_virtual_time
+async def test_process_that_cannot_start_leaves_nothing_though_nobody_waits_for_it(
+    killed: str | None,
+) -> None:
+    network = LocalNetwork()
+    service, parent = LocalRpcService("caller", network), LocalRpcService("parent", network)
+    owner = EchoEndpoint(parent)
+    owner.start()
+    owner.create_task(parent.spawn(slow_spec(detached=True, max_restarts=5)))
+    await asyncio.sleep(1.0)
+    network.crash("parent")
+    await asyncio.sleep(1.0)
+    Slow.problem = OSError("no way to start")
+    Slow.survives_cancelling = killed == "fails"
+    if killed is not None:
+        await service.kill("slow")
+    else:
+        Slow.may_start.set()
+    await asyncio.sleep(1.0)
+    assert await service.process_names("") == ("caller",)
+    assert await service.spawn(echo_spec("slow")) == "slow/echo"
+    assert service.clock.monotonic() == pytest.approx(3.0)
+    assert Slow.made == 1
+    await network.close()
+
+
+@on_virtual_time
+async def test_process_whose_spawn_is_given_up_is_ended_although_it_is_detached() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    spawning = asyncio.ensure_future(service.spawn(slow_spec(detached=True)))
+    await asyncio.sleep(1.0)
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert await service.process_names("") == ("caller",)
+    assert await service.spawn(echo_spec("slow")) == "slow/echo"
+    await network.close()
+
+
+@on_virtual_time
+async def test_children_of_one_process_do_not_end_with_another() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    for parent in ("one", "two"):
+        spec = EndpointSpec("Spawner", parent, "tests.rpc.endpoints:create_spawner")
+        gateway = await service.connect(await service.spawn(spec), SpawnerGateway)
+        await gateway.spawn_echo(f"{parent}-owned", False)
+    network.crash("one")
+    assert list(network.services) == ["caller", "two", "two-owned"]
+    await service.close()
+    assert list(network.services) == []  # one is the other's, and both are the caller's
+
+
+# --- ends and restarts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2, -1])
+@on_virtual_time
+async def test_process_whose_endpoint_fails_comes_back_as_often_as_after_a_crash(
+    restarts: int,
+) -> None:
+    network = LocalNetwork(restart_delay=5.0)
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker", max_restarts=restarts))
+    for _ in range(restarts if restarts >= 0 else 5):
+        await (await service.connect("worker/echo", EchoGateway)).break_yourself()
+        await asyncio.sleep(4.9)
+        assert await service.process_names("worker") == ()
+        await asyncio.sleep(0.2)
+        assert await service.process_names("worker") == ("worker",)
+    await (await service.connect("worker/echo", EchoGateway)).break_yourself()
+    await asyncio.sleep(20.0)
+    assert await service.process_names("worker") == (("worker",) if restarts < 0 else ())
+    await network.close()
+
+
+@pytest.mark.parametrize("end", ["close", "stop"])
+@on_virtual_time
+async def test_process_that_is_closed_in_good_order_does_not_come_back(end: str) -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker", max_restarts=-1))
+    if end == "close":
+        await (await service.connect("worker/echo", EchoGateway)).close_yourself()
+    else:
+        await service.stop("worker")
+    await asyncio.sleep(20.0)
+    assert await service.process_names("worker") == ()
+    before = service.clock.monotonic()
+    await service.spawn(echo_spec("worker"))
+    assert service.clock.monotonic() == before
+    await network.close()
+
+
+@on_virtual_time
+async def test_process_that_is_stopped_while_it_is_away_does_not_come_back() -> None:
+    network = LocalNetwork(restart_delay=5.0)
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker", max_restarts=-1))
+    network.crash("worker")
+    await service.stop("worker")
+    await asyncio.sleep(20.0)
+    assert await service.process_names("worker") == ()
+    await network.close()
+
+
+@on_virtual_time
+async def test_crashing_what_is_away_or_unknown_costs_no_restart() -> None:
+    network = LocalNetwork(restart_delay=5.0)
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker", max_restarts=1))
+    network.crash("nobody")
+    network.crash("worker")
+    network.crash("worker")
+    await asyncio.sleep(5.1)
+    assert await service.process_names("worker") == ("worker",)
+    await network.close()
+
+
+@on_virtual_time
+async def test_process_that_crashes_while_it_comes_back_comes_back_once() -> None:
+    network = LocalNetwork(restart_delay=5.0)
+    service = LocalRpcService("caller", network)
+    spec = slow_spec(max_restarts=-1)
+    Slow.may_start.set()
+    await service.spawn(spec)
+    Slow.may_start.clear()
+    network.crash("slow")
+    await asyncio.sleep(6.0)
+    assert Slow.made == 2
+    network.crash("slow")
+    Slow.may_start.set()
+    await asyncio.sleep(20.0)
+    assert Slow.made == 3
+    assert await (await service.connect("slow/echo", EchoGateway)).echo(1) == 1
+    await network.close()
+
+
+@on_virtual_time
+async def test_restarts_that_fail_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    network = LocalNetwork(restart_delay=5.0)
+    service = LocalRpcService("caller", network)
+    spec = slow_spec(max_restarts=3)
+    Slow.may_start.set()
+    await service.spawn(spec)
+    Slow.problem = OSError("not yet")
+    network.crash("slow")
+    await asyncio.sleep(60.0)
+    assert Slow.made == 4
+    assert await service.process_names("slow") == ()
+    assert [r.message for r in caplog.records if "restarting" in r.message] == [
+        "restarting slow failed"
+    ] * 3
+    assert await service.spawn(echo_spec("slow")) == "slow/echo"
+    await network.close()
+
+
+@on_virtual_time
+async def test_process_that_ends_with_an_error_is_gone_and_the_error_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker"))
+    second = Slow(network.services["worker"], "second")
+    Slow.may_start, Slow.may_stop = asyncio.Event(), asyncio.Event()
+    Slow.problem = None
+    second.start()
+    Slow.may_start.set()
+    Slow.may_stop.set()
+    await asyncio.sleep(1.0)
+    second.mailbox.fail(OSError("disk full"))
+    second.close()
+    await (await service.connect("worker/echo", EchoGateway)).close_yourself()
+    await asyncio.sleep(1.0)
+    assert await service.process_names("worker") == ()
+    assert any("disk full" in record.getMessage() for record in caplog.records)
+    await network.close()
+
+
+@on_virtual_time
+async def test_network_is_closed_when_ends_that_are_under_way_are_over() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker"))
+    blocker = Slow(network.services["worker"], "second")
+    Slow.may_start, Slow.may_stop = asyncio.Event(), asyncio.Event()
+    Slow.problem = None
+    Slow.may_start.set()
+    blocker.start()
+    echo = await service.connect("worker/echo", EchoGateway)
+    await echo.close_yourself()
+    await asyncio.sleep(1.0)
+    assert not blocker.is_running
+    assert not blocker.terminated.done()
+    closing = asyncio.ensure_future(network.close())
+    await asyncio.sleep(1.0)
+    assert closing.done()
+    assert blocker.terminated.done()
+
+
+# --- the service of a process ---------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_process_has_the_clock_and_the_chance_that_it_is_given_or_its_own() -> None:
+    clock, chance = ManualClock(), Random(7)
+    given = LocalRpcService("given", clock=clock, random=chance)
+    assert given.clock is clock
+    assert given.random is chance
+    assert given.ask_timeout == RpcService.DEFAULT_ASK_TIMEOUT
+    own = [LocalRpcService(name) for name in ("one", "one", "two")]
+    first, again, other = (service.random.random() for service in own)
+    assert first == again != other
+    await asyncio.sleep(2.0)
+    assert own[0].clock.monotonic() == 2.0
+
+
+@on_virtual_time
+async def test_child_has_the_clock_and_the_patience_of_its_parent() -> None:
+    clock = ManualClock()
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network, clock=clock, ask_timeout=7.0)
+    await service.spawn(echo_spec("worker", max_restarts=1))
+    network.crash("worker")
+    await asyncio.sleep(0.1)
+    child = network.services["worker"]
+    assert child.clock is clock
+    assert child.ask_timeout == 7.0
+    access, same = service.socket_access, child.socket_access
+    assert (access.host, access.secret, access.tls) == ("127.0.0.1", network.secret, None)
+    assert same == access
+    assert len(network.secret) == 32
+    assert network.secret != LocalNetwork().secret
+    await network.close()
+
+
+@on_virtual_time
+async def test_work_of_a_process_ends_with_its_death_and_it_reaches_nobody_any_more() -> None:
+    network = LocalNetwork()
+    service, dying = LocalRpcService("caller", network), LocalRpcService("dying", network)
+    echo = EchoEndpoint(service)
+    echo.start()
+    proxy = await dying.connect("caller/echo", EchoGateway)
+    pending = asyncio.ensure_future(proxy.hang())
+    runs: list[float] = []
+    dying.schedule_periodically(lambda: runs.append(dying.clock.monotonic()), 1.0)
+    waiting = dying.create_task(asyncio.Event().wait(), "waits")
+    await asyncio.sleep(2.5)
+    assert dying.is_up
+    network.crash("dying")
+    assert not dying.is_up
+    with pytest.raises(RecipientUnreachableError, match="the process dying died"):
+        await pending
+    with pytest.raises(RecipientUnreachableError):
+        await proxy.echo(1)
+    await asyncio.sleep(10.0)
+    assert runs == [1.0, 2.0]
+    assert waiting.cancelled()
+    assert not service._peers
+    assert echo.is_running
+    with pytest.raises(RpcConnectionError):
+        await dying.connect("caller/echo", EchoGateway)
+    with pytest.raises(RpcConnectionError, match="no process dying is running"):
+        await service.connect("dying/echo", EchoGateway)
+    dying.abort()  # again: of a name that is another's by now, nothing is taken
+    successor = LocalRpcService("dying", network)
+    dying.abort()
+    assert successor.is_up
+    await network.close()
+
+
+def test_process_that_dies_does_not_wait_for_its_threads() -> None:
+    async def main() -> None:
+        service = LocalRpcService()
+        begun, may_end = threading.Event(), threading.Event()
+
+        def blocks() -> None:
+            begun.set()
+            assert may_end.wait(60)
+
+        blocked = asyncio.ensure_future(service.run_blocking(blocks))
+        await asyncio.sleep(0)
+        assert begun.wait(60)
+        service.abort()
+        may_end.set()
+        await blocked
+        refused: Callable[[], None] = may_end.set
+        with pytest.raises(RuntimeError, match="shutdown"):
+            await service.run_blocking(refused)
+
+    asyncio.run(main())

@@ -1,0 +1,83 @@
+"""What a new process is to be, and the addresses of endpoints."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import WorkerGroupId
+from flinkray.rpc import EndpointSpec, Placement
+from flinkray.rpc.spec import load_factory, split_address
+
+FACTORY = "tests.rpc.endpoints:create_echo"
+
+
+def test_address_is_a_process_and_an_endpoint() -> None:
+    assert split_address("host/echo") == ("host", "echo")
+    assert split_address("a/b/c") == ("a/b", "c")
+
+
+@pytest.mark.parametrize("address", ["", "echo", "/echo", "host/", "/"])
+def test_what_is_not_an_address_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"not an address: {address!r}")):
+        split_address(address)
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_process_needs_a_name_that_an_address_can_have(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a process name"):
+        EndpointSpec("Echo", name, FACTORY)
+
+
+def test_process_needs_a_kind_that_a_class_can_have() -> None:
+    with pytest.raises(ConfigurationError, match=r"not a class name: 'an echo'.*worker"):
+        EndpointSpec("an echo", "worker", FACTORY)
+
+
+def test_prestarted_process_becomes_only_what_could_be_anywhere_and_needs_nothing_of_its_own() -> (
+    None
+):
+    EndpointSpec("Echo", "worker", FACTORY, may_take_over=True, detached=True)
+    EndpointSpec("Echo", "worker", FACTORY, None, Placement(1), True, -1, False, {"A": "1"})
+    for wanted in (
+        EndpointSpec("Echo", "worker", FACTORY, placement=Placement(num_cpus=1)),
+        EndpointSpec("Echo", "worker", FACTORY, placement=Placement(worker_group=GROUP)),
+        EndpointSpec("Echo", "worker", FACTORY, max_restarts=-1),
+        EndpointSpec("Echo", "worker", FACTORY, environment={"A": "1"}),
+    ):
+        with pytest.raises(ConfigurationError, match="a prestarted process cannot become worker"):
+            EndpointSpec(
+                wanted.kind,
+                wanted.name,
+                wanted.factory,
+                placement=wanted.placement,
+                max_restarts=wanted.max_restarts,
+                environment=wanted.environment,
+                may_take_over=True,
+            )
+
+
+GROUP = WorkerGroupId("g")
+
+
+def test_factory_is_found_by_its_module_and_name() -> None:
+    from tests.rpc import endpoints
+
+    assert load_factory(FACTORY) is endpoints.create_echo
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("tests.rpc.endpoints:no_such", "cannot load the factory"),
+        ("tests.rpc.no_such:create_echo", "cannot load the factory"),
+        (":create_echo", "cannot load the factory"),
+        ("tests.rpc.endpoints:__name__", "is not a function"),
+    ],
+)
+def test_path_of_no_factory_is_refused(path: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(repr(path))) as caught:
+        load_factory(path)
+    assert problem in str(caught.value)
