@@ -236,6 +236,26 @@ async def test_a_process_that_is_not_reached_is_tried_again_after_pauses_that_do
 
 
 @on_virtual_time
+async def test_why_a_process_is_not_reached_takes_no_more_words_with_each_attempt() -> None:
+    network = Network()
+    lost = await network.pool.connect("host")
+    lost.break_off("the wire was cut")
+    for attempt in range(1, 6):
+        network.error = f"no route, {attempt}"
+        successor = network.pool.successor_of(lost)
+        await asyncio.sleep(10)
+        assert successor.lost_reason == f"the wire was cut; no route, {attempt}"
+    network.error = None
+    reached = network.pool.successor_of(lost)
+    await asyncio.sleep(10)
+    reached.break_off("cut again")
+    network.error = "no route"
+    successor = network.pool.successor_of(lost)
+    await asyncio.sleep(10)
+    assert successor.lost_reason == "cut again; no route"
+
+
+@on_virtual_time
 async def test_no_successor_is_opened_to_the_dead_or_to_another_process_of_the_name() -> None:
     network = Network()
     lost = await network.pool.connect("host")

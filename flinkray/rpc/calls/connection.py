@@ -150,6 +150,8 @@ class ClientConnection:
         """What the service needs to reach the same incarnation again; None: it never tries."""
         self.failed_openings = 0
         """So many attempts in a row to open a connection to this incarnation again failed."""
+        self.replaces_lost: str | None = None
+        """Until it is open: why the last open connection, whose place this one takes, was lost."""
         self.retry_at = 0.0
         """Loop time before which there is no other attempt."""
         self.followed: set[int] = {CONTROL_LANE}

@@ -192,9 +192,10 @@ class ConnectionPool:
         connection = self._new_connection(lost.process_name, lost.incarnation, opening)
         connection.where = lost.where
         connection.failed_openings = lost.failed_openings
+        connection.replaces_lost = lost.replaces_lost or str(lost.lost_reason)
         self.keep(connection)
         self._tasks.create(
-            self._open_again(connection, opening, str(lost.lost_reason)),
+            self._open_again(connection, opening, connection.replaces_lost),
             f"connect to {lost.process_name} again",
         )
         return connection
@@ -213,6 +214,7 @@ class ConnectionPool:
         else:
             reason = ""
             connection.failed_openings = 0
+            connection.replaces_lost = None
             connection.use(opened.transport, opening.take())
             if not connection.is_lost:
                 self._on_open(connection)
