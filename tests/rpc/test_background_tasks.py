@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
+import weakref
 from typing import Any
 
 import pytest
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.rpc.calls.background_tasks import BackgroundTasks
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.service import JITTER
 from flinkray.rpc.serving.base_service import BaseRpcService
@@ -174,3 +177,22 @@ async def test_a_service_is_closed_only_when_its_tasks_are_over(services: Servic
     await asyncio.sleep(1)
     await service.close()
     assert over == ["clean"]
+
+
+async def test_a_task_that_is_done_is_not_kept_and_not_cancelled() -> None:
+    tasks = BackgroundTasks(asyncio.get_running_loop(), "host")
+    running = tasks.create(asyncio.sleep(1000), "sleep")
+    done = [tasks.create(asyncio.sleep(0), "be quick"), tasks.create_awaited(fail(), "fail")]
+    for task in done:
+        await until_done(task)
+    assert [task.get_name() for task in (running, *done)] == [
+        "host: sleep", "host: be quick", "host: fail",
+    ]  # fmt: skip
+    gone = [weakref.ref(task) for task in done]
+    del task, done
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+    assert tasks.cancel() == (running,)
+    await until_done(running)
+    assert running.cancelled()
+    assert tasks.cancel() == ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -216,6 +218,124 @@ async def test_what_is_over_does_not_pile_up() -> None:
         entry.is_over = True
     assert len(deadlines) < 1000
     deadlines.close()
+
+
+@on_virtual_time
+async def test_what_is_over_is_swept_out_when_as_many_were_added_as_were_left() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    expired: list[Entry] = []
+
+    def add(count: int, *, is_over: bool) -> None:
+        for _ in range(count):
+            entry = Entry(expired)
+            deadlines.add(10.0, entry)
+            entry.is_over = is_over
+
+    add(255, is_over=True)
+    assert len(deadlines) == 255
+    add(1, is_over=False)
+    assert len(deadlines) == 1
+    add(254, is_over=False)
+    add(1, is_over=True)  # the 256th: it is there when the others are looked at
+    assert len(deadlines) == 256
+    add(255, is_over=True)  # now there are 255 that are not over
+    assert len(deadlines) == 511
+    add(1, is_over=False)
+    assert len(deadlines) == 256
+    await asyncio.sleep(11)
+    assert len(expired) == 256
+    assert len(deadlines) == 0
+
+
+class CountingLoop:
+    """Keeps the timers that were asked for, and runs none."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], object], asyncio.Event]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Any:
+        cancelled = asyncio.Event()
+        self.timers.append((when, callback, cancelled))
+
+        class Handle:
+            def cancel(self) -> None:
+                cancelled.set()
+
+        return Handle()
+
+    def pending(self) -> list[float]:
+        return [when for when, _, cancelled in self.timers if not cancelled.is_set()]
+
+    def run(self, until: float) -> None:
+        """Also what is due a little later, as loops do by their clock's resolution."""
+        self.now = until
+        due = [timer for timer in self.timers if timer[0] <= until + 1e-7]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for _, callback, cancelled in due:
+            if not cancelled.is_set():
+                callback()
+
+
+def test_many_deadlines_have_one_timer_for_the_nearest_of_them() -> None:
+    loop: Any = CountingLoop()
+    deadlines = Deadlines(loop)
+    expired: list[Entry] = []
+    entries = {when: Entry(expired) for when in (5.0, 3.0, 4.0, 9.0, 1.0)}
+    for when, entry in entries.items():
+        deadlines.add(when, entry)
+    assert loop.pending() == [1.0]
+    loop.run(1.0)
+    assert expired == [entries[1.0]]
+    assert loop.pending() == [3.0]
+    entries[4.0].is_over = True
+    loop.run(3.0)
+    assert expired == [entries[1.0], entries[3.0]]
+    assert loop.pending() == [5.0]  # not for what is over
+    loop.run(4.9999999)  # a loop may call a little early
+    assert expired[2:] == [entries[5.0]]
+    assert loop.pending() == [9.0]
+    deadlines.close()
+    assert loop.pending() == []
+    assert len(deadlines) == 0
+    deadlines.close()
+    last = Entry(expired)
+    deadlines.add(20.0, last)
+    assert loop.pending() == [20.0]
+    loop.run(20.0)
+    assert expired[3:] == [last]
+    assert loop.pending() == []
+
+
+class Adding(Entry):
+    """Its end is the beginning of another one."""
+
+    def __init__(self, expired: list[Entry], deadlines: Deadlines, count: int) -> None:
+        super().__init__(expired)
+        self._deadlines = deadlines
+        self._count = count
+
+    def expire(self) -> None:
+        super().expire()
+        for _ in range(self._count):
+            self._deadlines.add(1.0, Entry(self._expired))
+
+
+@pytest.mark.parametrize("count", [1, 600])
+def test_what_is_added_while_others_expire_expires_too(count: int) -> None:
+    """Also when there are so many that they are swept meanwhile."""
+    loop: Any = CountingLoop()
+    deadlines = Deadlines(loop)
+    expired: list[Entry] = []
+    deadlines.add(1.0, Adding(expired, deadlines, count))
+    loop.run(2.0)
+    while loop.pending():
+        loop.run(2.0)
+    assert len(expired) == count + 1
+    assert len(deadlines) == 0
 
 
 @on_virtual_time
