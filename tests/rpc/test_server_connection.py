@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import weakref
 from abc import abstractmethod
 from collections.abc import Awaitable
@@ -86,6 +87,7 @@ class Holder(RpcEndpoint, HolderGateway):
         self.gates: dict[int, asyncio.Event] = {}
         self.tasks: dict[int, asyncio.Task[Any]] = {}
         self.story: list[str] = []
+        self.cancellations: list[int] = []
         self.deadlines: list[float | None] = []
 
     async def on_start(self) -> None:
@@ -104,6 +106,8 @@ class Holder(RpcEndpoint, HolderGateway):
             await self.gates.setdefault(number, asyncio.Event()).wait()
         except asyncio.CancelledError:
             self.story.append(f"{number} cancelled")
+            if sys.version_info >= (3, 11):
+                self.cancellations.append(task.cancelling())
             await asyncio.sleep(1)
             self.story.append(f"{number} cleaned up")
             raise
@@ -609,6 +613,8 @@ async def test_a_handler_that_was_held_is_cancelled_once_and_may_clean_up() -> N
     holder.may_start.set()
     await asyncio.sleep(20)
     assert holder.story == ["1 cancelled", "1 cleaned up"]
+    if sys.version_info >= (3, 11):  # by which asyncio's own time-outs tell whose they are
+        assert holder.cancellations == [1]
     error = peer.take_error()
     assert isinstance(error, RpcTimeoutError)
     assert str(error) == f"host/holder: {HOLD}: given up, not done within 10 s"
