@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -255,9 +256,25 @@ async def test_closing_sends_what_is_left_and_says_good_bye_once() -> None:
     await soon()
     assert calling.take() == [(3, 2, True, [b"last", b"words"])]
     assert not calling.stream.has_unsent
-    calling.calls[3].set_exception(ConnectionError("nobody hears it"))  # and nobody complains
     await calling.answer(2, 1, b"too late")
     assert receiver.story == ["the connection was closed"]
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+@on_virtual_time
+async def test_a_good_bye_that_does_not_arrive_is_nobodys_error(is_cancelled: bool) -> None:
+    calling = Calling()
+    await calling.begun()
+    calling.stream.close()
+    good_bye = calling.calls.pop(3)
+    if is_cancelled:
+        good_bye.cancel()
+    else:
+        good_bye.set_exception(ConnectionError("the actor died"))
+    await soon()
+    del good_bye
+    gc.collect()  # what nobody has asked for would be reported now
+    await soon()
 
 
 @pytest.mark.parametrize("by_force", [True, False])

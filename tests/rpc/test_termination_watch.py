@@ -1,0 +1,199 @@
+"""A watch by itself: it tells once, and holds nothing when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.deadlines import Deadlines
+from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodRecorder, RpcRecorder
+from flinkray.rpc.calls.watch import TerminationWatch
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.peers import Wire
+
+
+def connection() -> ClientConnection:
+    loop = asyncio.get_running_loop()
+    made = ClientConnection("host", "1", Wire(), Deadlines(loop))
+    made.followed.add(1)
+    return made
+
+
+def test_a_watch_tells_once_and_lets_go_before_it_tells() -> None:
+    story: list[str] = []
+    watch = TerminationWatch("host/echo", story.append)
+    watch.on_end(lambda: story.append("released"))
+    assert watch.is_active
+    assert watch.address == "host/echo"
+    watch.fire("why")
+    assert story == ["released", "why"]
+    assert not watch.is_active
+    watch.fire("again")
+    watch.cancel()
+    assert story == ["released", "why"]
+    watch.on_end(lambda: story.append("released at once"))
+    assert story == ["released", "why", "released at once"]
+
+
+def test_a_watch_that_was_cancelled_tells_nothing() -> None:
+    story: list[str] = []
+    watch = TerminationWatch("host/echo", story.append)
+    watch.on_end(lambda: story.append("released"))
+    watch.cancel()
+    watch.cancel()
+    watch.fire("why")
+    assert story == ["released"]
+    assert not watch.is_active
+
+
+class Watched:
+    """A watch that is kept, of endpoint number 1 of one connection after the other."""
+
+    def __init__(self, *successors: ClientConnection) -> None:
+        self.told: list[str] = []
+        self.first = connection()
+        self.successors = list(successors)
+        self.asked_for: list[ClientConnection] = []
+        self.watch = TerminationWatch("host/echo", self.told.append)
+
+    async def reached(self) -> tuple[ClientConnection, int]:
+        return self.first, 1
+
+    def successor_of(self, lost: ClientConnection) -> ClientConnection:
+        self.asked_for.append(lost)
+        if not self.successors:
+            raise RecipientUnreachableError("nobody is there")
+        return self.successors.pop(0)
+
+    def keep(self) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self.watch.keep(self.reached, self.successor_of))
+        self.watch.kept_by(task)
+        return task
+
+
+@on_virtual_time
+async def test_a_watch_goes_from_connection_to_connection_until_the_endpoint_ends() -> None:
+    second = connection()
+    watched = Watched(second)
+    task = watched.keep()
+    await asyncio.sleep(1)
+    watched.first.connection_lost("the wire was cut")
+    await asyncio.sleep(1)
+    assert watched.told == []
+    assert watched.asked_for == [watched.first]
+    assert second.is_needed
+    second._endpoint_ended(1, "it has ended")
+    await asyncio.sleep(1)
+    assert watched.told == ["it has ended"]
+    assert task.done()
+
+
+@on_virtual_time
+async def test_a_watch_tells_when_there_is_no_other_connection() -> None:
+    watched = Watched()
+    watched.keep()
+    await asyncio.sleep(1)
+    watched.first.connection_lost("the wire was cut")
+    await asyncio.sleep(1)
+    assert watched.told == ["nobody is there"]
+
+
+@on_virtual_time
+async def test_a_watch_of_what_ended_with_its_connection_looks_for_no_other_one() -> None:
+    watched = Watched(connection())
+    watched.keep()
+    await asyncio.sleep(1)
+    watched.first.followed.discard(1)
+    watched.first.connection_lost("the wire was cut")
+    await asyncio.sleep(1)
+    assert watched.told == ["the wire was cut"]
+    assert watched.asked_for == []
+
+
+@on_virtual_time
+async def test_a_watch_of_what_cannot_be_reached_tells_so() -> None:
+    watched = Watched()
+
+    async def nowhere() -> tuple[ClientConnection, int]:
+        raise RpcConnectionError("there is nobody")
+
+    watched.reached = nowhere  # type: ignore[method-assign]
+    watched.keep()
+    await asyncio.sleep(1)
+    assert watched.told == ["there is nobody"]
+
+
+@on_virtual_time
+async def test_a_watch_that_cannot_be_kept_tells_that_too() -> None:
+    watched = Watched()
+
+    async def broken() -> tuple[ClientConnection, int]:
+        raise ValueError("a bug")
+
+    watched.reached = broken  # type: ignore[method-assign]
+    task = watched.keep()
+    await asyncio.wait({task})
+    await asyncio.sleep(1)
+    assert watched.told == ["watching it failed: ValueError('a bug')"]
+
+
+@on_virtual_time
+async def test_cancelling_a_watch_ends_the_task_that_keeps_it() -> None:
+    watched = Watched()
+    task = watched.keep()
+    await asyncio.sleep(1)
+    assert watched.first.is_needed
+    watched.watch.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert not watched.first.is_needed
+    watched.first.connection_lost("the wire was cut")
+    await asyncio.sleep(1)
+    assert watched.told == []
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def histogram(*seconds: float) -> LatencyHistogram:
+    recorder = MethodRecorder()
+    for one in seconds:
+        recorder.seconds += one
+        recorder.buckets[int(one * 1e6).bit_length()] += 1
+    return recorder.snapshot().latency
+
+
+def test_bounds_of_buckets_double_from_a_microsecond() -> None:
+    bounds = LatencyHistogram.upper_bounds()
+    assert len(bounds) == BUCKETS
+    assert bounds[:4] == (1e-6, 2e-6, 4e-6, 8e-6)
+    assert bounds[-1] == 2 ** (BUCKETS - 1) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("portion", "quantile"), [(0.0, 2e-6), (0.25, 2e-6), (0.26, 8e-6), (0.75, 8e-6), (0.76, 64e-6)]
+)
+def test_a_quantile_is_the_bound_of_the_bucket_where_so_many_are_reached(
+    portion: float, quantile: float
+) -> None:
+    latencies = histogram(1e-6, 5e-6, 5e-6, 40e-6)
+    assert latencies.count == 4
+    assert latencies.quantile(portion) == quantile
+    assert histogram().quantile(portion) == 0.0
+
+
+def test_a_recorder_begins_with_nothing_and_is_one_for_each_method_and_side() -> None:
+    recorder = RpcRecorder()
+    called, handled = recorder.called("G.m"), recorder.handled("G.m")
+    assert called is recorder.called("G.m")
+    assert handled is recorder.handled("G.m")
+    assert called is not handled
+    first = called.snapshot()
+    assert (first.calls, first.failures, first.latency.count, first.latency.seconds) == (0, 0, 0, 0)
+    assert recorder.snapshot().called == recorder.snapshot().handled == {}
+    called.calls = 2
+    snapshot = recorder.snapshot()
+    assert (snapshot.called["G.m"].calls, snapshot.handled) == (2, {})
