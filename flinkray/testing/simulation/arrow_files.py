@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ class Disk(Protocol):
     def delete(self, path: str) -> None: ...
     def delete_tree(self, directory: str) -> None: ...
     def sync_directory(self, directory: str) -> None: ...
-    def paths(self) -> Iterable[str]: ...
+    def unsynced(self, directory: str) -> list[str]: ...
 
 
 def arrow_file_system(disk: Disk) -> PyFileSystem:
@@ -64,9 +63,8 @@ class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
             self._disk.sync_directory("/".join(parts[: depth - 1]))
 
     def delete_dir(self, path: str) -> None:
-        inside = [known for known in self._disk.paths() if known.startswith(f"{path}/")]
         self._disk.delete_tree(path)
-        for folder in dict.fromkeys(map(_folder, inside)):
+        for folder in self._disk.unsynced(path):  # also of an attempt that failed half-way
             self._disk.sync_directory(folder)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
@@ -41,6 +42,9 @@ class SimulatedDisk(FileSystem):
         """Share of the operations that fail, some of them after they had their effect."""
         self.slowness = 0.0
         """Seconds that an operation takes at most."""
+        self.slow_for = math.inf
+        """Seconds that all operations of one piece of blocking work take at most: it is mended
+        meanwhile."""
         self.torn = 0.0
         """Share of the changes in whose middle the process is killed that makes them."""
         self.intercept: Callable[[str, str], bool] | None = None
@@ -136,6 +140,11 @@ class SimulatedDisk(FileSystem):
             _put(self._durable_entries, path, file)
         self._end("sync", directory, fails_after)
 
+    def unsynced(self, directory: str) -> list[str]:
+        """Those in it, and itself, in which names have changed that are not durable."""
+        inside = f"{directory}/"
+        return [path for path in self._unsynced if path == directory or path.startswith(inside)]
+
     def holds(self, path: str) -> bool:
         """For invariants: whether there is such a file; neither fails nor takes time."""
         return path in self._entries
@@ -219,7 +228,8 @@ class SimulatedDisk(FileSystem):
             if not process.is_alive:
                 raise ProcessDied
             if self.slowness:
-                process.blocking_cost += self._random.uniform(0, self.slowness)
+                cost = process.blocking_cost + self._random.uniform(0, self.slowness)
+                process.blocking_cost = min(cost, self.slow_for)
         if self.intercept is not None and self.intercept(what, path):
             return True
         if not self.failing or self._random.random() >= self.failing:

@@ -348,6 +348,7 @@ class Nemesis:
             self._simulation.tell("disk %s: %g of all operations fail", disk.name, disk.failing)
         else:
             disk.slowness = self._random.choice((0.01, 0.1, 1.0, 5.0))
+            disk.slow_for = self.faults.longest
             self._simulation.tell("disk %s: operations take %g s", disk.name, disk.slowness)
 
         def mend() -> None:
