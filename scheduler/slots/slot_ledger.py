@@ -131,6 +131,9 @@ class SlotLedger:
                     if slot.allocation_id in self._slots:
                         profile = slot.profile if pending is None else pending[1].profile
                         self._used[slot.allocation_id] = _Use(request_id, profile)
+                        if pending is None and slot.allocation_id not in self._constraints:
+                            # cancelled too late for the pool, which counts it until it is returned
+                            self._totals[profile] += 1
                     elif pending is not None:  # of a TaskExecutor that is lost
                         self._decrease(pending[1])
                 case SlotRequestFailed(request_id):

@@ -184,3 +184,34 @@ def test_totals_that_were_set_below_what_is_used_or_pending_are_never_less_than_
     slots.set_requirements(requirements((SMALL, 3)))
     slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 3)),)))
     assert slots.requirements() == requirements((SMALL, 3))
+
+
+def test_slot_that_crosses_the_cancellation_of_its_request_counts_until_it_is_returned() -> None:
+    """As in the pool, for which the request had been answered; the next one required too little."""
+    slots = SlotLedger()
+    slots.set_requirements(requirements((LARGE, 1)))
+    slots.add(slot_on("te-0", 1, profile=LARGE))
+    slots.requested(SlotRequests(LARGE, (SlotRequest(id_of(SlotRequestId, 1)),)))
+    slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 1),), "not needed"))
+    slots.told([SlotAllocated(id_of(SlotRequestId, 1), slots.all()[0])])
+    (held,) = slots.restored()
+    assert (held.request_id, held.profile) == (id_of(SlotRequestId, 1), LARGE)
+    assert slots.requirements() == requirements((LARGE, 1))
+    slots.returned(ReturnSlots((allocation(1),), "its request was cancelled"))
+    assert slots.requirements() == requirements((LARGE, 1))
+    assert [restored.request_id for restored in slots.restored()] == [None]
+
+
+def test_bundle_that_crosses_the_cancellation_of_its_request_counts_for_its_group_only() -> None:
+    own = SameWorkerGroup("default", 1)
+    slots = SlotLedger()
+    slots.set_requirements(requirements((SMALL, 1)))
+    wanted = SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),), constraint=own)
+    slots.requested(wanted)
+    slots.offered((SlotOffer(allocation(1), 0, SMALL, own),))
+    slots.add(slot_on("te-0", 1))
+    slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 1),), "not needed"))
+    slots.told([SlotAllocated(id_of(SlotRequestId, 1), slots.all()[0])])
+    assert slots.requirements() == requirements((SMALL, 1))
+    slots.returned(ReturnSlots((allocation(1),), "its request was cancelled"))
+    assert slots.requirements() == requirements((SMALL, 1))
