@@ -334,6 +334,24 @@ async def test_nothing_is_kept_of_timers_and_tasks_that_are_over_or_will_not_run
 
 
 @on_virtual_services
+async def test_nothing_is_kept_of_a_call_that_was_done_long_before_its_time(
+    services: Services,
+) -> None:
+    """RPC-25: a client that asks often, with much time, would keep all answers."""
+    endpoint = running(services.host)
+
+    async def call() -> weakref.ref[asyncio.Future[int]]:
+        future = endpoint.call_async(lambda: 7, 1e6)
+        assert await future == 7
+        return weakref.ref(future)
+
+    gone = await call()
+    await services.let_time_pass(1)
+    gc.collect()
+    assert gone() is None
+
+
+@on_virtual_services
 async def test_watches_of_an_endpoint_end_with_it(services: Services) -> None:
     endpoint, watched = running(services.host), running(services.caller)
     told: list[str] = []

@@ -254,6 +254,17 @@ def test_graph_that_cannot_run_is_refused_with_the_way_out(graph: JobGraph, prob
             job(vertices=(python_vertex("a", results=(replace(DATA_SET, medium=FILES),)),)),
             "vertex 'a' has a result of type PIPELINED_BOUNDED that is files",
         ),
+        (
+            job(
+                vertices=(
+                    python_vertex(
+                        "a",
+                        results=(DATA_SET, IntermediateDataSet(data_set_id(2), medium=FILES)),
+                    ),
+                )
+            ),
+            "vertex 'a' has a result of type PIPELINED_BOUNDED that is files",
+        ),
     ],
 )
 def test_graph_just_beyond_what_can_run_is_refused(graph: JobGraph, problem: str) -> None:

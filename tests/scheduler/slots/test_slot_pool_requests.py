@@ -225,6 +225,18 @@ def test_spread_out_requests_take_the_least_utilised_task_executor() -> None:
     assert served(pool.request(wanted(11, 12, 13, 14))) == {11: 1, 12: 5, 13: 2, 14: 6}
 
 
+def test_least_utilised_task_executor_is_found_after_any_number_of_changes() -> None:
+    """SM-13, SP-11: what the pool notes of each change does not grow with them."""
+    pool = filled(spread_out=True)
+    assert served(pool.request(wanted(11, 12))) == {11: 1, 12: 5}
+    for number in range(200):
+        assert served(pool.request(wanted(1000 + number, after={1000 + number: 2})))
+        pool.give_back(2)
+    assert served(pool.request(wanted(13, 14, 15, 16))) == {13: 3, 14: 6, 15: 4, 16: 7}
+    (heap,) = pool.pool._slots._by_utilization.values()
+    assert len(heap) < 150
+
+
 def filled(*, spread_out: bool) -> Pool:
     """Two TaskExecutors with four free slots each, 1 to 4 and 5 to 8."""
     pool = Pool(spread_out=spread_out)
