@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ class Disk(Protocol):
     def delete(self, path: str) -> None: ...
     def delete_tree(self, directory: str) -> None: ...
     def sync_directory(self, directory: str) -> None: ...
-    def unsynced(self, directory: str) -> list[str]: ...
+    def unsynced(self, directory: str) -> Sequence[str]: ...
 
 
 def arrow_file_system(disk: Disk) -> PyFileSystem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -140,7 +140,7 @@ class SimulatedDisk(FileSystem):
             _put(self._durable_entries, path, file)
         self._end("sync", directory, fails_after)
 
-    def unsynced(self, directory: str) -> list[str]:
+    def unsynced(self, directory: str) -> Sequence[str]:
         """Those in it, and itself, in which names have changed that are not durable."""
         inside = f"{directory}/"
         return [path for path in self._unsynced if path == directory or path.startswith(inside)]
