@@ -586,6 +586,30 @@ async def test_an_open_request_is_answered_each_round_and_silence_ends_the_conne
 
 
 @on_virtual_time
+async def test_silence_of_exactly_the_limit_is_none() -> None:
+    answering = Answering()
+    answering.loop.call_at(
+        answering.stream._next_round + ROUND - SILENCE,
+        lambda: answering.stream.answer((b"id", 1, 1, False, ())),
+    )
+    await asyncio.sleep(2 * ROUND + 1)
+    assert answering.receiver.story == []
+    await asyncio.sleep(ROUND)
+    assert answering.receiver.story == [f"nothing came for {SILENCE:g} s"]
+
+
+@on_virtual_time
+async def test_what_was_said_on_a_call_that_was_given_up_is_said_when_it_comes_again() -> None:
+    answering = Answering()
+    await answering.request(1)
+    answering.answers.pop(1).cancel()
+    answering.stream.send(b"said")
+    await soon()
+    await answering.request(1)
+    assert answering.told() == {1: (1, [b"said"], None)}
+
+
+@on_virtual_time
 async def test_each_request_is_a_sign_of_life() -> None:
     answering = Answering()
     for number in range(1, 11):

@@ -196,6 +196,9 @@ async def test_a_connection_is_needed_while_somebody_waits_or_something_is_on_it
     release()
     release()
     assert not connection.is_needed
+    release = connection.on_end_of(CONTROL_LANE, lambda _: None)
+    assert connection.is_needed
+    release()
     caller.ask(1)
     assert connection.is_needed
     caller.answer(Kind.RESULT, 1, None)
@@ -361,6 +364,20 @@ async def test_the_end_of_an_endpoint_is_told_once_to_who_wants_to_know() -> Non
     connection.on_end_of(1, late.append)()
     assert late == [f"{ENDED}: why"]
     assert await connection.until_end_of(1) == f"{ENDED}: why"
+
+
+@on_virtual_time
+async def test_an_end_that_comes_as_its_waiter_gives_up_harms_nobody() -> None:
+    caller = Caller(1)
+    told: list[str] = []
+    waiting = asyncio.ensure_future(caller.connection.until_end_of(1))
+    await asyncio.sleep(0)
+    caller.connection.on_end_of(1, told.append)
+    waiting.cancel()
+    caller.answer(Kind.TERMINATED, 1, None)
+    assert told == [ENDED]
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
 
 
 @on_virtual_time

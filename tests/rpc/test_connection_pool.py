@@ -351,7 +351,10 @@ async def test_a_connection_is_closed_when_so_many_looks_in_a_row_found_it_idle(
     assert pool.all() == []
     # looking begins again with the next connection
     again = await pool.connect("host")
-    await asyncio.sleep(IDLE_LOOKS + 1.1)
+    call(again)
+    await asyncio.sleep(IDLE_LOOKS + 0.9)
+    assert not again.is_lost
+    await asyncio.sleep(0.2)
     assert again.is_lost
 
 

@@ -278,6 +278,7 @@ def test_memory_of_a_large_frame_is_used_again_until_it_is_given_back() -> None:
         return frame
 
     first = receive(1, b"a", 200_000)
+    assert receive(1, b"e", 200_000).obj is first.obj
     second = receive(2, b"b", 150_000)
     assert second.obj is first.obj
     assert second == b"b" * 150_000

@@ -261,6 +261,7 @@ async def test_nothing_is_written_after_the_end() -> None:
     await asyncio.wait_for(waiting, 1)
     assert not stream.is_congested
     assert not stream.has_unsent
+    assert not stream._outgoing  # nor is it kept
     stream.send(b"too late")
     stream.send_parts([b"too", b"late"])
     stream.resume_writing()
@@ -634,6 +635,18 @@ def test_large_frames_without_a_lane_do_not_wait_for_each_other() -> None:
         data = b"".join(splitter.take(1))
         numbers.add(FRAGMENT_HEAD.unpack_from(data, LENGTH.size)[0])
     assert len(numbers) == 2
+
+
+def test_numbers_of_large_frames_begin_again_after_the_largest() -> None:
+    splitter = FrameSplitter()
+    splitter._numbers = 0xFFFF_FFFE
+    for lane in range(3):
+        splitter.put(bytes(FRAGMENT_SIZE + 1), lane)
+    numbers = []
+    for _ in range(3):
+        data = b"".join(splitter.take(1))
+        numbers.append(FRAGMENT_HEAD.unpack_from(data, LENGTH.size)[0])
+    assert numbers == [0xFFFF_FFFF, 0, 1]
 
 
 def test_so_many_large_frames_are_under_way_and_the_next_begins_when_one_is_done() -> None:

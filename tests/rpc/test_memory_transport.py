@@ -102,15 +102,29 @@ async def test_what_is_sent_before_closing_arrives_and_both_sides_are_told() -> 
 
 
 @on_virtual_time
+async def test_frames_that_cross_the_end_of_a_connection_arrive() -> None:
+    near, here, far, there = joined()
+    near.send(b"from here")
+    far.send(b"from there")
+    near.close()
+    await asyncio.sleep(1)
+    assert here.story == [b"from there", CLOSED]
+    assert there.story == [b"from here", CLOSED_THERE]
+
+
+@on_virtual_time
 async def test_who_breaks_off_gets_nothing_more_and_sends_nothing_more() -> None:
     near, here, far, there = joined()
     near.send(b"on its way")
     far.send(b"on its way")
     near.break_off("the process died")
     near.break_off("again")
+    assert not far.has_unsent  # what nobody will get is not on its way
     near.send(b"too late")
+    late = Recorder()
+    near.attach(late)
     await asyncio.sleep(1)
-    assert here.story == []
+    assert here.story == late.story == []
     assert there.story == [b"on its way", "the process died"]
     assert not far.has_unsent
     far.send(b"too late")
