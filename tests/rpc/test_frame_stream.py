@@ -217,6 +217,20 @@ async def test_senders_of_small_frames_wait_beyond_the_high_water_and_go_on_at_h
 
 
 @on_virtual_time
+async def test_exactly_half_of_the_high_water_lets_senders_of_small_frames_go_on() -> None:
+    stream, socket = connected(100 * LIMIT)
+    stream.pause_writing()
+    for _ in range(6):
+        stream.send(bytes(WRITE_HIGH_WATER // 4))
+    socket.when_written = stream.pause_writing
+    stream.resume_writing()
+    assert stream.is_congested
+    stream.resume_writing()
+    assert not stream.is_congested
+    assert stream.has_unsent
+
+
+@on_virtual_time
 async def test_senders_of_large_frames_wait_beyond_one_frame_limit_and_go_on_at_half_of_it() -> (
     None
 ):
@@ -224,14 +238,14 @@ async def test_senders_of_large_frames_wait_beyond_one_frame_limit_and_go_on_at_
     stream.send(bytes(LIMIT // 2), 1)
     stream.send(bytes(LIMIT // 2), 2)
     assert not stream.is_congested
-    stream.send(bytes(FRAGMENT_SIZE + 1), 3)
+    stream.send(bytes(AT_ONCE), 3)
     assert stream.is_congested
-    left = LIMIT + FRAGMENT_SIZE + 1
+    left = LIMIT + AT_ONCE
     while stream.is_congested:
         assert left > LIMIT // 2
         await asyncio.sleep(0)
-        left -= sum(socket.take()) // (FRAGMENT_SIZE) * FRAGMENT_SIZE
-    assert left <= LIMIT // 2 + FRAGMENT_SIZE
+        left -= sum(socket.take()) // FRAGMENT_SIZE * FRAGMENT_SIZE
+    assert left == LIMIT // 2
 
 
 @on_virtual_time
