@@ -232,6 +232,11 @@ async def test_blocking_work_runs_in_a_thread_named_after_the_process_and_holds_
 
 
 @on_virtual_time
+async def test_a_service_has_no_figures_but_those_of_its_calls_until_somebody_adds_some() -> None:
+    assert LocalRpcService("host").samplers == []
+
+
+@on_virtual_time
 async def test_a_local_service_shares_its_process_and_has_no_threads_on_virtual_time() -> None:
     service = LocalRpcService("host")
     assert not service.has_own_process

@@ -517,6 +517,17 @@ async def test_what_cannot_be_a_frame_is_refused_and_nothing_after_it_is_read(
     assert receiver.story[2:] == [str(refused).removeprefix("refused: ")]
 
 
+@on_virtual_time
+async def test_a_fragment_is_refused_as_soon_as_its_head_is_there() -> None:
+    stream, socket, receiver = attached()
+    head = fragment(1, LIMIT + 1, b"", FRAGMENT_HEAD.size + FRAGMENT_SIZE)
+    came(stream, head[:-1])
+    assert receiver.story == []
+    came(stream, head[-1:])
+    assert len(receiver.story) == 1
+    assert socket.story == ["abort"]
+
+
 @pytest.mark.parametrize("size", [1000, 999, 0])
 @on_virtual_time
 async def test_a_frame_up_to_the_limit_is_taken(size: int) -> None:
