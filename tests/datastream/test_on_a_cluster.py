@@ -6,6 +6,7 @@ The cluster is a MiniCluster; tests/system has some of this on Ray.
 from __future__ import annotations
 
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
 from tests.datastream.conftest import TWO_SLOTS
 
 
@@ -285,6 +287,28 @@ class Reading(MapFunction[Any, Any]):
 
     def map(self, value: Any) -> Any:
         return self.words, self.more
+
+
+def test_files_of_a_job_that_has_finished_are_gone_with_those_of_its_coordinator(
+    cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a job's sources unpacks them, too, and left its copy."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    words = tmp_path / "words.txt"
+    words.write_text("to be")
+    env = on(cluster).set_parallelism(1)
+    env.register_cached_file(str(words), "words")
+    seen = env.from_collection([1]).map(CountingCopies()).execute_and_collect(limit=1)
+    assert seen == [2], "the copies of the coordinator and of the task process"
+    wait_until(lambda: not [*tmp_path.glob("flinkray-files-*")], 20, "both to be removed")
+
+
+class CountingCopies(MapFunction[Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        self.words = Path(runtime_context.get_distributed_cache().get_file("words"))
+
+    def map(self, value: Any) -> Any:
+        return len([*self.words.parents[2].glob("flinkray-files-*")])
 
 
 def test_a_file_that_was_not_registered_is_named(cluster: ThreadedCluster, tmp_path: Path) -> None:

@@ -76,6 +76,30 @@ def test_a_result_without_rows_has_its_columns(tmp_path: Path) -> None:
     assert directory.open(file).schema_arrow.equals(NUMBERS)
 
 
+def test_a_manifest_of_the_first_version_is_read_by_every_later_one(tmp_path: Path) -> None:
+    """As it lies in storages: to write something else, read this as before, and raise the
+    version."""
+    stored = (
+        '{"version": 1, "files": [{"name": "part-00000.parquet", "size": %d, "row_groups": [3]}]}'
+    )
+    directory = written(tmp_path / "r", numbers(0, 3))
+    (file,) = (tmp_path / "r").glob("*.parquet")
+    golden = stored % file.stat().st_size
+    assert (tmp_path / "r" / MANIFEST).read_text() == golden
+
+    (tmp_path / "r" / MANIFEST).write_text(golden)
+    assert [(f.name, f.row_groups) for f in directory.list()] == [("part-00000.parquet", (3,))]
+    assert read_by(0, 1, directory) == [0, 1, 2]
+
+
+def test_a_manifest_of_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
+    directory = written(tmp_path / "r", numbers(0, 3))
+    manifest = tmp_path / "r" / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 7'))
+    with pytest.raises(FileResultLostError, match="of version 7, and this knows 1"):
+        directory.list()
+
+
 def test_a_result_that_is_not_finished_is_lost(tmp_path: Path) -> None:
     directory = ResultDirectory(str(tmp_path / "r"))
     ResultWriter(directory, NUMBERS).write(numbers(0, 3))
