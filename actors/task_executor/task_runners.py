@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import SPARK
-from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
+from flinkray.spark.processes import (
+    end_leftovers,
+    name_of_attempt,
+    past_attempts,
+    remove_scratch,
+)
 from flinkray.spark.ray_java import check_ray_starts_java
 
 log = logging.getLogger(__name__)
@@ -40,8 +45,8 @@ class TaskRunner(ABC):
 
     @abstractmethod
     async def clean_up(self, job_id: JobID) -> None:
-        """End what tasks of this kind may have left on the node; called when a slot in which such a
-        task ran is being freed, before anybody else can get the slot."""
+        """End what the job's tasks that ran here may have left on the node; called when a slot in
+        which such a task ran is being freed, before anybody else can get the slot."""
 
 
 class SparkExecutorGuard(TaskRunner):
@@ -49,31 +54,31 @@ class SparkExecutorGuard(TaskRunner):
 
     RayDP starts and Ray restarts and ends the executor itself; what nobody else would end are the
     processes that it forked.  All slots of a Spark stage belong together: when one of them is freed
-    the stage is over, and no other stage of the job can begin before that slot is there again.  So
-    freeing a slot may end all processes that the job has on the node, and does.
+    the stage is over.  So freeing a slot may end all processes on the node of the attempts that had
+    an executor here, and does.  It leaves those of others alone: another stage of the job may run
+    beside this one, in a worker group of its own that has bundles on the same node.
     """
 
     def __init__(self, rpc_service: RpcService, session_directory: str | None) -> None:
         self._rpc_service = rpc_service
         self._session_directory = session_directory
+        self._attempts: dict[JobID, set[str]] = {}
+        """Those that have had an executor here since the job's slots were last freed."""
 
     async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
         check_ray_starts_java()
-        past = await self._rpc_service.run_blocking(
-            past_attempts,
-            task.job_id,
-            task.attempt_id.vertex.job_vertex_id,
-            job_master_id,
-            task.coordinator_attempt,
-        )
+        present = (task.attempt_id.vertex.job_vertex_id, job_master_id, task.coordinator_attempt)
+        self._attempts.setdefault(task.job_id, set()).add(name_of_attempt(*present))
+        past = await self._rpc_service.run_blocking(past_attempts, task.job_id, *present)
         for attempt in past:
             await self._end_processes(task.job_id, attempt)
         await asyncio.get_running_loop().create_future()  # until it is cancelled
 
     async def clean_up(self, job_id: JobID) -> None:
-        await self._end_processes(job_id, None)
+        for attempt in sorted(self._attempts.pop(job_id, ())):
+            await self._end_processes(job_id, attempt)
 
-    async def _end_processes(self, job_id: JobID, attempt: str | None) -> None:
+    async def _end_processes(self, job_id: JobID, attempt: str) -> None:
         run_blocking = self._rpc_service.run_blocking
         count = await run_blocking(end_leftovers, job_id, attempt)
         if count:

@@ -27,7 +27,12 @@ _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
 
 def attempt_name(stage: SparkStageDescriptor) -> str:
     """``<vertex>-<JobMaster>-<number>``; each JobMaster of a job counts its attempts from 0."""
-    return f"{stage.vertex_id.short()}-{stage.job_master_id.short()}-{stage.attempt_number}"
+    return name_of_attempt(stage.vertex_id, stage.job_master_id, stage.attempt_number)
+
+
+def name_of_attempt(vertex_id: JobVertexID, job_master_id: JobMasterId, number: int) -> str:
+    """The :func:`attempt_name` of an attempt whose stage is not at hand."""
+    return f"{vertex_id.short()}-{job_master_id.short()}-{number}"
 
 
 def stage_name(job_id: JobID, attempt: str) -> str:

@@ -112,11 +112,22 @@ async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancell
     assert scratch[1].exists()
 
 
-async def test_cleaning_up_ends_all_that_the_job_has_on_the_node_and_nothing_else(
+async def run_for_a_moment(guard: SparkExecutorGuard, task: RunnerTask) -> None:
+    """As a task that is cancelled while it runs."""
+    run = asyncio.ensure_future(guard.run(task, MASTER))
+    await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_cleaning_up_ends_what_the_attempts_that_ran_here_have_left_on_the_node(
     guard: SparkExecutorGuard, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()
-    mine, foreign = [start(job, attempt(0)), start(job, attempt(3))], start(other, attempt(0))
+    for number in (2, 3):
+        await run_for_a_moment(guard, descriptor(job, number))
+    mine, foreign = [start(job, attempt(2)), start(job, attempt(3))], start(other, attempt(3))
     scratch = tmp_path / stage_name(job, attempt(3))
     scratch.mkdir()
     await guard.clean_up(job)
@@ -124,3 +135,19 @@ async def test_cleaning_up_ends_all_that_the_job_has_on_the_node_and_nothing_els
     assert not scratch.exists()
     assert foreign.poll() is None
     await guard.clean_up(job)
+
+
+async def test_cleaning_up_after_a_stage_ends_nothing_of_another_that_runs_beside_it(
+    guard: SparkExecutorGuard, start: Start, tmp_path: Path
+) -> None:
+    """Two stages of one job, each in a worker group of its own, with bundles on one node."""
+    job = JobID.generate()
+    await run_for_a_moment(guard, descriptor(job, 0))
+    beside = attempt(0, vertex=JobVertexID(b"w" * 16))
+    over, runs = start(job, attempt(0)), start(job, beside)
+    scratch = tmp_path / stage_name(job, beside)
+    scratch.mkdir()
+    await guard.clean_up(job)
+    assert over.poll() is not None
+    assert runs.poll() is None
+    assert scratch.exists()
