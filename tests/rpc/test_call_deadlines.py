@@ -6,6 +6,7 @@ import asyncio
 import gc
 from abc import abstractmethod
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -245,6 +246,30 @@ async def test_what_is_over_is_swept_out_when_as_many_were_added_as_were_left() 
     await asyncio.sleep(11)
     assert len(expired) == 256
     assert len(deadlines) == 0
+
+
+@on_virtual_time
+async def test_deadlines_expire_on_time_however_many_are_swept_out_from_between_them() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = Deadlines(loop)
+    random = Random(1)
+    begin = loop.time()
+    times: dict[Entry, float] = {}
+
+    class Noting(Entry):
+        def expire(self) -> None:
+            times[self] = loop.time() - begin
+
+    wanted: dict[Entry, float] = {}
+    for number in range(2000):
+        entry, seconds = Noting([]), random.uniform(1.0, 100.0)
+        deadlines.add(begin + seconds, entry)
+        if number % 4:
+            entry.is_over = True
+        else:
+            wanted[entry] = seconds
+    await asyncio.sleep(101)
+    assert times == pytest.approx(wanted, abs=1e-5)
 
 
 class CountingLoop:

@@ -627,6 +627,8 @@ async def test_arguments_are_sent_in_their_places_however_they_are_given() -> No
     for wrong in (
         anything.note(),
         anything.note(1, 2),
+        anything.note(1, number=1),
+        anything.note(1, text="x"),
         anything.fail("x", how="x"),
         anything.echo("a", 3),
     ):

@@ -392,6 +392,9 @@ async def test_a_new_idle_timeout_holds_from_when_it_is_set() -> None:
     network.pool.close("the service is closed")
     await asyncio.sleep(1000)
     assert not connection.is_lost
+    network.pool.idle_timeout = 1.0
+    await asyncio.sleep(1000)
+    assert not connection.is_lost
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "a call", "a watch", "no answer", "a loss"])
