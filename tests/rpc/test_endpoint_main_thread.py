@@ -297,6 +297,15 @@ async def test_error_of_a_function_is_what_a_thread_gets_also_if_it_is_about_tim
     assert result == "awaited"
 
 
+@on_services_with_threads
+async def test_run_async_from_another_thread_wakes_the_main_thread(services: Services) -> None:
+    """RPC-26: asyncio's own checks say so, and not only luck."""
+    endpoint, ran = running(services.host), asyncio.Event()
+    asyncio.get_running_loop().set_debug(True)
+    await asyncio.to_thread(endpoint.run_async, ran.set)
+    await ran.wait()
+
+
 @on_virtual_services
 async def test_nothing_is_kept_of_timers_and_tasks_that_are_over_or_will_not_run(
     services: Services,

@@ -65,6 +65,11 @@ async def test_name_of_a_process_that_runs_is_refused_at_once() -> None:
     assert service.clock.monotonic() == 0.0
     with pytest.raises(ProcessExistsError, match="caller"):
         LocalRpcService("caller", network)
+    EchoEndpoint(service, "own")
+    with pytest.raises(ProcessExistsError, match="caller"):
+        await service.spawn(echo_spec("caller"))
+    assert service.is_up
+    assert service.clock.monotonic() == 0.0
     assert await (await service.connect("worker/echo", EchoGateway)).echo(1) == 1
     await network.close()
 
