@@ -10,7 +10,7 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
-from flinkray.rpc import RpcGateway, ask_timeout, oneway
+from flinkray.rpc import RpcGateway, ask_timeout
 from flinkray.scheduler.graph.job_graph import JobFile
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 
@@ -107,9 +107,13 @@ class StreamCoordinatorGateway(RpcGateway):
         """
 
     @abstractmethod
-    @oneway
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
-        """The task that collects the job's results runs there."""
+        """The task that collects the job's results runs there.  May be repeated; what an earlier
+        attempt of the task says late changes nothing.
+
+        Raises:
+            CoordinatorReplacedError: the task is not of this JobMaster's.
+        """
 
     @abstractmethod
     async def report_watermark(

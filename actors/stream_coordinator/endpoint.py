@@ -134,6 +134,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
         self._refuse_others(job_master_id)
+        if self._place is not None and _is_of_earlier_attempt(place, self._place):
+            return
         self._place = place
         self._place_changed.set_result(None)
         self._place_changed = self.rpc_service.loop.create_future()
@@ -154,6 +156,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             raise CoordinatorReplacedError(
                 f"the coordinator of job {self._job_id} is not that of JobMaster {job_master_id}"
             )
+
+
+def _is_of_earlier_attempt(place: CollectorPlace, known: CollectorPlace) -> bool:
+    one, other = place.partition.partition, known.partition.partition
+    return one.graph_id == other.graph_id and one.attempt_number < other.attempt_number
 
 
 def _load_source(code: bytes) -> Source[object]:

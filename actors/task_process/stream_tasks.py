@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
+    CoordinatorReplacedError,
     ReaderProgress,
     StreamCoordinatorGateway,
     alignment_name,
@@ -31,8 +32,8 @@ from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
-from flinkray.rpc import RpcEndpoint
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobMasterId, ResultPartitionID
+from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
@@ -310,21 +311,9 @@ class StreamTaskResources:
 
     def _announce(self, read: HeldPartition) -> None:
         self._place = self._tasks.collect(self._deployed, read)
-        self._announcing = asyncio.ensure_future(self._tell_coordinator(self._place))
-
-    async def _tell_coordinator(self, place: CollectorPlace) -> None:
-        deployed = self._deployed
-        address = stream_coordinator_address(deployed.job.job_id, deployed.job_master_id)
-        while True:
-            try:
-                coordinator = await self._endpoint.rpc_service.connect(
-                    address, StreamCoordinatorGateway
-                )
-                await coordinator.results_are_at(deployed.job_master_id, place)
-                return
-            except FlinkRayError as error:
-                log.info("%s cannot be told yet where results are: %s", address, error)
-                await self._endpoint.rpc_service.pause(_ANNOUNCE_PAUSE)
+        self._announcing = asyncio.ensure_future(
+            announce(self._endpoint.rpc_service, self._deployed.job_master_id, self._place)
+        )
 
     async def finish(self) -> None:
         """The thread has returned; it is waited for what it has collected and reported."""
@@ -364,3 +353,22 @@ class StreamTaskResources:
             output.ended(state)
         if self._gate is not None:
             self._gate.close(reason or "the consumer ended")
+
+
+async def announce(
+    rpc_service: RpcService, job_master_id: JobMasterId, place: CollectorPlace
+) -> None:
+    """Tell the JobMaster's coordinator where results are, again and again until it knows; a
+    coordinator that is another JobMaster's has no use for them."""
+    address = stream_coordinator_address(place.partition.job_id, job_master_id)
+    while True:
+        try:
+            coordinator = await rpc_service.connect(address, StreamCoordinatorGateway)
+            await coordinator.results_are_at(job_master_id, place)
+            return
+        except CoordinatorReplacedError as error:
+            log.info("%s is not told where results are: %s", address, error)
+            return
+        except FlinkRayError as error:
+            log.info("%s cannot be told yet where results are: %s", address, error)
+            await rpc_service.pause(_ANNOUNCE_PAUSE)
