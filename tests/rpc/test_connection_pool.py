@@ -385,6 +385,9 @@ async def test_a_new_idle_timeout_holds_from_when_it_is_set() -> None:
     assert network.pool.idle_timeout == 10.0 * IDLE_LOOKS
     await asyncio.sleep(10 * IDLE_LOOKS + 9)  # the looks until now do not count
     assert not connection.is_lost
+    await asyncio.sleep(2)
+    assert connection.is_lost
+    connection = await network.pool.connect("host")
     network.pool.idle_timeout = None
     await asyncio.sleep(1000)
     assert not connection.is_lost
