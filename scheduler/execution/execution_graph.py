@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
 from flinkray.core.ids import (
@@ -75,6 +76,17 @@ def location_text(slot: AllocatedSlot) -> str:
     return f"{location.resource_id} bundle {location.bundle_index} on {location.node_ip}"
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessOfTask:
+    """What runs a task, where its vertex's coordinator knows it."""
+
+    name: str
+    """Under which the coordinator knows it: a Spark executor's id."""
+    actor_id: str
+    """Ray's, hex."""
+    pid: int
+
+
 class Execution:
     """States with their times and causes, the slot, and the cause of a failure.
 
@@ -86,11 +98,9 @@ class Execution:
         "_created_at",
         "_transitions",
         "attempt_number",
-        "executor_actor_id",
-        "executor_id",
-        "executor_pid",
         "failure",
         "io_metrics",
+        "process",
         "restored_state",
         "slot",
         "state",
@@ -109,9 +119,7 @@ class Execution:
         """What the task is to be restored from; dropped once it is deployed (EX-07)."""
         self.io_metrics: IOMetrics | None = None
         """Since it has ended."""
-        self.executor_id: str | None = None
-        self.executor_actor_id: str | None = None
-        self.executor_pid: int | None = None
+        self.process: ProcessOfTask | None = None
 
     def __str__(self) -> str:
         return f"{self.task_name} #{self.attempt_number}"

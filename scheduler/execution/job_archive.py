@@ -118,7 +118,7 @@ def _execution_info(
     execution: Execution, epoch_offset: float, running: Mapping[ExecutionAttemptID, IOMetrics]
 ) -> ExecutionInfo:
     times = {state.name: at + epoch_offset for state, at in execution.entered.items()}
-    metrics = execution.io_metrics
+    metrics, process = execution.io_metrics, execution.process
     if running and not execution.state.is_terminal:
         metrics = running.get(execution.attempt_id)
     return ExecutionInfo(
@@ -126,8 +126,8 @@ def _execution_info(
         attempt_number=execution.attempt_number,
         state=execution.state,
         location=execution.location,
-        executor_actor_id=execution.executor_actor_id,
-        executor_pid=execution.executor_pid,
+        executor_actor_id=None if process is None else process.actor_id,
+        executor_pid=None if process is None else process.pid,
         start_time=times.get(ExecutionState.DEPLOYING.name),
         end_time=times[execution.state.name] if execution.state.is_terminal else None,
         state_timestamps=times,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.execution.execution_graph import (
-    Execution,
     ExecutionGraph,
     ExecutionJobVertex,
     ExecutionVertex,
+    ProcessOfTask,
 )
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
@@ -38,7 +38,7 @@ from flinkray.scheduler.job.transitions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
-from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkResult
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
 
 
@@ -158,26 +158,24 @@ class SparkDriverCoordinator(RegionCoordinator):
             info = by_subtask.get(index)
             execution = subtask.current
             if execution.state is ExecutionState.RUNNING and (
-                info is None or (info.executor_id, info.pid) != _executor_of(execution)
+                info is None or _process_of(info) != execution.process
             ):
                 steps += self._replace(subtask, now)
                 execution = subtask.current
             if info is not None and execution.state is ExecutionState.DEPLOYING:
                 execution.run(now)
-                execution.executor_id = info.executor_id
-                execution.executor_actor_id = info.actor_id
-                execution.executor_pid = info.pid
+                execution.process = _process_of(info)
         return steps
 
     def _replace(self, subtask: ExecutionVertex, now: float) -> Sequence[Step]:
         """The executor of a subtask is lost; Ray restarts it in its bundle, as the next attempt."""
         lost = subtask.current
-        slot = lost.slot
+        slot, process = lost.slot, lost.process
         assert slot is not None
-        executor_id, pid = _executor_of(lost)
+        assert process is not None
         failure = failure_of(
             lost,
-            f"Spark executor {executor_id} (pid {pid}) of {lost.task_name} was lost; "
+            f"Spark executor {process.name} (pid {process.pid}) of {lost.task_name} was lost; "
             "Spark goes on while Ray restarts it in its slot",
         )
         lost.end(failure, now)
@@ -208,5 +206,5 @@ class SparkDriverCoordinator(RegionCoordinator):
         return (SubtasksFailed(((self._vertex.ordinals, failure),)),)
 
 
-def _executor_of(execution: Execution) -> tuple[str | None, int | None]:
-    return execution.executor_id, execution.executor_pid
+def _process_of(info: SparkExecutorInfo) -> ProcessOfTask:
+    return ProcessOfTask(info.executor_id, info.actor_id, info.pid)
