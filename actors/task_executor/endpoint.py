@@ -19,6 +19,7 @@ from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import ChannelPlaces, PartitionPlaces
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
 from flinkray.actors.task_executor.host import TaskExecutorHost
@@ -49,6 +50,7 @@ from flinkray.rpc import (
     RpcService,
     TimerHandle,
 )
+from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
@@ -113,6 +115,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             keep_timeout=configuration.get(options.JOB_MASTER_TAKEOVER_TIMEOUT),
         )
         slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
+        parts = DeployedParts()
         python = PythonTasks(
             self,
             lambda on_died: TaskProcesses(
@@ -123,15 +126,20 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
                 on_died=on_died,
                 factory=task_process_factory,
             ),
+            parts,
             cancellation_timeout=configuration.get(options.TASK_CANCELLATION_TIMEOUT),
             on_states=lambda states: self._tasks.states_changed(states),
         )
         self._python = python
+        running = RunningTasks(
+            self, runners, on_ended=lambda end: self._tasks.states_changed([end])
+        )
         self._tasks = TaskExecution(
             self,
             self._table,
-            RunningTasks(self, runners, on_ended=lambda end: self._tasks.states_changed([end])),
-            python,
+            {**dict.fromkeys(runners, running), **dict.fromkeys(TASK_PROCESS_KINDS, python)},
+            parts,
+            python.results,
             leaders=lambda: self._job_leaders,
             carry_out=self._carry_out,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,17 +11,15 @@ from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
 from flinkray.actors.task_executor.task_results import TaskResults
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, ExecutionGraphID, JobID, JobMasterId
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
-    TaskDeployment,
     TaskDeployments,
     TaskExecutionState,
-    VertexInformation,
-    attempt_of,
 )
 
 
@@ -34,10 +32,8 @@ class _Task:
     is_cancelling: bool = False
 
 
-class PythonTasks:
-    """Lives on the main thread of its TaskExecutor.
-
-    Unpickles nothing and waits for no task: it knows what runs in which process, and where the
+class PythonTasks(TasksOfKind):
+    """Unpickles nothing and waits for no task: it knows what runs in which process, and where the
     results are.
     """
 
@@ -45,86 +41,76 @@ class PythonTasks:
         self,
         endpoint: RpcEndpoint,
         new_processes: Callable[[Callable[[TaskProcessPlace, str], None]], TaskProcesses],
+        parts: DeployedParts,
         *,
         cancellation_timeout: float,
         on_states: Callable[[list[TaskExecutionState]], None],
     ) -> None:
-        """*new_processes* is given what is to be called for each process that died.  *on_states*:
-        tasks have these states now, their final one last and once."""
+        """*new_processes* is given what is to be called for each process that died.  *parts*: has
+        what the deployments refer to.  *on_states*: tasks have these states now, their final one
+        last and once."""
         self._endpoint = endpoint
         self.processes = new_processes(self._process_died)
         self.results = TaskResults(self.processes, self._has_no_results)
         self._cancellation_timeout = cancellation_timeout
         self._on_states = on_states
-        self._parts = DeployedParts()
+        self._parts = parts
         self._tasks: dict[ExecutionAttemptID, _Task] = {}
         self._places: dict[AllocationID, TaskProcessPlace] = {}
         """Of slots in which Python tasks have run."""
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    def add_parts(self, deployments: TaskDeployments) -> None:
-        """Keep what came with a message, also if none of its tasks can be run."""
-        self._parts.add(deployments)
-
-    def attempt_of(
-        self, graph_id: ExecutionGraphID, task: TaskDeployment
-    ) -> tuple[ExecutionAttemptID, VertexInformation]:
-        """Raises TaskError when something that the task refers to is not here."""
-        vertex = self._parts.vertex(graph_id, task)
-        self._parts.inputs(graph_id, task)
-        return attempt_of(graph_id, vertex, task), vertex
-
     def start(
         self,
         deployments: TaskDeployments,
-        tasks: Iterable[tuple[TaskDeployment, int]],
+        tasks: Sequence[AcceptedTask],
         job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
-        """Run tasks of a message, each with the index of its slot: one message per process."""
-        by_place: dict[TaskProcessPlace, list[TaskDeployment]] = {}
-        for task, slot_index in tasks:
-            place = self.processes.place_of(slot_index, deployments.job_id)
+        """One message per process."""
+        by_place: dict[TaskProcessPlace, list[AcceptedTask]] = {}
+        for task in tasks:
+            place = self.processes.place_of(task.slot_index, deployments.job_id)
             by_place.setdefault(place, []).append(task)
             self._add(deployments, task, place)
         for place, of_place in by_place.items():
-            self._send(place, deployments, tuple(of_place), job_master_id, blob_server)
+            self._send(place, deployments, of_place, job_master_id, blob_server)
 
     def _add(
-        self, deployments: TaskDeployments, task: TaskDeployment, place: TaskProcessPlace
+        self, deployments: TaskDeployments, task: AcceptedTask, place: TaskProcessPlace
     ) -> None:
         job_id, graph_id = deployments.job_id, deployments.graph_id
-        attempt_id, vertex = self.attempt_of(graph_id, task)
-        produced = produced_partitions(job_id, graph_id, vertex, task)
-        self._tasks[attempt_id] = _Task(job_id, attempt_id, place, produced)
-        self._places[task.allocation_id] = place
+        produced = produced_partitions(job_id, graph_id, task.vertex, task.deployment)
+        self._tasks[task.attempt_id] = _Task(job_id, task.attempt_id, place, produced)
+        self._places[task.deployment.allocation_id] = place
         self.results.begun(produced, place)
 
     def _send(
         self,
         place: TaskProcessPlace,
         deployments: TaskDeployments,
-        tasks: tuple[TaskDeployment, ...],
+        tasks: Sequence[AcceptedTask],
         job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
         job_id, graph_id = deployments.job_id, deployments.graph_id
+        of_process = tuple(task.deployment for task in tasks)
         keys = {deployments.job}
-        for task in tasks:
-            keys.update((task.vertex, *task.inputs))
+        for deployment in of_process:
+            keys.update((deployment.vertex, *deployment.inputs))
         parts = tuple(self._parts.part(graph_id, key) for key in sorted(keys))
-        attempts = [self.attempt_of(graph_id, task)[0] for task in tasks]
+        attempts = [task.attempt_id for task in tasks]
         self.processes.run_tasks(
             place,
-            TaskDeployments(job_id, graph_id, deployments.job, parts, tasks),
+            TaskDeployments(job_id, graph_id, deployments.job, parts, of_process),
             job_master_id,
             blob_server,
             lambda cause: self._failed(attempts, cause),
         )
 
-    def cancel(self, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Idempotent, also for tasks that have ended: one message per process."""
+    def cancel(self, attempts: Sequence[ExecutionAttemptID]) -> None:
+        """One message per process."""
         by_place: dict[TaskProcessPlace, list[_Task]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
@@ -148,23 +134,12 @@ class PythonTasks:
                 )
 
     def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
-        """End a task as failed."""
         task = self._tasks.get(attempt_id)
         if task is not None:
             self.processes.tell(task.place, lambda process: process.fail_task(attempt_id, cause))
 
-    def job_of(self, attempt_id: ExecutionAttemptID) -> JobID | None:
-        """None: no such task runs."""
-        task = self._tasks.get(attempt_id)
-        return None if task is None else task.job_id
-
-    def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """The attempts of a job that run."""
-        return tuple(t.attempt_id for t in self._tasks.values() if t.job_id == job_id)
-
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        """What the stream tasks of a job have read and written, as far as their processes answer:
-        one message for each."""
+        """Of its stream tasks, as far as their processes answer: one message for each."""
         tasks = (task for task in self._tasks.values() if task.job_id == job_id)
         places = dict.fromkeys(task.place for task in tasks)
         ask = self.processes.io_metrics_at
@@ -208,7 +183,7 @@ class PythonTasks:
     # --- ends -------------------------------------------------------------------------------------
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """No task runs in the slot any more.  Its process ends, unless the job needs it for another
+        """The slot's process ends, unless the job needs it for another
         slot or for results; then what the tasks have loaded is forgotten, and a process that does
         not do that is ended, too."""
         place = self._places.pop(allocation_id, None)
@@ -235,7 +210,5 @@ class PythonTasks:
             self.processes.end(place)
 
     def forget_job(self, job_id: JobID) -> None:
-        """Its JobMaster is gone, or it has nothing here any more."""
         self.results.job_gone(job_id)
-        self._parts.forget(job_id)
         self.processes.forget_job(job_id)

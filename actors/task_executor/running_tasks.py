@@ -1,17 +1,19 @@
-"""The tasks that run in a TaskExecutor."""
+"""The tasks that a TaskExecutor runs itself, each by the runner of its kind."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 
 
 @dataclass(slots=True)
@@ -19,10 +21,12 @@ class _RunningTask:
     task: RunnerTask
     run: asyncio.Task[FlinkRayError | None]
     is_cancelling: bool = False
+    failure: str | None = None
+    """Why it is being cancelled, if not because somebody wants it cancelled."""
 
 
-class RunningTasks:
-    """Runs tasks by the runner of their kind, on the endpoint's main thread."""
+class RunningTasks(TasksOfKind):
+    """Each task is one of the endpoint's."""
 
     def __init__(
         self,
@@ -38,39 +42,53 @@ class RunningTasks:
         self._kinds: dict[AllocationID, set[str]] = {}
         """Kinds of the tasks that have run in a slot."""
 
-    def runs(self, kind: str) -> bool:
-        """Whether tasks of that kind can run here."""
-        return kind in self._runners
+    def start(
+        self,
+        deployments: TaskDeployments,
+        tasks: Sequence[AcceptedTask],
+        job_master_id: JobMasterId,
+        blob_server: str | None,
+    ) -> None:
+        for accepted in tasks:
+            self._start(
+                RunnerTask(
+                    deployments.job_id,
+                    accepted.attempt_id,
+                    accepted.vertex.invokable.kind,
+                    accepted.deployment.allocation_id,
+                    accepted.deployment.coordinator_attempt,
+                ),
+                job_master_id,
+            )
 
-    def start(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
-        """Run a task in its slot, which the slot table has found to be its job's."""
+    def _start(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
         run = self._endpoint.create_task(self._run(task, job_master_id), f"task {task.attempt_id}")
         running = self._tasks[task.attempt_id] = _RunningTask(task, run)
         self._kinds.setdefault(task.allocation_id, set()).add(task.kind)
         run.add_done_callback(lambda _: self._ended(running))
 
-    def cancel(self, attempt_id: ExecutionAttemptID) -> None:
-        """Idempotent, also for tasks that have ended."""
+    def cancel(self, attempts: Sequence[ExecutionAttemptID]) -> None:
+        for attempt_id in attempts:
+            task = self._tasks.get(attempt_id)
+            if task is not None and not task.is_cancelling:
+                task.is_cancelling = True
+                task.run.cancel()
+
+    def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
         task = self._tasks.get(attempt_id)
         if task is not None and not task.is_cancelling:
-            task.is_cancelling = True
-            task.run.cancel()
+            task.failure = cause
+            self.cancel((attempt_id,))
 
-    def job_of(self, attempt_id: ExecutionAttemptID) -> JobID | None:
-        """None: no such task runs."""
-        task = self._tasks.get(attempt_id)
-        return None if task is None else task.task.job_id
-
-    def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """The attempts of a job that run, oldest first."""
-        return tuple(
-            attempt_id for attempt_id, task in self._tasks.items() if task.task.job_id == job_id
-        )
+    async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
+        return ()  # what such tasks count, their coordinator tells
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End what the tasks that ran in a slot have left behind."""
         for kind in sorted(self._kinds.pop(allocation_id, ())):
             await self._runners[kind].clean_up(job_id)
+
+    def forget_job(self, job_id: JobID) -> None:
+        """Nothing is kept of a job but of its slots, which are cleaned up."""
 
     async def _run(self, task: RunnerTask, job_master_id: JobMasterId) -> FlinkRayError | None:
         try:
@@ -83,7 +101,9 @@ class RunningTasks:
         task = running.task
         del self._tasks[task.attempt_id]
         failure = traceback = None
-        if running.run.cancelled():
+        if running.failure is not None:
+            state, failure = ExecutionState.FAILED, running.failure
+        elif running.run.cancelled():
             state = ExecutionState.CANCELED
         elif (error := running.run.exception() or running.run.result()) is not None:
             state, failure = ExecutionState.FAILED, str(error)

@@ -63,7 +63,7 @@ class DeployTasks:
 @dataclass(frozen=True, slots=True)
 class CancelTasks:
     """Tell a TaskExecutor to cancel tasks, in one message; it reports the state of each.  When the
-    call fails: ``cancel_failed`` for each."""
+    call fails: ``cancellations_failed``."""
 
     location: WorkerLocation
     attempts: tuple[ExecutionAttemptID, ...]

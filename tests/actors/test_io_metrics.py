@@ -11,8 +11,10 @@ from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArgumen
 from flinkray.actors.gateways.task_process import TaskProcessArguments, TaskProcessGateway
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.task_processes import TaskProcesses
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -38,6 +40,7 @@ from flinkray.scheduler.shared.tasks import (
     TaskDeployment,
     TaskDeployments,
     VertexInformation,
+    attempt_of,
 )
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
@@ -67,7 +70,9 @@ def create_double(rpc_service: RpcService, arguments: TaskProcessArguments) -> R
     return _processes[number - 1].create_endpoint(rpc_service, "taskprocess")
 
 
-def python_tasks(endpoint: RpcEndpoint, slots_per_process: int) -> PythonTasks:
+def python_tasks(
+    endpoint: RpcEndpoint, parts: DeployedParts, slots_per_process: int
+) -> PythonTasks:
     arguments = TaskExecutorArguments(
         resource_id=NAME,
         worker_group=WorkerGroupId("g"),
@@ -85,12 +90,13 @@ def python_tasks(endpoint: RpcEndpoint, slots_per_process: int) -> PythonTasks:
             on_died=on_died,
             factory=f"{__name__}:create_double",
         ),
+        parts,
         cancellation_timeout=60.0,
         on_states=lambda states: None,
     )
 
 
-async def run_four(tasks: PythonTasks) -> None:
+async def run_four(tasks: PythonTasks, parts: DeployedParts) -> None:
     """Of them, subtask i is in slot i."""
     information = VertexInformation(VERTEX, "v", 4, 128, Invokable(STREAM, b""), (), ())
     deployments = TaskDeployments(
@@ -100,8 +106,12 @@ async def run_four(tasks: PythonTasks) -> None:
         (SharedPart(0, 0, JobInformation(JOB, "job")), SharedPart(1, 0, information)),
         tuple(TaskDeployment(1, i, 0, number(AllocationID, i)) for i in range(4)),
     )
-    tasks.add_parts(deployments)
-    tasks.start(deployments, [(task, i) for i, task in enumerate(deployments.tasks)], MASTER, None)
+    parts.add(deployments)
+    accepted = [
+        AcceptedTask(attempt_of(GRAPH, information, task), task, information, i)
+        for i, task in enumerate(deployments.tasks)
+    ]
+    tasks.start(deployments, accepted, MASTER, None)
     for process in _processes:
         await process.wait_for(TaskProcessGateway.run_tasks)
 
@@ -117,8 +127,9 @@ async def test_each_process_is_asked_once_for_all_its_tasks() -> None:
     endpoint = RpcEndpoint(LocalRpcService("executor", LocalNetwork()), "endpoint")
     endpoint.start()
     processes = doubles(2)
-    tasks = python_tasks(endpoint, slots_per_process=2)
-    await run_four(tasks)
+    parts = DeployedParts()
+    tasks = python_tasks(endpoint, parts, slots_per_process=2)
+    await run_four(tasks, parts)
     for place, process in enumerate(processes):
         answer = measured(2 * place, 2 * place + 1)
         process.on(TaskProcessGateway.request_io_metrics).returning(answer)
@@ -134,8 +145,9 @@ async def test_tasks_of_a_process_that_does_not_answer_stay_unknown() -> None:
     endpoint = RpcEndpoint(LocalRpcService("executor", LocalNetwork()), "endpoint")
     endpoint.start()
     answers, hangs = doubles(2)
-    tasks = python_tasks(endpoint, slots_per_process=2)
-    await run_four(tasks)
+    parts = DeployedParts()
+    tasks = python_tasks(endpoint, parts, slots_per_process=2)
+    await run_four(tasks, parts)
     answers.on(TaskProcessGateway.request_io_metrics).returning(measured(0, 1))
     never = asyncio.get_running_loop().create_future()
     hangs.on(TaskProcessGateway.request_io_metrics).calling(lambda _: never)

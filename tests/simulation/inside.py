@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.job_master.endpoint import JobMaster
@@ -57,10 +57,9 @@ def holdings(executor: TaskExecutor) -> dict[JobID, Holding]:
 
     for allocation_id, slot in executor._table._slots.items():
         of(slot.job_id).slots[allocation_id] = slot.state.value
-    for attempt_id, task in executor._python._tasks.items():
-        of(task.job_id).attempts[attempt_id] = task.is_cancelling
-    for attempt_id, running in executor._tasks._spark._tasks.items():
-        of(running.task.job_id).attempts[attempt_id] = running.is_cancelling
+    for attempt_id, task in executor._tasks._tasks.items():
+        runs_in: Any = task.runs_in
+        of(task.job_id).attempts[attempt_id] = runs_in._tasks[attempt_id].is_cancelling
     for partition in executor._python.results._places:
         of(partition.job_id).partitions.add(partition.partition)
     return found

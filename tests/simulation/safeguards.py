@@ -290,9 +290,9 @@ def _any_news(self: SlotPoolConnection, pool_number: int, news_number: int) -> b
     return True
 
 
-def _only_python(_: Any) -> Any:
+def _for_any_job_master(_: Any) -> Any:
     def cancel_all(self: TaskExecution, attempts: Any, job_master_id: Any) -> None:
-        self._python.cancel(attempts)
+        self.end(attempts)
 
     return cancel_all
 
@@ -363,7 +363,7 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
     ),
     "cancelling of both kinds": Safeguard(
         "a task that was given up is cancelled, be it a Spark executor's",
-        _around(TaskExecution, "cancel_all", _only_python),
+        _around(TaskExecution, "cancel_all", _for_any_job_master),
     ),
     "slot comparison": Safeguard(
         "a TaskExecutor compares its slots with those that the JobMaster knows",

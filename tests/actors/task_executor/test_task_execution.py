@@ -171,6 +171,21 @@ async def test_what_was_sent_once_need_not_be_sent_again_and_what_never_was_is_m
 
 
 @on_virtual_time
+async def test_a_message_for_one_of_whose_tasks_something_is_missing_begins_none(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await start(bench)
+    both = deployments(vertex(waits), A, B)
+    lacks = replace(both.tasks[1], inputs=(7,))
+    with pytest.raises(TaskError, match=r"part 7 of execution graph .* is not here"):
+        await executor.submit_tasks(replace(both, tasks=(both.tasks[0], lacks)), MASTER, None)
+    assert bench.endpoint._tasks.of_job(JOB) == ()
+    assert await executor.submit_tasks(both, MASTER, None) == ()
+    assert len(bench.endpoint._tasks.of_job(JOB)) == 2
+
+
+@on_virtual_time
 async def test_results_of_a_job_keep_the_executor_until_its_master_is_gone(tmp_path: Path) -> None:
     """TM-28"""
     bench = Bench(tmp_path)
