@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import JobMasterGateway
@@ -20,6 +20,7 @@ from flinkray.ha import HighAvailabilityServices
 from flinkray.rpc import (
     HeartbeatManager,
     HeartbeatSettings,
+    RegistrationFailure,
     RegistrationRejection,
     RegistrationSettings,
     RpcEndpoint,
@@ -27,6 +28,7 @@ from flinkray.rpc import (
 from flinkray.scheduler.shared.slots import WorkerLocation
 
 _LeaderConnection = LeaderConnection[JobMasterGateway, TaskExecutorToJobMasterRegistrationSuccess]
+_Answer = TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class JobLeaderService:
             target_name=f"JobMaster of job {job_id}",
             gateway=JobMasterGateway,
             token_type=JobMasterId,
-            register=lambda master: master.register_task_executor(job_id, self._location),
+            register=lambda master: self._register(job, master),
             on_connected=lambda master, success: self._connected(
                 job, master, success.job_master_resource_id
             ),
@@ -119,9 +121,14 @@ class JobLeaderService:
             )
         )
 
+    def _register(self, job: _Job, master: JobMasterGateway) -> Awaitable[_Answer]:
+        """What it answers counts more than a goodbye that was heard before it was asked."""
+        job.services.has_said_goodbye = False
+        return master.register_task_executor(job.job_id, self._location)
+
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """That JobMaster knows nothing of us any more, whatever it still answers to a registration;
-        who gets another slot of it registers anew.  False: it is not followed."""
+        """That JobMaster knows nothing of us any more, whatever it still answers to a registration
+        that has begun; who gets another slot of it registers anew.  False: it is not followed."""
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:
             return False

@@ -16,7 +16,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.core.errors import SlotAllocationError, UnknownTaskExecutorError
+from flinkray.core.errors import FlinkRayError, SlotAllocationError, UnknownTaskExecutorError
 from flinkray.core.ids import (
     AllocationID,
     JobID,
@@ -202,6 +202,39 @@ async def test_job_master_that_has_said_goodbye_is_registered_at_anew_for_its_ne
 
     assert [offer.allocation_id for offer in offers] == [B]
     assert bench.client.clock.monotonic() < 1
+
+
+@on_virtual_time
+async def test_job_master_that_is_registered_at_since_its_goodbye_is_followed_on(
+    tmp_path: Path,
+) -> None:
+    """Seed 18212 of the whole cluster: the ResourceManager named the JobMaster that led the job all
+    the time.  It was left and registered at once more, and what its tasks said meanwhile was said
+    to nobody: one stayed DEPLOYING."""
+    bench = Bench(tmp_path)
+    executor, master = await bench.start_with_slot()
+    success = TaskExecutorToJobMasterRegistrationSuccess(ResourceID("JobMaster-1"))
+    answers = [None, success]
+
+    def register(*_: object) -> TaskExecutorToJobMasterRegistrationSuccess:
+        answer = answers.pop(0)
+        if answer is None:
+            raise FlinkRayError("it is cut off")
+        return answer
+
+    master.on(JobMasterGateway.register_task_executor).calling(register)
+    await master.wait_for(JobMasterGateway.register_task_executor, 2)  # it has been silent
+    await executor.disconnect_job_master(JOB, MASTER, "you are deaf")
+    await master.wait_for(JobMasterGateway.offer_slots, 2)
+
+    await executor.job_master_changed(JOB, "JobMaster-1/jobmaster", MASTER, RM_TOKEN)
+    await task(A).submit(executor)
+    (end,) = bench.runner.failures.values()
+    end.set_result(None)
+
+    ((ended,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    assert ended.state is ExecutionState.FINISHED
+    assert len(master.calls_of(JobMasterGateway.register_task_executor)) == 3
 
 
 @on_virtual_time
