@@ -98,3 +98,8 @@ class MiniCluster(ClusterUnderTest):
         name = self.processes(kind)[0]
         self.network.crash(name)
         return name
+
+    def crash_all(self, kind: str) -> None:
+        """End all processes of a kind as by SIGKILL."""
+        for name in self.processes(kind):
+            self.network.crash(name)

@@ -33,6 +33,14 @@ class ThreadedCluster:
 
         return self._loop.run(crash())
 
+    def crash_all(self, kind: str) -> None:
+        """End all processes of a kind as by SIGKILL."""
+
+        async def crash() -> None:
+            self.mini.crash_all(kind)
+
+        self._loop.run(crash())
+
 
 @contextmanager
 def threaded_cluster(

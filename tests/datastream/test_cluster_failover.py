@@ -57,25 +57,28 @@ def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
     return env.set_parallelism(2)
 
 
-def totals(env: StreamExecutionEnvironment, function: Any) -> Any:
+def totals(env: StreamExecutionEnvironment, *functions: Any) -> Any:
     """Results come at the very end, when nothing can fail any more: a batch sums it up."""
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
-    numbers = env.from_sequence(1, 1000).map(function).map(lambda v: (v % 3, v))
-    return numbers.key_by(lambda v: v[0]).sum(1).execute_and_collect()
+    numbers = env.from_sequence(1, 1000)
+    for function in functions:
+        numbers = numbers.map(function)
+    pairs = numbers.map(lambda v: (v % 3, v))
+    return pairs.key_by(lambda v: v[0]).sum(1).execute_and_collect()
 
 
 EXPECTED = {(r, sum(v for v in range(1, 1001) if v % 3 == r)) for r in range(3)}
 
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator"])
-def test_a_program_begins_anew_when_a_process_dies(
+def test_a_program_begins_anew_when_its_processes_die(
     kind: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """FO-01: every record is there once."""
-    marker = tmp_path / "stuck"
-    results = totals(on(cluster), StuckAt(500, marker))
-    wait_until(marker.exists, 30, "a task to be stuck")
-    cluster.crash(kind)
+    """FO-01: every record is there once.  Two sources are stuck, each in a process of its own."""
+    markers = tmp_path / "first", tmp_path / "last"
+    results = totals(on(cluster), StuckAt(1, markers[0]), StuckAt(1000, markers[1]))
+    wait_until(lambda: all(marker.exists() for marker in markers), 30, "two tasks to be stuck")
+    cluster.crash_all(kind)
     assert set(results) == EXPECTED
     (job,) = cluster.client.list_jobs()
     assert cluster.client.job(job.job_id).details().restarts >= 1
