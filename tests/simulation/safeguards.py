@@ -290,9 +290,10 @@ def _any_news(self: SlotPoolConnection, pool_number: int, news_number: int) -> b
     return True
 
 
-def _for_any_job_master(_: Any) -> Any:
+def _only_python(_: Any) -> Any:
     def cancel_all(self: TaskExecution, attempts: Any, job_master_id: Any) -> None:
-        self.end(attempts)
+        tasks = self._tasks
+        self.end([a for a in attempts if a in tasks and isinstance(tasks[a].runs_in, PythonTasks)])
 
     return cancel_all
 
@@ -363,7 +364,7 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
     ),
     "cancelling of both kinds": Safeguard(
         "a task that was given up is cancelled, be it a Spark executor's",
-        _around(TaskExecution, "cancel_all", _for_any_job_master),
+        _around(TaskExecution, "cancel_all", _only_python),
     ),
     "slot comparison": Safeguard(
         "a TaskExecutor compares its slots with those that the JobMaster knows",
