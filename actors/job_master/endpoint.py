@@ -14,7 +14,7 @@ from collections.abc import Callable
 from flinkray.actors.coordinators.processes import SPARK_DRIVER_FACTORY, CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
-from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     JobMasterArguments,
     TaskExecutorHeartbeat,
@@ -27,6 +27,7 @@ from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.slots import JobMasterSlots
 from flinkray.actors.job_master.task_deployer import TaskDeployer
+from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.settings import (
     default_restart_strategy,
@@ -75,6 +76,7 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
 log = logging.getLogger(__name__)
@@ -118,23 +120,33 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             scaling=scaling_settings(configuration),
             random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
         )
+        heartbeat = heartbeat_settings(configuration)
+        self._leaders = JobMasterLeaders(self, self._job_id, services, listener=self)
+        ledger = SlotLedger()
+        self._task_executors = TaskExecutorConnections(
+            self,
+            self._job_id,
+            heartbeat,
+            allocations=ledger.on,
+            on_lost=self._task_executor_lost,
+        )
         self._slots = JobMasterSlots(
             self,
             arguments,
             self._scheduler,
-            heartbeat_settings(configuration),
+            ledger,
+            self._task_executors,
+            self._leaders,
+            heartbeat,
             apply=self._apply,
-            resource_manager=lambda: self._leaders.resource_manager,
-            on_task_executor_lost=lambda lost: self._deployer.task_executor_lost(lost),
         )
-        self._task_executors = self._slots.task_executors
         self._deployer = TaskDeployer(
             self,
             self._task_executors,
             self._scheduler,
+            self._leaders,
             apply=self._apply,
             slot_lost=self._slots.lost,
-            blob_server=lambda: self._leaders.blob_server,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
         self._aggregates = GlobalAggregates(UserCodeProcessConnection(self, self._job_id))
@@ -142,17 +154,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self,
             CoordinatorProcesses(self, self._graph, services, spark_driver_factory),
             _CoordinatorEvents(self._scheduler, self._apply, self.clock),
-            heartbeat_settings(configuration),
-        )
-        self._leaders = JobMasterLeaders(
-            self,
-            self._job_id,
-            services,
-            on_resource_manager=self._slots.pool.connect_to,
-            on_resource_manager_lost=self._slots.resource_manager_lost,
-            on_cancel_requested=self._cancel,
-            on_bounds=self._resize,
-            on_rejection=self._rejected,
+            heartbeat,
         )
 
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
@@ -191,10 +193,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._slots.take_over()
         await self._slots.pool.start()
         self._apply(self._scheduler.start(self._now))
-
-    async def _rejected(self, rejection: RegistrationRejection) -> None:
-        log.warning("job %s: this JobMaster is not wanted: %s", self._job_id, rejection.reason)
-        self.close()
 
     # --- carrying out decisions -------------------------------------------------------------------
 
@@ -279,6 +277,24 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> None:
         self._leaders.heartbeat_from_dispatcher(resource_id, dispatcher_id)
 
+    # what JobMasterLeaders tells its listener
+
+    def resource_manager_connected(self, manager: ResourceManagerGateway) -> None:
+        self._slots.pool.connect_to(manager)
+
+    def resource_manager_lost(self) -> None:
+        self._slots.resource_manager_lost()
+
+    def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
+        self._apply(self._scheduler.resize(bounds, self._now))
+
+    def cancel_requested(self) -> None:
+        self._apply(self._scheduler.cancel(self._now))
+
+    def registration_rejected(self, rejection: RegistrationRejection) -> None:
+        log.warning("job %s: this JobMaster is not wanted: %s", self._job_id, rejection.reason)
+        self.close()
+
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     async def register_task_executor(
@@ -330,6 +346,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if self._task_executors.is_connected(resource_id):
             self._deployer.running(resource_id, payload.attempts)
 
+    def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
+        self._deployer.task_executor_lost(resource_id)
+        self._slots.task_executor_lost(resource_id, reason)
+
     # --- operator coordinators --------------------------------------------------------------------
 
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
@@ -355,19 +375,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def cancel(self, dispatcher_id: DispatcherId) -> None:
         self._leaders.refuse_other_dispatchers(dispatcher_id, "cancel")
-        await self._cancel()
-
-    async def _cancel(self) -> None:
-        self._apply(self._scheduler.cancel(self._now))
+        self.cancel_requested()
 
     async def resize(
         self, dispatcher_id: DispatcherId, bounds: tuple[ParallelismBounds, ...]
     ) -> None:
         self._leaders.refuse_other_dispatchers(dispatcher_id, "resize")
-        await self._resize(bounds)
-
-    async def _resize(self, bounds: tuple[ParallelismBounds, ...]) -> None:
-        self._apply(self._scheduler.resize(bounds, self._now))
+        self.bounds_changed(bounds)
 
 
 class _CoordinatorEvents(CoordinatorListener):

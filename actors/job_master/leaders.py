@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
@@ -24,34 +23,42 @@ from flinkray.scheduler.graph.job_graph import ParallelismBounds
 log = logging.getLogger(__name__)
 
 
+class LeadersListener(Protocol):
+    """Who is told what the leaders say, on the JobMaster's main thread."""
+
+    def resource_manager_connected(self, manager: ResourceManagerGateway) -> None:
+        """The JobMaster is registered there."""
+
+    def resource_manager_lost(self) -> None:
+        """It is not any more."""
+
+    def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
+        """Those of the vertices of an elastic job, as the Dispatcher knows them."""
+
+    def cancel_requested(self) -> None:
+        """Somebody wanted to cancel the job before the JobMaster was there."""
+
+    def registration_rejected(self, rejection: RegistrationRejection) -> None:
+        """One of them wants another JobMaster."""
+
+
 class JobMasterLeaders:
-    """Follows both, with heartbeats.  Lives on the JobMaster's main thread; so do the callbacks."""
+    """Follows both, with heartbeats.  Lives on the JobMaster's main thread."""
 
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
         job_id: JobID,
         services: ClusterServices,
-        *,
-        on_resource_manager: Callable[[ResourceManagerGateway], None],
-        on_resource_manager_lost: Callable[[], None],
-        on_cancel_requested: Callable[[], Awaitable[None]],
-        on_bounds: Callable[[tuple[ParallelismBounds, ...]], Awaitable[None]],
-        on_rejection: Callable[[RegistrationRejection], Awaitable[None]],
+        listener: LeadersListener,
     ) -> None:
-        """*on_cancel_requested*: somebody wanted to cancel the job before the JobMaster was there.
-        *on_bounds*: those of its vertices, if the job is elastic.
-        *on_rejection*: one of them wants another JobMaster."""
         self._job_master = job_master
         self._job_id = job_id
         self._services = services
         self._resource_id = job_master_resource_id(
             job_master.rpc_service.process_name, job_master.fencing_token
         )
-        self._on_resource_manager = on_resource_manager
-        self._on_resource_manager_lost = on_resource_manager_lost
-        self._on_cancel_requested = on_cancel_requested
-        self._on_bounds = on_bounds
+        self._listener = listener
         registration = registration_settings(services.configuration)
         self._resource_manager: LeaderConnection[
             ResourceManagerGateway, JobMasterRegistrationSuccess
@@ -65,7 +72,7 @@ class JobMasterLeaders:
             ),
             on_connected=self._resource_manager_connected,
             on_lost=self._resource_manager_lost,
-            on_rejection=on_rejection,
+            on_rejection=listener.registration_rejected,
             settings=registration,
         )
         self._dispatcher: LeaderConnection[
@@ -79,15 +86,15 @@ class JobMasterLeaders:
                 job_id, job_master.fencing_token, job_master.address
             ),
             on_connected=self._dispatcher_connected,
-            on_lost=lambda reason: self._dispatcher_heartbeats.stop(),
-            on_rejection=on_rejection,
+            on_lost=self._dispatcher_lost,
+            on_rejection=listener.registration_rejected,
             settings=registration,
         )
+        self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
+        self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
 
     async def start(self) -> None:
         """Begin to register."""
-        self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
-        self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
         high_availability = self._services.high_availability
         await self._dispatcher.start(high_availability.get_dispatcher_leader_retriever())
         await self._resource_manager.start(
@@ -138,11 +145,11 @@ class JobMasterLeaders:
                 self._job_id, self._job_master.fencing_token
             ),
         )
-        self._on_resource_manager(manager)
+        self._listener.resource_manager_connected(manager)
 
     def _resource_manager_lost(self, reason: str) -> None:
         self._resource_manager_heartbeats.stop()
-        self._on_resource_manager_lost()
+        self._listener.resource_manager_lost()
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
         """Whether it is the one that is followed, be it that the registration is under way."""
@@ -167,7 +174,7 @@ class JobMasterLeaders:
         dispatcher = self._dispatcher.leader_address
         return None if dispatcher is None else blob_server_beside(dispatcher)
 
-    async def _dispatcher_connected(
+    def _dispatcher_connected(
         self, dispatcher: DispatcherGateway, response: JobMasterToDispatcherRegistrationSuccess
     ) -> None:
         self._dispatcher_heartbeats.monitor_target(
@@ -177,9 +184,12 @@ class JobMasterLeaders:
             ),
         )
         if response.bounds:
-            await self._on_bounds(response.bounds)
+            self._listener.bounds_changed(response.bounds)
         if response.cancel_requested:
-            await self._on_cancel_requested()
+            self._listener.cancel_requested()
+
+    def _dispatcher_lost(self, reason: str) -> None:
+        self._dispatcher_heartbeats.stop()
 
     def refuse_other_dispatchers(self, dispatcher_id: DispatcherId, method: str) -> None:
         """Raises FencingTokenError unless it is the one that is followed."""

@@ -49,16 +49,13 @@ class SlotPoolConnection:
         arguments: SlotPoolArguments,
         heartbeat: HeartbeatSettings,
         *,
-        resource_manager: Callable[[], ResourceManagerGateway | None],
         on_started: PoolStarted,
         on_lost: Callable[[str], None],
     ) -> None:
-        """*resource_manager*: the present one.  *on_lost*: the pool died; the next one has to be
-        started."""
+        """*on_lost*: the pool died; the next one has to be started."""
         self._owner = owner
         self._arguments = arguments
         self._heartbeat_settings = heartbeat
-        self._resource_manager = resource_manager
         self._on_started = on_started
         self._on_lost = on_lost
         self._number = 0
@@ -117,9 +114,6 @@ class SlotPoolConnection:
                 log.warning("%s did not start: %s", self._name, error)
         self._began(pool)
         self._on_started(is_first=self._number == 1)
-        manager = self._resource_manager()
-        if manager is not None:  # it declares all of that by one message
-            self.connect_to(manager)
 
     def _began(self, pool: SlotPoolGateway) -> None:
         self._pool = pool

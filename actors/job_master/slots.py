@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from flinkray.actors.gateways import ResourceManagerGateway, SlotPoolGateway
+from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.job_processes import slot_pools_of_job
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
+from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import FlinkRayError, RecipientUnreachableError
@@ -47,9 +48,8 @@ _SLOTS_PER_MESSAGE = 2000
 class JobMasterSlots:
     """Lives on the JobMaster's main thread.
 
-    Keeps account of what the SlotPool holds and owes, for the next one should it die, and the
-    connections to the TaskExecutors whose slots they are: one that has neither a slot nor a result
-    of the job is let go (JM-15).
+    Keeps account of what the SlotPool holds and owes, for the next one should it die.  A
+    TaskExecutor that has neither a slot nor a result of the job is let go (JM-15).
     """
 
     def __init__(
@@ -57,37 +57,32 @@ class JobMasterSlots:
         job_master: FencedRpcEndpoint[JobMasterId],
         arguments: JobMasterArguments,
         scheduler: JobScheduler,
+        ledger: SlotLedger,
+        task_executors: TaskExecutorConnections,
+        leaders: JobMasterLeaders,
         heartbeat: HeartbeatSettings,
         *,
         apply: Callable[[list[act.JobSchedulerAction]], None],
-        resource_manager: Callable[[], ResourceManagerGateway | None],
-        on_task_executor_lost: Callable[[ResourceID], None],
     ) -> None:
-        """*apply* carries out what follows.  *on_task_executor_lost* is called before the scheduler
-        hears of it."""
+        """*ledger*: of the job's slots, kept here.  *apply* carries out what follows."""
         self._job_master = job_master
         self._graph = arguments.job_graph
         self._scheduler = scheduler
         self._apply = apply
-        self._on_task_executor_lost = on_task_executor_lost
-        job_id = arguments.job_graph.job_id
+        self.ledger = ledger
+        self._task_executors = task_executors
+        self._leaders = leaders
         self.pool = SlotPoolConnection(
             job_master,
             SlotPoolArguments(
-                arguments.cluster, job_id, arguments.job_master_id, job_master.address
+                arguments.cluster,
+                arguments.job_graph.job_id,
+                arguments.job_master_id,
+                job_master.address,
             ),
             heartbeat,
-            resource_manager=resource_manager,
             on_started=self._pool_started,
             on_lost=self._pool_lost,
-        )
-        self.ledger = SlotLedger()
-        self.task_executors = TaskExecutorConnections(
-            job_master,
-            job_id,
-            heartbeat,
-            allocations=self.ledger.on,
-            on_lost=self._task_executor_lost,
         )
         self._has_predecessors = arguments.has_predecessors
         self._handed_over: tuple[AllocationID, ...] = ()
@@ -182,7 +177,7 @@ class JobMasterSlots:
         if not self.pool.is_next(pool_number, news_number):
             return
         for slot in gained:
-            if self.task_executors.is_connected(slot.location.resource_id):
+            if self._task_executors.is_connected(slot.location.resource_id):
                 self.ledger.add(slot)
         self.ledger.remove(lost)
         if self._scheduler.wants_all_slots:
@@ -215,6 +210,9 @@ class JobMasterSlots:
             self.pool.tell(lambda pool: pool.set_job_restarting(True))
         if self._shortages:
             self._notify_shortages()
+        manager = self._leaders.resource_manager
+        if manager is not None:  # it declares all of that by one message
+            self.pool.connect_to(manager)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -225,7 +223,7 @@ class JobMasterSlots:
             RpcError: nobody is at its address.
         """
         self._scheduler.task_executor_registered(location.resource_id)
-        await self.task_executors.add(location)
+        await self._task_executors.add(location)
 
     async def offer(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
@@ -235,7 +233,7 @@ class JobMasterSlots:
         Raises:
             UnknownTaskExecutorError, RecipientUnreachableError: it may offer them again.
         """
-        location = self.task_executors.location(resource_id)
+        location = self._task_executors.location(resource_id)
         if self.pool.gateway is None:
             job_id = self._graph.job_id
             raise RecipientUnreachableError(f"job {job_id} has no SlotPool at present")
@@ -254,20 +252,19 @@ class JobMasterSlots:
         """The job has no slot there any more, and no result that it still needs, and no slot is
         being offered from there (JM-15)."""
         if (
-            self.task_executors.is_connected(resource_id)
+            self._task_executors.is_connected(resource_id)
             and not self.ledger.on(resource_id)
             and not self._offers_in_flight[resource_id]
             and not self._scheduler.holds_partitions_on(resource_id)
         ):
             self._scheduler.task_executor_let_go(resource_id)
-            self.task_executors.remove(resource_id, "the job has no slot there any more")
+            self._task_executors.remove(resource_id, "the job has no slot there any more")
             reason = "it was let go with its last slot"
             self.pool.tell(lambda pool: pool.release_task_executor(resource_id, reason))
 
-    def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
+    def task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
         """Its slots, and the tasks in them, are gone."""
         cause = f"{resource_id} was lost: {reason}"
-        self._on_task_executor_lost(resource_id)
         self.ledger.remove_all_on(resource_id)
         self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
         self.pool.tell(lambda pool: pool.release_task_executor(resource_id, cause))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
+from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.one_way import tell
 from flinkray.core.errors import (
@@ -51,10 +52,10 @@ class TaskDeployer:
         job_master: FencedRpcEndpoint[JobMasterId],
         task_executors: TaskExecutorConnections,
         scheduler: JobScheduler,
+        leaders: JobMasterLeaders,
         *,
         apply: Callable[[list[JobSchedulerAction]], None],
         slot_lost: Callable[[AllocationID, str], None],
-        blob_server: Callable[[], str | None],
     ) -> None:
         """*apply* carries out what follows; *slot_lost*: a slot is not the job's (any more)."""
         self._job_master = job_master
@@ -62,7 +63,7 @@ class TaskDeployer:
         self._scheduler = scheduler
         self._apply = apply
         self._slot_lost = slot_lost
-        self._blob_server = blob_server
+        self._leaders = leaders
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
         self._promotions: dict[ResourceID, asyncio.Task[set[IntermediateDataSetID]]] = {}
@@ -99,8 +100,9 @@ class TaskDeployer:
     def deploy_all(self, action: DeployTasks) -> None:
         """Begin; attempts that could not be deployed are told to the scheduler."""
         for part in action.deployments.parts:
-            if isinstance(part.content, VertexInformation):
-                self._vertices[part.key] = part.content
+            match part.content:
+                case VertexInformation() as vertex:
+                    self._vertices[part.key] = vertex
         self._job_master.create_task(self._deploy_all(action), "deploy tasks")
 
     async def _deploy_all(self, action: DeployTasks) -> None:
@@ -111,7 +113,7 @@ class TaskDeployer:
         self._reconciliation.deploying(resource_id, attempts)
         try:
             executor = self._task_executors.get(resource_id)
-            refused = await executor.submit_tasks(deployments, token, self._blob_server())
+            refused = await executor.submit_tasks(deployments, token, self._leaders.blob_server)
         except FlinkRayError as error:
             self._reconciliation.ended(attempts)
             if isinstance(error, RpcError):  # they may run there all the same

@@ -138,7 +138,7 @@ async def test_job_master_that_is_not_wanted_any_more_leaves_the_slots(tmp_path:
         await until_it_waits(cluster, greedy)
 
         (master,) = job_masters(cluster, job_id)
-        await master._rejected(RegistrationRejection("another one leads the job"))
+        master.registration_rejected(RegistrationRejection("another one leads the job"))
         await master.terminated
         await until_running(cluster, job_id)
 

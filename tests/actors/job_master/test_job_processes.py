@@ -54,7 +54,6 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
             self,
             arguments,
             HEARTBEAT,
-            resource_manager=lambda: None,
             on_started=lambda *, is_first: None,
             on_lost=lambda _: None,
         )
