@@ -203,7 +203,7 @@ class ElasticJobScheduler(JobScheduler):
         if failure is not None:
             return [*steps, t.GlobalFailure(failure)]
         self._used = Counter(group.profile for group in self._region_slots.groups)
-        return [*steps, *self._declare(), *self._execution.begin(t.BeginExecution(), now)]
+        return [*steps, *self._declare(), t.StartScheduling()]
 
     # decisions
 

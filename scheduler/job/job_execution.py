@@ -15,7 +15,6 @@ from flinkray.scheduler.job.transition_loop import Steps, Transition
 from flinkray.scheduler.job.transitions import (
     AttemptsFailed,
     AttemptsOver,
-    BeginExecution,
     CancelRegions,
     CoordinatorEnded,
     CoordinatorsBegan,
@@ -33,6 +32,7 @@ from flinkray.scheduler.job.transitions import (
     ScheduleRegions,
     SendCancellations,
     SendDeployments,
+    StartScheduling,
     SubtasksFailed,
 )
 from flinkray.scheduler.shared.failure import Failure
@@ -121,7 +121,7 @@ class JobExecution:
 
     # --- what begins ------------------------------------------------------------------------------
 
-    def begin(self, transition: BeginExecution, now: float) -> Steps:
+    def start_scheduling(self, transition: StartScheduling, now: float) -> Steps:
         """Schedule what can run from the start."""
         return (ScheduleRegions(tuple(self._strategy.start())),)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from flinkray.core.errors import (
     AttemptDisposedError,
     JobStateError,
-    JobSubmissionError,
     PartitionProducerDisposedError,
 )
 from flinkray.core.ids import (
@@ -38,6 +37,7 @@ from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, Rest
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
+from flinkray.scheduler.job.coordinator_kinds import coordinators_of_job, coordinators_of_regions
 from flinkray.scheduler.job.failover import Failover
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_execution import JobExecution, NoState, StateRestorer
@@ -49,12 +49,10 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     TimerPurpose,
 )
 from flinkray.scheduler.job.master_formats import MasterFormats
-from flinkray.scheduler.job.operator_coordinators import JobCoordinator, OperatorCoordinators
+from flinkray.scheduler.job.operator_coordinators import OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.results import Results
-from flinkray.scheduler.job.source_enumerators import SourceEnumerators, has_enumerators
-from flinkray.scheduler.job.spark_driver import SparkDriverCoordinator
 from flinkray.scheduler.job.task_reports import TaskReports
 from flinkray.scheduler.job.transition_loop import Applied, Step, Steps, Transition, TransitionLoop
 from flinkray.scheduler.reports.job_info import (
@@ -125,9 +123,7 @@ class JobScheduler:
         self._outbox = Outbox()
         self._loop = TransitionLoop(f"job {job_graph.job_id} ({job_graph.name})", self._outbox.add)
         self._formats = MasterFormats(job_graph, self._job)
-        self._of_job: list[JobCoordinator] = [self._formats]
-        if has_enumerators(job_graph):
-            self._of_job.append(SourceEnumerators(self._job))
+        self._of_job = (self._formats, *coordinators_of_job(job_graph, self._job))
         self._build(ExecutionGraph(job_graph, new_graph_id(), now))
 
     def _build(
@@ -154,28 +150,10 @@ class JobScheduler:
             first_generation=first_generation,
         )
         self._results = Results(graph, regions, self._tracker)
-        self._drivers = {
-            vertex.vertex.vertex_id: SparkDriverCoordinator(
-                graph, regions, vertex, self._job, restarts
-            )
-            for vertex in graph.vertices
-            if vertex.is_coordinated
-        }
-        self._refuse_drivers_within(regions)
-        self._coordinators = OperatorCoordinators(self._drivers.values(), self._of_job)
+        self._coordinators = OperatorCoordinators(
+            coordinators_of_regions(graph, regions, self._job, restarts), self._of_job
+        )
         self._wire()
-
-    def _refuse_drivers_within(self, regions: PipelinedRegions) -> None:
-        """A Spark stage begins when all that it reads is finished, and so cannot be in a region
-        with anything else."""
-        for driver in self._drivers.values():
-            if len(regions.regions[driver.region].vertices) > driver.parallelism:
-                raise JobSubmissionError(
-                    self.job_id,
-                    f"the Spark stage {driver.vertex_name!r} reads and feeds vertices that run at "
-                    "the same time: make a result blocking that leads from those that it reads to "
-                    "those that it feeds",
-                )
 
     def _wire(self) -> None:
         """Who applies which transition."""
@@ -203,6 +181,7 @@ class JobScheduler:
         wire(t.FormatsPauseOver, self._formats.pause_over)
         # regions
         wire(t.BeginExecution, self._begin)
+        wire(t.StartScheduling, execution.start_scheduling)
         wire(t.ScheduleRegions, execution.schedule)
         wire(t.RequestSlots, region_slots.request)
         wire(t.RequestSlotsAgain, region_slots.request_again)
@@ -461,11 +440,9 @@ class JobScheduler:
         """All that a client may want to know; *running*: what TaskExecutors say of stream tasks."""
         vertices = tuple(
             vertex_info(vertex, self._job.epoch_offset, progress, running)
-            for vertex, progress in self._with_spark_progress()
+            for vertex, progress in self._with_progress()
         )
-        groups = (driver.worker_group for driver in reversed(tuple(self._drivers.values())))
-        group = next((group for group in groups if group is not None), None)
-        return self._job.details(vertices, self._why_pending(), group)
+        return self._job.details(vertices, self._why_pending(), self._coordinators.worker_group)
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
         """The TaskExecutors of stream tasks that may run: to be asked before :meth:`details`."""
@@ -479,7 +456,7 @@ class JobScheduler:
             self.status,
             self._job.restarts,
             self._why_pending(),
-            tuple(vertex_progress(*each) for each in self._with_spark_progress()),
+            tuple(vertex_progress(*each) for each in self._with_progress()),
         )
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
@@ -490,10 +467,9 @@ class JobScheduler:
         """The same in a few numbers."""
         return self._job.overview(task_counts(self._graph.vertices))
 
-    def _with_spark_progress(self) -> Iterator[tuple[ExecutionJobVertex, SparkProgress | None]]:
+    def _with_progress(self) -> Iterator[tuple[ExecutionJobVertex, SparkProgress | None]]:
         for vertex in self._graph.vertices:
-            driver = self._drivers.get(vertex.vertex.vertex_id)
-            yield vertex, None if driver is None else driver.progress
+            yield vertex, self._coordinators.progress_of(vertex.vertex.vertex_id)
 
     def _why_pending(self) -> str | None:
         if self.status is not JobStatus.RUNNING or self._job.suspension is not None:
@@ -515,8 +491,8 @@ class JobScheduler:
         return (t.CancelEverything(),)
 
     def _begin(self, transition: t.BeginExecution, now: float) -> Steps:
-        steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
-        return [*steps, *self._execution.begin(transition, now)]
+        steps = self._job.change(JobStatus.RUNNING, now)
+        return [*steps, t.StartJobCoordinators(), t.StartScheduling()]
 
     def _fail(self, transition: t.FailJob, now: float) -> Steps:
         steps = self._job.fail(transition.failure, now)

@@ -44,6 +44,9 @@ _PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds from the loss of a process that initialises to the start of the next one, for each loss
 after which there is one.  What lasts for half a minute does not meet all of them."""
 
+_INITIALISATION = 0
+"""The generation of initialisations; those of finalisations follow."""
+
 
 class MasterFormats(JobCoordinator):
     """Initialisation before the job is scheduled, input splits while it runs, and finalisation when
@@ -132,7 +135,7 @@ class MasterFormats(JobCoordinator):
         the job is scheduled nothing would have to be restarted for it: another one is asked."""
         if not self._pending:
             return ()
-        is_initializing = all(isinstance(r, InitializeFormat) for r in self._pending.values())
+        is_initializing = all(self._generation_of(v) == _INITIALISATION for v in self._pending)
         if is_initializing and not self._record.is_ending and self._losses < len(_PAUSES):
             pause = _PAUSES[self._losses]
             self._losses += 1
@@ -161,7 +164,7 @@ class MasterFormats(JobCoordinator):
         return ()
 
     def _initialized(self, event: FormatInitialized) -> Steps:
-        if not isinstance(self._pending.get(event.vertex_id), InitializeFormat):
+        if self._generation_of(event.vertex_id) != _INITIALISATION:
             return ()
         del self._pending[event.vertex_id]
         master_format = self._vertices[event.vertex_id].master_format
@@ -170,10 +173,11 @@ class MasterFormats(JobCoordinator):
         return () if self._pending or self._record.is_ending else (BeginExecution(),)
 
     def _finalized(self, event: FormatFinalized) -> Steps:
-        is_waited_for = isinstance(self._pending.get(event.vertex_id), FinalizeFormat)
-        if not is_waited_for or self._generation_of(event.vertex_id) != event.generation:
-            return ()
-        del self._pending[event.vertex_id]
+        match self._pending.get(event.vertex_id):
+            case FinalizeFormat(generation=event.generation):
+                del self._pending[event.vertex_id]
+            case _:
+                return ()
         is_running = self._record.status is JobStatus.RUNNING and not self._record.is_ending
         return (EndJob(JobStatus.FINISHED),) if is_running and not self._pending else ()
 
@@ -188,10 +192,10 @@ class MasterFormats(JobCoordinator):
         return [*steps, GlobalFailure(Failure(event.text, event.traceback))]
 
     def _generation_of(self, vertex_id: JobVertexID) -> int | None:
-        """Of what is waited for; 0: an initialisation."""
+        """Of what is waited for; None: nothing."""
         match self._pending.get(vertex_id):
             case FinalizeFormat(generation=generation):
                 return generation
             case InitializeFormat():
-                return 0
+                return _INITIALISATION
         return None

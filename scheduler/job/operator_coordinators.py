@@ -11,10 +11,10 @@ attempt, and what an attempt is to begin with is to be decided where it is start
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
 
-from flinkray.core.ids import JobVertexID
+from flinkray.core.ids import JobVertexID, WorkerGroupId
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
@@ -34,6 +34,7 @@ from flinkray.scheduler.job.transitions import (
     StartJobCoordinators,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.story import Story
 
 
@@ -152,6 +153,13 @@ class RegionCoordinator(OperatorCoordinator):
     which must end before the region is over."""
 
     region: int
+    progress: SparkProgress | None = None
+    """Of the attempt that runs, or ran last."""
+
+    @property
+    @abstractmethod
+    def worker_group(self) -> WorkerGroupId | None:
+        """Of the slots that are used, or were last."""
 
     @abstractmethod
     def deployed(self, slots: tuple[AllocatedSlot, ...], now: float) -> Steps:
@@ -205,16 +213,27 @@ class OperatorCoordinators:
     def __init__(
         self, of_regions: Iterable[RegionCoordinator], of_job: Iterable[JobCoordinator]
     ) -> None:
+        self._of_regions = tuple(of_regions)
         self._by_region: dict[int, list[RegionCoordinator]] = {}
-        for coordinator in of_regions:
+        for coordinator in self._of_regions:
             self._by_region.setdefault(coordinator.region, []).append(coordinator)
         self._of_job = tuple(of_job)
-        self._all = {(c.kind, c.vertex_id): c for c in self._everyone()}
+        everyone: tuple[OperatorCoordinator, ...] = (*self._of_regions, *self._of_job)
+        self._all = {(c.kind, c.vertex_id): c for c in everyone}
+        self._by_vertex = {c.vertex_id: c for c in self._of_regions}
 
-    def _everyone(self) -> Iterator[OperatorCoordinator]:
-        for of_region in self._by_region.values():
-            yield from of_region
-        yield from self._of_job
+    # --- what people ask --------------------------------------------------------------------------
+
+    def progress_of(self, vertex_id: JobVertexID) -> SparkProgress | None:
+        """What the coordinator of a vertex has told of its work."""
+        coordinator = self._by_vertex.get(vertex_id)
+        return None if coordinator is None else coordinator.progress
+
+    @property
+    def worker_group(self) -> WorkerGroupId | None:
+        """The one that is used, or was last; of the last vertex that has had one."""
+        groups = (coordinator.worker_group for coordinator in reversed(self._of_regions))
+        return next((group for group in groups if group is not None), None)
 
     # --- events of coordinators -------------------------------------------------------------------
 

@@ -35,8 +35,7 @@ class Outbox:
         """All since the last time."""
         actions, self._actions = self._actions, []
         bulk = self.bulk.take()
-        if not bulk:
-            return actions
-        if actions and isinstance(actions[-1], JobEnded):
-            return [*actions[:-1], *bulk, actions[-1]]
+        match actions:
+            case [*before, JobEnded() as end]:
+                return [*before, *bulk, end]
         return [*actions, *bulk]

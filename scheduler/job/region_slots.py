@@ -41,7 +41,7 @@ from flinkray.scheduler.slots.execution_slot_allocator import (
     LogicalSlotFailed,
     SlotAllocatorAction,
 )
-from flinkray.scheduler.slots.logical_slot import FailPayload
+from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
 from flinkray.scheduler.slots.slot_requests import (
     ReturnSlots,
     SlotAllocated,
@@ -152,12 +152,13 @@ class RegionSlots:
     def _told(self, events: tuple[SlotEvent, ...]) -> Steps:
         lost: list[AllocationID] = []
         for event in events:
-            if isinstance(event, SlotAllocated):
-                where = event.slot.location.resource_id
-                self._held[event.slot.allocation_id] = where
-                self._held_on.setdefault(where, {})[event.slot.allocation_id] = None
-            elif isinstance(event, SlotsLost):
-                lost += event.allocations
+            match event:
+                case SlotAllocated(slot=slot):
+                    where = slot.location.resource_id
+                    self._held[slot.allocation_id] = where
+                    self._held_on.setdefault(where, {})[slot.allocation_id] = None
+                case SlotsLost(allocations):
+                    lost += allocations
         shares = [ordinal for a in lost for ordinal in self._forget(a)]
         steps = self._follow(self._allocator.slot_events(events))
         # Slots that came and were lost by the same word have shares only now.
@@ -215,25 +216,22 @@ class RegionSlots:
         ready = []
         failed: list[tuple[Execution, Failure]] = []
         for action in actions:
-            if isinstance(action, LogicalSlotAllocated):
-                ordinal = self._ordinal_of(action.slot.vertex)
-                index = self._regions.of[ordinal]
-                if index in self._missing:
-                    self._missing[index] -= 1
-                    shares = self._waiting_in.setdefault(action.slot.slot.allocation_id, {})
-                    shares[ordinal] = None
-                    if not self._missing[index]:
+            match action:
+                case LogicalSlotAllocated(share):
+                    index = self._add_share(share)
+                    if self._missing.get(index) == 0:
                         ready.append(index)
-            elif isinstance(action, LogicalSlotFailed):
-                execution = self._graph.subtasks[self._ordinal_of(action.vertex)].current
-                failed.append((execution, _no_slot(execution, action, self._why_short)))
-            elif isinstance(action, FailPayload):
-                self._add_lost(action.attempt_id, action.cause, failed)
-            else:
-                if isinstance(action, ReturnSlots):
-                    for allocation_id in action.allocations:
+                case LogicalSlotFailed(vertex):
+                    execution = self._graph.subtasks[self._ordinal_of(vertex)].current
+                    failed.append((execution, _no_slot(execution, action, self._why_short)))
+                case FailPayload(attempt_id, cause):
+                    self._add_lost(attempt_id, cause, failed)
+                case ReturnSlots(allocations):
+                    for allocation_id in allocations:
                         self._forget(allocation_id)
-                steps.append(action)
+                    steps.append(action)
+                case _:
+                    steps.append(action)
         for index in ready:
             slots = self._give(index)
             if slots is not None:
@@ -241,6 +239,15 @@ class RegionSlots:
         if failed:
             steps.append(AttemptsFailed(tuple(failed)))
         return steps
+
+    def _add_share(self, share: LogicalSlot) -> int:
+        """A subtask has its share of a slot; returns its region."""
+        ordinal = self._ordinal_of(share.vertex)
+        index = self._regions.of[ordinal]
+        if index in self._missing:
+            self._missing[index] -= 1
+            self._waiting_in.setdefault(share.slot.allocation_id, {})[ordinal] = None
+        return index
 
     def _add_lost(
         self, attempt_id: ExecutionAttemptID, cause: str, to: list[tuple[Execution, Failure]]

@@ -65,20 +65,9 @@ class SparkDriverCoordinator(RegionCoordinator):
         self._record = record
         self._restarts = restarts
         self.region = regions.of[vertex.first]
-        self.progress: SparkProgress | None = None
-        """Of the attempt that runs, or ran last."""
-
-    @property
-    def vertex_name(self) -> str:
-        return self._vertex.vertex.name
-
-    @property
-    def parallelism(self) -> int:
-        return self._vertex.parallelism
 
     @property
     def worker_group(self) -> WorkerGroupId | None:
-        """Of the slots that are used, or were last."""
         slots = (execution.slot for execution in self._vertex.executions)
         return next((slot.location.worker_group for slot in slots if slot is not None), None)
 

@@ -138,6 +138,11 @@ class BeginExecution(Transition):
 
 
 @dataclass(frozen=True, slots=True)
+class StartScheduling(Transition):
+    """The execution graph begins to run: first what needs no other's result."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleRegions(Transition):
     """Their inputs are there: those that do not run yet are to run."""
 

@@ -134,13 +134,14 @@ class ExecutionSlotAllocator:
         """What the SlotPool says, in its order."""
         actions: list[SlotAllocatorAction] = []
         for event in events:
-            if isinstance(event, SlotAllocated):
-                self._allocated(event, actions)
-            elif isinstance(event, SlotRequestFailed):
-                self._failed(event, actions)
-            elif isinstance(event, SlotsLost):
-                for allocation_id in event.allocations:
-                    self._lost(allocation_id, event.cause, actions)
+            match event:
+                case SlotAllocated():
+                    self._allocated(event, actions)
+                case SlotRequestFailed():
+                    self._failed(event, actions)
+                case SlotsLost(allocations, cause):
+                    for allocation_id in allocations:
+                        self._lost(allocation_id, cause, actions)
         return actions
 
     def cancel(
