@@ -132,6 +132,27 @@ async def _calls(simulation: Simulation) -> None:
     await simulation.eventually(is_answered, within=10, retry_on=(RpcError,))
 
 
+@simulate(seeds=5)
+async def test_a_process_that_freezes_as_it_ends_is_found_by_its_name_and_can_be_killed(
+    simulation: Simulation,
+) -> None:
+    """Seed 20085 of the whole cluster: a SlotPool froze when it was of no use any more."""
+    service = simulation.service()
+    await service.spawn(echo_spec("echo"))
+    process = simulation.process("echo")
+    simulation.slow_down(process, 0.5)
+    ending = asyncio.ensure_future(service.stop("echo"))
+    await simulation.eventually(lambda: "echo" not in simulation.network.services, within=5)
+    simulation.freeze(process)
+    await asyncio.sleep(1)
+    assert process.is_alive
+    assert await service.process_names("ech") == ("echo",)
+    await service.kill("echo")
+    assert not process.is_alive
+    assert await service.process_names("ech") == ()
+    ending.cancel()
+
+
 def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed() -> None:
     marks = {
         "will be killed: it had sent a message",

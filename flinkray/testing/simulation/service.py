@@ -74,7 +74,7 @@ class SimulatedRpcService(NetworkedService):
         await self.simulation.supervisor.kill(process_name)
 
     async def process_names(self, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name in self.network.services if name.startswith(prefix)))
+        return self.simulation.supervisor.process_names(prefix)
 
     async def stop(self, process_name: str) -> None:
         if process_name in self.network.services:

@@ -101,6 +101,11 @@ class Supervisor:
         self._post(kill)
         await done
 
+    def process_names(self, prefix: str) -> tuple[str, ...]:
+        """Of processes that live, also of those that end but have not ended yet."""
+        names = {*self._records, *self._network.services}
+        return tuple(sorted(name for name in names if name.startswith(prefix)))
+
     def guard(self, connection: ClientConnection, process: SimulatedProcess) -> None:
         """Break a connection of *process* when the death at its other end becomes known."""
         target = self._network.services.get(connection.process_name)
