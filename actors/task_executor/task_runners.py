@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import SPARK
-from flinkray.spark.processes import (
-    end_leftovers,
-    name_of_attempt,
-    past_attempts,
-    remove_scratch,
-)
+from flinkray.spark.gateway import attempt_name
+from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
 from flinkray.spark.ray_java import check_ray_starts_java
 
 log = logging.getLogger(__name__)
@@ -68,7 +64,7 @@ class SparkExecutorGuard(TaskRunner):
     async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
         check_ray_starts_java()
         present = (task.attempt_id.vertex.job_vertex_id, job_master_id, task.coordinator_attempt)
-        self._attempts.setdefault(task.job_id, set()).add(name_of_attempt(*present))
+        self._attempts.setdefault(task.job_id, set()).add(attempt_name(*present))
         past = await self._rpc_service.run_blocking(past_attempts, task.job_id, *present)
         for attempt in past:
             await self._end_processes(task.job_id, attempt)

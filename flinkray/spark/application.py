@@ -20,7 +20,6 @@ from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.jvm import DriverJvm, SparkStartError, quiet_gateway_logging
 from flinkray.spark.processes import (
-    attempt_name,
     end_leftovers,
     marker_environment,
     note_application,
@@ -55,7 +54,7 @@ class SparkApplication:
         self._ray = ray
         self._properties = properties
         self.jvm = jvm
-        self.namespace = f"flinkray-{stage_name(stage.job_id, attempt_name(stage))}"
+        self.namespace = f"flinkray-{stage_name(stage.job_id, stage.attempt_name)}"
         self._gateway: Any = None
         self._app_master: Any = None
         self.session: SparkSession | None = None
@@ -77,7 +76,7 @@ class SparkApplication:
             SparkStartError: Java cannot be executed.
         """
         properties = stage_properties(stage, environment, ray, python)
-        name = stage_name(stage.job_id, attempt_name(stage))
+        name = stage_name(stage.job_id, stage.attempt_name)
         Path(ray.session_directory, name).mkdir(parents=True, exist_ok=True)
         variables = {
             "SPARK_HOME": str(environment.spark_home),
@@ -91,7 +90,7 @@ class SparkApplication:
         quiet_gateway_logging()
         jvm = DriverJvm.launch(
             (str(environment.java.executable), *properties.driver_command),
-            {**os.environ, **marker_environment(stage.job_id, attempt_name(stage))},
+            {**os.environ, **marker_environment(stage.job_id, stage.attempt_name)},
             Path(ray.logs_directory, f"flinkray-{name}.log"),
         )
         return cls(stage, ray, properties, jvm)
@@ -112,7 +111,7 @@ class SparkApplication:
             note_application(
                 self._ray.session_directory,
                 self._stage.job_id,
-                attempt_name(self._stage),
+                self._stage.attempt_name,
                 self._ask_application_id(self.session),
             )
         except (Py4JError, OSError) as error:
@@ -162,8 +161,8 @@ class SparkApplication:
             stopper.join(grace)
         self.jvm.end()
         self._await_executors_end()
-        end_leftovers(self._stage.job_id, attempt_name(self._stage))
-        remove_scratch(self._ray.session_directory, self._stage.job_id, attempt_name(self._stage))
+        end_leftovers(self._stage.job_id, self._stage.attempt_name)
+        remove_scratch(self._ray.session_directory, self._stage.job_id, self._stage.attempt_name)
 
     def _await_executors_end(self) -> None:
         """The group may then be removed: none of its bundles is in use by a starting executor."""

@@ -32,6 +32,12 @@ class SparkStageInput:
     """Of each directory, a partition that is in it."""
 
 
+def attempt_name(vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int) -> str:
+    """Of an attempt of a Spark stage: ``<vertex>-<JobMaster>-<number>``; each JobMaster of a job
+    counts its attempts from 0."""
+    return f"{vertex_id.short()}-{job_master_id.short()}-{attempt_number}"
+
+
 @message
 class SparkStageDescriptor:
     """All a Spark driver needs to run one attempt of one Spark stage (a job vertex)."""
@@ -60,6 +66,11 @@ class SparkStageDescriptor:
     """Address; needed where ``code`` is a key."""
     inputs: tuple[SparkStageInput, ...] = ()
     """What the stage reads of other vertices."""
+
+    @property
+    def attempt_name(self) -> str:
+        """See :func:`attempt_name`."""
+        return attempt_name(self.vertex_id, self.job_master_id, self.attempt_number)
 
     @property
     def coordinator(self) -> CoordinatorID:

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
-from flinkray.spark.gateway import SparkStageDescriptor
 
 JOB_VARIABLE = "FLINKRAY_JOB_ID"
 ATTEMPT_VARIABLE = "FLINKRAY_SPARK_ATTEMPT"
@@ -23,16 +22,6 @@ _APPLICATION_PREFIX = "app-"
 _RAY_WORKER = "io.ray.runtime.runner.worker.DefaultWorker"
 _JOB_OPTION = "-Dflinkray.job.id="
 _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
-
-
-def attempt_name(stage: SparkStageDescriptor) -> str:
-    """``<vertex>-<JobMaster>-<number>``; each JobMaster of a job counts its attempts from 0."""
-    return name_of_attempt(stage.vertex_id, stage.job_master_id, stage.attempt_number)
-
-
-def name_of_attempt(vertex_id: JobVertexID, job_master_id: JobMasterId, number: int) -> str:
-    """The :func:`attempt_name` of an attempt whose stage is not at hand."""
-    return f"{vertex_id.short()}-{job_master_id.short()}-{number}"
 
 
 def stage_name(job_id: JobID, attempt: str) -> str:
@@ -50,7 +39,7 @@ def marker_options(job_id: JobID, attempt: str) -> tuple[str, str]:
 
 
 def leftover_processes(job_id: JobID, attempt: str | None = None) -> list[psutil.Process]:
-    """This node's processes that carry the marker of a job (of one :func:`attempt_name`, if given).
+    """This node's processes that carry the marker of a job (of one attempt, if its name is given).
 
     Processes of other users, whose environment cannot be read, are recognised by command line
     only; zombies are left out.  Takes about a millisecond per ten processes of the machine.

@@ -16,7 +16,7 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.core.resources import ResourceProfile, format_memory_size, parse_memory_size
 from flinkray.spark.environment import JAVA_HOME_OPTION, SparkEnvironment
 from flinkray.spark.gateway import SparkStageDescriptor
-from flinkray.spark.processes import attempt_name, marker_environment, marker_options, stage_name
+from flinkray.spark.processes import marker_environment, marker_options, stage_name
 from flinkray.spark.ray_cluster import RayContext
 
 MIB = 2**20
@@ -94,9 +94,9 @@ def stage_properties(
     user = {k: v for k, v in stage.configuration.items() if k != JAVA_HOME_OPTION}
     refuse_owned(user)
     heap, overhead = split_memory(stage.slot_profile, user.get("spark.executor.memoryOverhead"))
-    marker = marker_options(stage.job_id, attempt_name(stage))
+    marker = marker_options(stage.job_id, stage.attempt_name)
     cores = max(1, math.floor(stage.slot_profile.cpu))
-    scratch = f"{ray.session_directory}/{stage_name(stage.job_id, attempt_name(stage))}"
+    scratch = f"{ray.session_directory}/{stage_name(stage.job_id, stage.attempt_name)}"
     defaults = {
         "spark.app.name": stage.job_name,
         "spark.ui.enabled": "false",
@@ -133,7 +133,7 @@ def stage_properties(
     }
     for name, amount in sorted(stage.slot_profile.extended.items()):
         owned[f"{_ACTOR_RESOURCE}.{name}"] = f"{amount:g}"
-    for name, value in marker_environment(stage.job_id, attempt_name(stage)).items():
+    for name, value in marker_environment(stage.job_id, stage.attempt_name).items():
         owned[f"spark.executorEnv.{name}"] = value
     class_path = _class_path(environment, user)
     return StageProperties(
@@ -221,7 +221,7 @@ def _driver_command(
     user: Mapping[str, str],
     class_path: str,
 ) -> tuple[str, ...]:
-    name = stage_name(stage.job_id, attempt_name(stage))
+    name = stage_name(stage.job_id, stage.attempt_name)
     properties = {
         "ray.address": ray.address,
         "ray.node-ip": ray.node_ip,
@@ -238,7 +238,7 @@ def _driver_command(
     }
     java = environment.java
     worker_environment = {
-        **marker_environment(stage.job_id, attempt_name(stage)),
+        **marker_environment(stage.job_id, stage.attempt_name),
         "JAVA_HOME": str(java.home),
         "PATH": f"{java.home / 'bin'}:${{PATH}}",  # Ray expands it on each node
         "BASH_ENV": str(Path(__file__).with_name("java_worker.sh")),
@@ -251,7 +251,7 @@ def _driver_command(
         f"-Xmx{_spark_size(user.get('spark.driver.memory', '1g'))}",
         f"-javaagent:{environment.raydp_agent}",
         *(f"-D{key}={value}" for key, value in properties.items()),
-        *marker_options(stage.job_id, attempt_name(stage)),
+        *marker_options(stage.job_id, stage.attempt_name),
         *user.get("spark.driver.extraJavaOptions", "").split(),
         "-cp",
         class_path,
@@ -276,7 +276,7 @@ def _app_master_options(
         # RayDP uses only their number; executor e goes to bundle e modulo that number.
         f"-Dspark.ray.bundle_indexes={','.join(map(str, range(stage.parallelism)))}",
         f"-Dspark.executor.instances={stage.parallelism}",
-        *marker_options(stage.job_id, attempt_name(stage)),
+        *marker_options(stage.job_id, stage.attempt_name),
     )
 
 

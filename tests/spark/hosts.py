@@ -20,7 +20,6 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.processes import (
-    attempt_name,
     end_leftovers,
     leftover_processes,
     stage_name,
@@ -130,7 +129,7 @@ class HostedStage:
 
     def __init__(self, stage: SparkStageDescriptor, group: PlacementGroup) -> None:
         self.job_id = stage.job_id
-        self.namespace = f"flinkray-{stage_name(stage.job_id, attempt_name(stage))}"
+        self.namespace = f"flinkray-{stage_name(stage.job_id, stage.attempt_name)}"
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
         host: Any = StageHost  # mypy knows nothing of what decorates a class
         self.actor: Any = host.options(scheduling_strategy=strategy).remote(stage)

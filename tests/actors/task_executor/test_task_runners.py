@@ -19,12 +19,10 @@ from flinkray.core.ids import (
     JobID,
     JobMasterId,
     JobVertexID,
-    WorkerGroupId,
 )
-from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService
-from flinkray.spark.gateway import SparkStageDescriptor
-from flinkray.spark.processes import attempt_name, marker_environment, stage_name
+from flinkray.spark.gateway import attempt_name
+from flinkray.spark.processes import marker_environment, stage_name
 from flinkray.testing.waiting import eventually
 from tests.actors.resource_cluster import GRAPH
 
@@ -35,22 +33,7 @@ MASTER, EARLIER_MASTER = JobMasterId(b"m" * 16), JobMasterId(b"e" * 16)
 
 
 def attempt(number: int, master: JobMasterId = MASTER, vertex: JobVertexID = VERTEX) -> str:
-    return attempt_name(
-        SparkStageDescriptor(
-            job_id=JobID(bytes(16)),
-            job_name="job",
-            vertex_id=vertex,
-            attempt_number=number,
-            listener_address="",
-            job_master_id=master,
-            worker_group=WorkerGroupId("g"),
-            parallelism=1,
-            slot_profile=ResourceProfile(1.0),
-            code=b"",
-            configuration={},
-            result_location="",
-        )
-    )
+    return attempt_name(vertex, master, number)
 
 
 @pytest.fixture
