@@ -32,6 +32,7 @@ from flinkray.actors.task_executor.slot_offering import SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
 from flinkray.actors.task_executor.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
 from flinkray.actors.task_executor.task_runners import TaskRunner, task_runners
+from flinkray.actors.task_executor.task_table import TaskTable
 from flinkray.core import options
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
@@ -114,6 +115,19 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             slot_timeout=configuration.get(options.RPC_ASK_TIMEOUT),
             keep_timeout=configuration.get(options.JOB_MASTER_TAKEOVER_TIMEOUT),
         )
+        self._job_leaders = JobLeaderService(
+            self,
+            services.high_availability,
+            registration_settings(configuration),
+            heartbeat_settings(configuration),
+            location=self._location,
+            listener=self,
+        )
+        self._offers = SlotOffering(
+            self, arguments.resource_id, self._table, self._job_leaders, self._carry_out
+        )
+        self._comparison = SlotComparison(self._table)
+        self._task_table = TaskTable(self, self._table, self._job_leaders, self._carry_out)
         slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
         parts = DeployedParts()
         python = PythonTasks(
@@ -128,20 +142,17 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             ),
             parts,
             cancellation_timeout=configuration.get(options.TASK_CANCELLATION_TIMEOUT),
-            on_states=lambda states: self._tasks.states_changed(states),
+            on_states=self._task_table.states_changed,
         )
         self._python = python
-        running = RunningTasks(
-            self, runners, on_ended=lambda end: self._tasks.states_changed([end])
-        )
+        running = RunningTasks(self, runners, on_states=self._task_table.states_changed)
         self._tasks = TaskExecution(
-            self,
-            self._table,
+            self._task_table,
             {**dict.fromkeys(runners, running), **dict.fromkeys(TASK_PROCESS_KINDS, python)},
             parts,
             python.results,
-            leaders=lambda: self._job_leaders,
-            carry_out=self._carry_out,
+            self._job_leaders,
+            self._carry_out,
         )
         self._resource_manager = ResourceManagerRegistration(
             self,
@@ -152,23 +163,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             slots=self._table.report,
             partitions=python.results.report,
         )
-        self._job_leaders = JobLeaderService(
-            self,
-            services.high_availability,
-            registration_settings(configuration),
-            heartbeat_settings(configuration),
-            location=self._location,
-            on_connected=lambda job_id: self._offers.offer(job_id),
-            on_lost=self._job_master_lost,
-            on_slot_report=self._compare_with_job_master,
-            heartbeat_payload=lambda job_id: TaskExecutorHeartbeat(self._tasks.of_job(job_id)),
-        )
         self._freed: dict[AllocationID, asyncio.Future[None]] = {}
         """Completed when a slot that somebody waits for is free."""
-        self._offers = SlotOffering(
-            self, arguments.resource_id, self._table, self._job_leaders, self._carry_out
-        )
-        self._comparison = SlotComparison(self._table)
         self._slot_timer: TimerHandle | None = None
 
     @property
@@ -280,19 +276,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
         return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
 
-    def _compare_with_job_master(self, report: AllocatedSlotReport) -> None:
-        """Slots must be the same on both sides (TM-16)."""
-        difference = self._comparison.compare(report)
-        master = self._job_leaders.job_master(report.job_id)
-        for allocation_id in difference.unknown_here:
-            if master is not None:
-                fail = master.fail_slot(
-                    self._location.resource_id, allocation_id, "its TaskExecutor does not know it"
-                )
-                tell(self, fail, f"JobMaster of job {report.job_id}")
-        for allocation_id in difference.unknown_there:
-            self._carry_out(self._table.free_slot(allocation_id, "its JobMaster does not know it"))
-
     def _schedule_slot_timeout(self) -> None:
         if self._slot_timer is not None:
             self._slot_timer.cancel()
@@ -355,7 +338,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             job_id, job_master_id
         ):
             reason = f"the ResourceManager has lost its JobMaster: {reason}"
-            self._job_master_lost(job_id, reason)
+            self.job_master_gone(job_id, reason)
 
     async def job_master_changed(
         self,
@@ -375,10 +358,33 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         self._job_leaders.heartbeat_received(resource_id, job_master_id, report)
 
-    def _job_master_lost(self, job_id: JobID, reason: str) -> None:
+    # what the JobLeaderService tells its listener
+
+    def job_master_connected(self, job_id: JobID) -> None:
+        self._offers.offer(job_id)
+
+    def job_master_gone(self, job_id: JobID, reason: str) -> None:
         log.info("%s: the slots of job %s are vacated: %s", self.address, job_id, reason)
         self._vacate_slots_of_job(job_id, reason)
         self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
+
+    def slots_reported(self, report: AllocatedSlotReport) -> None:
+        """Slots must be the same on both sides (TM-16)."""
+        difference = self._comparison.compare(report)
+        master = self._job_leaders.job_master(report.job_id)
+        for allocation_id in difference.unknown_here:
+            if master is not None:
+                fail = master.fail_slot(
+                    self._location.resource_id, allocation_id, "its TaskExecutor does not know it"
+                )
+                tell(self, fail, f"JobMaster of job {report.job_id}")
+        for allocation_id in difference.unknown_there:
+            self._carry_out(self._table.free_slot(allocation_id, "its JobMaster does not know it"))
+
+    def heartbeat_payload(self, job_id: JobID) -> TaskExecutorHeartbeat:
+        return TaskExecutorHeartbeat(self._task_table.of_job(job_id))
+
+    # what becomes of the slots of a job
 
     def _vacate_unless_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> None:
         """What runs here is not that JobMaster's."""

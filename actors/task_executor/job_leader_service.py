@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Protocol
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import (
@@ -52,10 +53,26 @@ class _Registered:
 _Job = Job[_Following, _Registered]
 
 
+class JobLeaderListener(Protocol):
+    """Who is told what becomes of JobMasters, on the TaskExecutor's main thread."""
+
+    def job_master_connected(self, job_id: JobID) -> None:
+        """The TaskExecutor is registered there."""
+
+    def job_master_gone(self, job_id: JobID, reason: str) -> None:
+        """It is lost, or does not know us (TM-17); its slots are of no use."""
+
+    def slots_reported(self, report: AllocatedSlotReport) -> None:
+        """The slots that it knows, with its heartbeat."""
+
+    def heartbeat_payload(self, job_id: JobID) -> TaskExecutorHeartbeat:
+        """What it is told with the answer."""
+
+
 class JobLeaderService:
     """Keeps a TaskExecutor registered at the JobMaster of each of its jobs, with heartbeats.
 
-    Lives on the endpoint's main thread; so do the callbacks.
+    Lives on the endpoint's main thread.
     """
 
     def __init__(
@@ -66,26 +83,20 @@ class JobLeaderService:
         heartbeat: HeartbeatSettings,
         *,
         location: WorkerLocation,
-        on_connected: Callable[[JobID], None],
-        on_lost: Callable[[JobID, str], None],
-        on_slot_report: Callable[[AllocatedSlotReport], None],
-        heartbeat_payload: Callable[[JobID], TaskExecutorHeartbeat],
+        listener: JobLeaderListener,
     ) -> None:
-        """*on_lost*: a JobMaster is gone, or does not know us (TM-17); its slots are of no use."""
         self._endpoint = endpoint
         self._high_availability = high_availability
         self._registration = registration
         self._location = location
-        self._on_connected = on_connected
-        self._on_lost = on_lost
-        self._heartbeat_payload = heartbeat_payload
+        self._listener = listener
         self._jobs: JobTable[_Following, _Registered] = JobTable(lambda _: None)
         self._heartbeats: HeartbeatManager[TaskExecutorHeartbeat, AllocatedSlotReport] = (
             HeartbeatManager(
                 endpoint,
                 heartbeat,
                 payload=self._payload_for,
-                on_heartbeat=lambda _, report: on_slot_report(report),
+                on_heartbeat=lambda _, report: listener.slots_reported(report),
                 on_timeout=lambda target: self._deaf(
                     target, f"no heartbeat from it for {heartbeat.timeout:g} s"
                 ),
@@ -185,12 +196,12 @@ class JobLeaderService:
                 self._location.resource_id, payload
             ),
         )
-        self._on_connected(job.job_id)
+        self._listener.job_master_connected(job.job_id)
 
     def _lost(self, job: _Job, reason: str) -> None:
         if self._jobs.get(job.job_id) is job:
             self._disconnect(job)
-            self._on_lost(job.job_id, reason)
+            self._listener.job_master_gone(job.job_id, reason)
 
     def _rejected(self, job: _Job, rejection: RegistrationRejection) -> None:
         self._lost(job, f"it rejected the registration: {rejection.reason}")
@@ -211,7 +222,9 @@ class JobLeaderService:
 
     def _payload_for(self, resource_id: ResourceID) -> TaskExecutorHeartbeat:
         job = self._job_at(resource_id)
-        return TaskExecutorHeartbeat(()) if job is None else self._heartbeat_payload(job.job_id)
+        if job is None:
+            return TaskExecutorHeartbeat(())
+        return self._listener.heartbeat_payload(job.job_id)
 
     def _job_at(self, resource_id: ResourceID) -> _Job | None:
         """The job whose registered JobMaster that is."""

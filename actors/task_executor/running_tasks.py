@@ -32,12 +32,12 @@ class RunningTasks(TasksOfKind):
         self,
         endpoint: RpcEndpoint,
         runners: Mapping[str, TaskRunner],
-        on_ended: Callable[[TaskExecutionState], None],
+        on_states: Callable[[list[TaskExecutionState]], None],
     ) -> None:
-        """*on_ended* is called once for each task, with its final state."""
+        """*on_states* is called once for each task, with its final state."""
         self._endpoint = endpoint
         self._runners = runners
-        self._on_ended = on_ended
+        self._on_states = on_states
         self._tasks: dict[ExecutionAttemptID, _RunningTask] = {}
         self._kinds: dict[AllocationID, set[str]] = {}
         """Kinds of the tasks that have run in a slot."""
@@ -110,4 +110,5 @@ class RunningTasks(TasksOfKind):
             traceback = getattr(error, "remote_traceback", None)
         else:
             state = ExecutionState.FINISHED
-        self._on_ended(TaskExecutionState(task.job_id, task.attempt_id, state, failure, traceback))
+        end = TaskExecutionState(task.job_id, task.attempt_id, state, failure, traceback)
+        self._on_states([end])

@@ -1,28 +1,18 @@
-"""What a TaskExecutor does about tasks: accepts, cancels, reports and cleans up after them."""
+"""What a TaskExecutor does about tasks: accepts, cancels and cleans up after them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import RefusedTask
 from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
 from flinkray.actors.task_executor.task_results import TaskResults
+from flinkray.actors.task_executor.task_table import TaskTable
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
-from flinkray.core.errors import (
-    FlinkRayError,
-    FrameTooLargeError,
-    RecipientUnreachableError,
-    RpcConnectionError,
-    RpcTimeoutError,
-    SlotAllocationError,
-)
+from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -31,63 +21,40 @@ from flinkray.core.ids import (
     JobMasterId,
     ResultPartitionID,
 )
-from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import (
     TaskDeployment,
     TaskDeployments,
-    TaskExecutionState,
     VertexInformation,
     attempt_of,
 )
-from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction, TaskSlotTable
-
-log = logging.getLogger(__name__)
-
-_REPORT_RETRY_DELAY = 0.1
-"""Seconds until states are reported again that the JobMaster did not take."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One that runs."""
-
-    job_id: JobID
-    runs_in: TasksOfKind
+from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction
 
 
 class TaskExecution:
     """Lives on the main thread of its TaskExecutor.
 
-    It is the one book of the tasks that run there, whatever runs them; the slot table knows of each
-    and the JobMaster hears of each.  Calls of past JobMasters are refused.
+    Calls of past JobMasters are refused.
     """
 
     def __init__(
         self,
-        endpoint: RpcEndpoint,
-        table: TaskSlotTable,
+        tasks: TaskTable,
         kinds: Mapping[str, TasksOfKind],
         parts: DeployedParts,
         results: TaskResults,
-        *,
-        leaders: Callable[[], JobLeaderService],
+        job_leaders: JobLeaderService,
         carry_out: Callable[[list[SlotTableAction]], None],
     ) -> None:
         """*kinds*: what runs the tasks of each kind.  *parts*: is given what deployments refer
         to."""
-        self._endpoint = endpoint
-        self._table = table
+        self._tasks = tasks
         self._kinds = kinds
         self._all = tuple(dict.fromkeys(kinds.values()))
         self._parts = parts
         self._results = results
-        self._tasks: dict[ExecutionAttemptID, _Task] = {}
-        self._leaders = leaders
+        self._job_leaders = job_leaders
         self._carry_out = carry_out
-        self._reports: dict[JobID, BatchedSender[TaskExecutionState]] = {}
-        self._untold: dict[JobID, dict[ExecutionAttemptID, None]] = {}
-        """Attempts that have ended, of which the JobMaster has not heard yet."""
 
     # --- orders of a JobMaster --------------------------------------------------------------------
 
@@ -113,12 +80,10 @@ class TaskExecution:
                 refused.append(RefusedTask(attempt_id, cause))
                 continue
             try:
-                self._table.add_task(attempt_id, job_id, task.allocation_id)
+                slot_index = self._tasks.add(attempt_id, job_id, task.allocation_id, runs_in)
             except SlotAllocationError as error:
                 refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))
                 continue
-            self._tasks[attempt_id] = _Task(job_id, runs_in)
-            slot_index = self._table.slot_index(task.allocation_id)
             of_kind = accepted.setdefault(runs_in, [])
             of_kind.append(AcceptedTask(attempt_id, task, vertex, slot_index))
         self._carry_out([])
@@ -148,7 +113,7 @@ class TaskExecution:
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
         """Those of a job of which this JobMaster is not the leader stay."""
-        if self._leaders().is_led_by(job_id, job_master_id):
+        if self._job_leaders.is_led_by(job_id, job_master_id):
             self._results.release(job_id, partitions)
 
     def promote_partitions(
@@ -177,13 +142,13 @@ class TaskExecution:
             TaskError: the task does not run here, or its JobMaster is lost.
         """
         task = self._tasks.get(attempt_id)
-        master = None if task is None else self._leaders().job_master(task.job_id)
+        master = None if task is None else self._job_leaders.job_master(task.job_id)
         if master is None:
             raise TaskError(f"task {attempt_id} has no JobMaster at present")
         return master
 
     def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId) -> None:
-        if not self._leaders().is_led_by(job_id, job_master_id):
+        if not self._job_leaders.is_led_by(job_id, job_master_id):
             raise TaskError(f"JobMaster {job_master_id} does not lead the job here: job {job_id}")
 
     # --- orders of the slot table -----------------------------------------------------------------
@@ -203,86 +168,9 @@ class TaskExecution:
         for of_kind in self._all:
             await of_kind.clean_up(allocation_id, job_id)
 
-    # --- what becomes of tasks --------------------------------------------------------------------
-
-    def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """The attempts of a job that run, and those whose end is yet to be told: a JobMaster that
-        did not find them here would say that nobody knows how they ended."""
-        running = [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
-        untold = self._untold.get(job_id, {})
-        return (*running, *(attempt_id for attempt_id in untold if attempt_id not in running))
-
-    def states_changed(self, states: list[TaskExecutionState]) -> None:
-        """Tell the JobMasters, and the slot table of those that have ended."""
-        by_job: dict[JobID, list[TaskExecutionState]] = {}
-        actions: list[SlotTableAction] = []
-        for state in states:
-            by_job.setdefault(state.job_id, []).append(state)
-            if state.state.is_terminal:
-                self._tasks.pop(state.attempt_id, None)
-                log.info(
-                    "task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or ""
-                )
-                actions += self._table.remove_task(state.attempt_id)
-        for job_id, of_job in by_job.items():
-            reports = self._reports.get(job_id)
-            if reports is None:
-                reports = BatchedSender(
-                    self._endpoint, self._report, MOST_STATES, TaskExecutionState.shortened
-                )
-                self._reports[job_id] = reports
-            reports.add(of_job)
-            ended = [state.attempt_id for state in of_job if state.state.is_terminal]
-            if ended:
-                self._untold.setdefault(job_id, {}).update(dict.fromkeys(ended))
-                reports.when_sent(partial(self._told, job_id, ended))
-        self._carry_out(actions)
-
-    def _told(self, job_id: JobID, ended: list[ExecutionAttemptID]) -> None:
-        untold = self._untold.get(job_id)
-        if untold is not None:
-            for attempt_id in ended:
-                untold.pop(attempt_id, None)
-            if not untold:
-                del self._untold[job_id]
-
     def forget_job(self, job_id: JobID) -> None:
         """It has nothing here any more, or not with its present JobMaster."""
-        self._reports.pop(job_id, None)
-        self._untold.pop(job_id, None)
+        self._tasks.forget_job(job_id)
         self._parts.forget(job_id)
         for of_kind in self._all:
             of_kind.forget_job(job_id)
-
-    async def _report(self, states: tuple[TaskExecutionState, ...]) -> None:
-        """Tell the JobMaster; one that is lost has given the tasks up, and its successor knows them
-        by the graph in their ids, if at all.
-
-        Raises:
-            FrameTooLargeError: they do not fit into one message.
-        """
-        job_id = states[0].job_id
-        while (master := self._leaders().job_master(job_id)) is not None:
-            if await self._has_told(master, states):
-                return
-
-    async def _has_told(
-        self, master: JobMasterGateway, states: tuple[TaskExecutionState, ...]
-    ) -> bool:
-        try:
-            await master.update_task_execution_states(states)
-        except (RpcTimeoutError, RecipientUnreachableError, RpcConnectionError) as error:
-            # a broken connection is not yet the JobMaster's death, which ends all this
-            log.warning("states of %d tasks are reported again: %s", len(states), error)
-            await self._endpoint.rpc_service.pause(_REPORT_RETRY_DELAY)
-            return False
-        except FrameTooLargeError:
-            raise  # they go in smaller messages
-        except FlinkRayError as error:
-            log.warning("states of %d tasks are not known: %s", len(states), error)
-            for state in states:
-                task = self._tasks.get(state.attempt_id)
-                if task is not None and not state.state.is_terminal:
-                    cause = f"its state cannot be reported: {error}"
-                    task.runs_in.fail(state.attempt_id, cause)  # nobody knows of it (TM-27)
-        return True

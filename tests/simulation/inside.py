@@ -57,7 +57,7 @@ def holdings(executor: TaskExecutor) -> dict[JobID, Holding]:
 
     for allocation_id, slot in executor._table._slots.items():
         of(slot.job_id).slots[allocation_id] = slot.state.value
-    for attempt_id, task in executor._tasks._tasks.items():
+    for attempt_id, task in executor._task_table._tasks.items():
         runs_in: Any = task.runs_in
         of(task.job_id).attempts[attempt_id] = runs_in._tasks[attempt_id].is_cancelling
     for partition in executor._python.results._places:

@@ -292,8 +292,8 @@ def _any_news(self: SlotPoolConnection, pool_number: int, news_number: int) -> b
 
 def _only_python(_: Any) -> Any:
     def cancel_all(self: TaskExecution, attempts: Any, job_master_id: Any) -> None:
-        tasks = self._tasks
-        self.end([a for a in attempts if a in tasks and isinstance(tasks[a].runs_in, PythonTasks)])
+        found = [(a, self._tasks.get(a)) for a in attempts]
+        self.end([a for a, t in found if t is not None and isinstance(t.runs_in, PythonTasks)])
 
     return cancel_all
 
@@ -368,7 +368,7 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
     ),
     "slot comparison": Safeguard(
         "a TaskExecutor compares its slots with those that the JobMaster knows",
-        _skip(TaskExecutor, "_compare_with_job_master"),
+        _skip(TaskExecutor, "slots_reported"),
     ),
     "submissions stored first": Safeguard(
         "a job's graph is stored before its submission is acknowledged",

@@ -180,9 +180,9 @@ async def test_a_message_for_one_of_whose_tasks_something_is_missing_begins_none
     lacks = replace(both.tasks[1], inputs=(7,))
     with pytest.raises(TaskError, match=r"part 7 of execution graph .* is not here"):
         await executor.submit_tasks(replace(both, tasks=(both.tasks[0], lacks)), MASTER, None)
-    assert bench.endpoint._tasks.of_job(JOB) == ()
+    assert bench.endpoint._task_table.of_job(JOB) == ()
     assert await executor.submit_tasks(both, MASTER, None) == ()
-    assert len(bench.endpoint._tasks.of_job(JOB)) == 2
+    assert len(bench.endpoint._task_table.of_job(JOB)) == 2
 
 
 @on_virtual_time
