@@ -185,8 +185,9 @@ class JobMasterSlots:
         self.ledger.told(events)
         self._apply(self._scheduler.slot_events(events, self._now))
         for event in events:
-            if isinstance(event, TaskExecutorWithoutSlots):
-                self.let_go(event.resource_id)
+            match event:
+                case TaskExecutorWithoutSlots(resource_id):
+                    self.let_go(resource_id)
 
     def _pool_lost(self, reason: str) -> None:
         """Another one takes its place and is told what this one knew: neither the scheduler nor a

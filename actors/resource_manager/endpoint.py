@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import flinkray
-from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.gateways import ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterRegistrationSuccess,
@@ -182,7 +182,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             return RegistrationRejection("the cluster shuts down")
         address = registration.location.address
         resource_id = registration.location.resource_id
-        gateway = await self._connecting_back.connect(address, TaskExecutorGateway, None)
+        gateway = await self._connecting_back.to_task_executor(address)
         if isinstance(gateway, RegistrationFailure):
             return gateway
         self._close_task_executor(resource_id)
@@ -313,9 +313,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         refusal = await self._why_not_instead(job_id, job_master_id)
         if refusal is not None:
             return refusal
-        gateway = await self._connecting_back.connect(
-            job_master_address, JobMasterGateway, job_master_id
-        )
+        gateway = await self._connecting_back.to_job_master(job_master_address, job_master_id)
         if isinstance(gateway, RegistrationFailure):
             return gateway
         earlier = self._close_job_master(job_id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TypeVar
 
-from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.core.errors import RpcError
-from flinkray.core.ids import FencingToken
+from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RegistrationFailure, RpcEndpoint, RpcGateway
 
 G = TypeVar("G", bound=RpcGateway)
@@ -21,16 +22,32 @@ class RegistrantConnections:
         self._registrations: dict[str, object] = {}
         """Address -> the latest registration from there that waits for its connection."""
 
-    async def connect(
-        self, address: str, gateway: type[G], token: FencingToken | None
-    ) -> G | RegistrationFailure:
+    async def to_task_executor(self, address: str) -> TaskExecutorGateway | RegistrationFailure:
         """The one who registers, or why he cannot."""
+        connecting = self._endpoint.connect(address, TaskExecutorGateway)
+        return await self._unless_overtaken(address, connecting)
+
+    async def to_job_master(
+        self, address: str, job_master_id: JobMasterId
+    ) -> JobMasterGateway | RegistrationFailure:
+        """The one who registers, or why he cannot."""
+        connecting = self._connect_to_job_master(address, job_master_id)
+        return await self._unless_overtaken(address, connecting)
+
+    async def _connect_to_job_master(
+        self, address: str, job_master_id: JobMasterId
+    ) -> JobMasterGateway:
+        job_master = await self._endpoint.connect(address, JobMasterGateway, job_master_id)
+        # refused by a successor, which may be at that address by now
+        await job_master.request_job_status()
+        return job_master
+
+    async def _unless_overtaken(
+        self, address: str, connecting: Awaitable[G]
+    ) -> G | RegistrationFailure:
         registration = self._registrations[address] = object()
         try:
-            connected = await self._endpoint.connect(address, gateway, token)
-            if isinstance(connected, JobMasterGateway):
-                # refused by a successor, which may be at that address by now
-                await connected.request_job_status()
+            connected = await connecting
             if self._registrations.get(address) is registration:
                 return connected
             return RegistrationFailure(f"{address} has registered again meanwhile")

@@ -137,8 +137,12 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self.close()
 
     async def _free_all(self, reason: str) -> None:
-        frees = [a for a in self._pool.close(reason) if isinstance(a, FreeSlot)]
-        await asyncio.gather(*map(self._free, frees))
+        frees = []
+        for action in self._pool.close(reason):
+            match action:
+                case FreeSlot():
+                    frees.append(self._free(action))
+        await asyncio.gather(*frees)
 
     # --- without its JobMaster --------------------------------------------------------------------
 

@@ -289,10 +289,17 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._carry_out(self._table.free_timed_out_slots(self.clock.monotonic()))
 
     def _carry_out(self, actions: list[SlotTableAction]) -> None:
-        self._tasks.end([a.attempt_id for a in actions if isinstance(a, EndTask)])
+        to_end: list[ExecutionAttemptID] = []
+        to_clean: list[CleanSlot] = []
         for action in actions:
-            if isinstance(action, CleanSlot):
-                self.create_task(self._clean_slot(action), f"clean {action.slot_id}")
+            match action:
+                case EndTask(attempt_id):
+                    to_end.append(attempt_id)
+                case CleanSlot():
+                    to_clean.append(action)
+        self._tasks.end(to_end)
+        for slot in to_clean:
+            self.create_task(self._clean_slot(slot), f"clean {slot.slot_id}")
         self._schedule_slot_timeout()
 
     async def _clean_slot(self, action: CleanSlot) -> None:
