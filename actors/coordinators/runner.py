@@ -7,11 +7,8 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from flinkray.actors.coordinators.processes import (
-    ConnectedCoordinator,
-    CoordinatorProcess,
-    CoordinatorProcesses,
-)
+from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
+from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import (

@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from flinkray.actors.coordinators.processes import SPARK_DRIVER_FACTORY, CoordinatorProcesses
+from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
+from flinkray.actors.coordinators.spark_driver_process import SPARK_DRIVER_FACTORY
 from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (

@@ -1,0 +1,80 @@
+"""How the JobMaster starts the process of a job's formats, and has it do their global work."""
+
+from __future__ import annotations
+
+from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
+from flinkray.actors.coordinators.user_code_process import (
+    USER_CODE_PROCESS_FACTORY,
+    UserCodeProcessGateway,
+)
+from flinkray.actors.gateways.job_processes import job_process
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcTimeoutError,
+)
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    FinalizeFormat,
+    FormatFailed,
+    FormatFinalized,
+    FormatInitialized,
+    FormatRequest,
+    InitializeFormat,
+)
+from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
+
+
+class MasterFormatsProcess(CoordinatorProcess):
+    """A process that may run user code: it is asked to initialise and finalise formats."""
+
+    title = "the process of the job's formats"
+    ends_by_itself = 10.0
+
+    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph) -> None:
+        self._job_master = job_master
+        self._job_id = graph.job_id
+        self._names = {vertex.vertex_id: vertex.name for vertex in graph.vertices}
+
+    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+        token = self._job_master.fencing_token
+        name = job_process("MasterFormats", self._job_id, token)
+        return EndpointSpec("MasterFormats", name, USER_CODE_PROCESS_FACTORY, token)
+
+    async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        process = await self._connect(service, address)
+        return ConnectedCoordinator(process, process.request_heartbeat, process.stop)
+
+    async def _connect(self, service: RpcService, address: str) -> UserCodeProcessGateway:
+        token = self._job_master.fencing_token
+        return await service.connect(address, UserCodeProcessGateway, token)
+
+    async def ask(
+        self, service: RpcService, address: str, request: FormatRequest
+    ) -> CoordinatorEvent:
+        """Have a running one initialise or finalise a format; the answer, whatever came of it."""
+        vertex_id, code = request.vertex_id, request.master_format
+        generation = 0
+        try:
+            process = await self._connect(service, address)
+            match request:
+                case InitializeFormat():
+                    splits = await process.initialize(vertex_id, code, request.parallelism)
+                    return FormatInitialized(vertex_id, splits)
+                case FinalizeFormat():
+                    generation = request.generation
+                    await process.finalize(vertex_id, code, request.parallelism)
+                    return FormatFinalized(vertex_id, generation)
+        except (RecipientUnreachableError, RpcConnectionError, RpcTimeoutError) as error:
+            # what it was asked for is done or not: nobody can know
+            return CoordinatorFailure(type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever the user's format raised
+            if not isinstance(error, FlinkRayError):
+                error = FlinkRayError(f"{type(error).__name__}: {error}")
+            text = f"the format of {self._names[vertex_id]} failed: {error}"
+            return FormatFailed(vertex_id, generation, text, error.remote_traceback)

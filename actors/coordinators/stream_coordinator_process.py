@@ -1,0 +1,63 @@
+"""How the JobMaster starts the process that runs the enumerators of a job's sources."""
+
+from __future__ import annotations
+
+from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
+from flinkray.actors.gateways.stream_coordinator import (
+    STREAM_COORDINATOR_FACTORY,
+    StreamCoordinatorArguments,
+    StreamCoordinatorGateway,
+    VertexCode,
+    stream_coordinator_process,
+)
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
+from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
+
+
+class StreamCoordinatorProcess(CoordinatorProcess):
+    """One for all sources of the job; tasks find it by its name."""
+
+    title = "the coordinator of the job's sources"
+    ends_by_itself = 10.0
+
+    def __init__(
+        self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph, cluster_id: str
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._job_master = job_master
+        self._graph = graph
+        self._vertices = tuple(
+            VertexCode(vertex.vertex_id, vertex.name, vertex.invokable.code)
+            for vertex in graph.vertices
+            if vertex.invokable.kind == STREAM and not vertex.inputs
+        )
+
+    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+        graph = self._graph
+        arguments = StreamCoordinatorArguments(
+            self._cluster_id,
+            graph.job_id,
+            self._job_master.fencing_token,
+            action.coordinator,
+            self._job_master.address,
+            self._vertices,
+            graph.files,
+        )
+        return EndpointSpec(
+            "StreamCoordinator",
+            stream_coordinator_process(graph.job_id, self._job_master.fencing_token),
+            STREAM_COORDINATOR_FACTORY,
+            arguments,
+            may_take_over=True,
+        )
+
+    async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        token = self._job_master.fencing_token
+        coordinator = await service.connect(address, StreamCoordinatorGateway)
+        return ConnectedCoordinator(
+            coordinator,
+            lambda: coordinator.request_heartbeat(token),
+            lambda: coordinator.stop(token),
+        )
