@@ -9,6 +9,7 @@ from flinkray.core.ids import AllocationID, JobID, ResourceID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
+    ResourceRequirement,
     ResourceRequirements,
     ResourceShortage,
     SameWorkerGroup,
@@ -17,8 +18,8 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.story import Story
-from flinkray.scheduler.slots.pool_requirements import PoolRequirements
-from flinkray.scheduler.slots.pooled_slots import FreeSlotInfo, PooledSlot, PooledSlots
+from flinkray.scheduler.slots.pooled_slots import FreeSlotInfo
+from flinkray.scheduler.slots.slot_book import SlotBook
 from flinkray.scheduler.slots.slot_pool_actions import (
     DeclareRequirements,
     FreeSlot,
@@ -29,16 +30,16 @@ from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     RestoredSlot,
     ReturnSlots,
-    SlotAllocated,
     SlotRequestFailure,
     SlotRequests,
     SlotsLost,
     TaskExecutorWithoutSlots,
 )
-from flinkray.scheduler.slots.slot_reservations import SlotReservations
+from flinkray.scheduler.slots.unconstrained_slots import UnconstrainedSlots
 from flinkray.scheduler.slots.worker_group_slots import WorkerGroupSlots
 
 _IN_THE_WAY = "not required, and the cluster has no room for slots that are"
+_OFFERED_ANEW = "its slot is offered under another id"
 
 
 class DeclarativeSlotPool:
@@ -51,7 +52,11 @@ class DeclarativeSlotPool:
     A total can be set (:meth:`set_requirements`): then the job uses the slots it is told of as it
     likes.  Or slots are requested (:meth:`request_slots`): each request raises the total by one
     until it fails, is cancelled, or its slot is returned.  Requests with a constraint require the
-    worker group as a whole; see :mod:`flinkray.scheduler.slots.worker_group_slots`.
+    worker group as a whole.
+
+    Which slot is wanted, and who gets it, is decided for each constraint by a
+    :class:`~flinkray.scheduler.slots.slot_book.SlotBook` of its own: :class:`UnconstrainedSlots`
+    where there is none, and else :class:`WorkerGroupSlots`.
     """
 
     def __init__(
@@ -76,17 +81,9 @@ class DeclarativeSlotPool:
         self._awaited: dict[AllocationID, float] = {}
         """Slots that past JobMasters' pools had, with the time until which they may be offered."""
         self._task_executors: dict[ResourceID, WorkerLocation] = {}
-        self._slots = PooledSlots()
-        self._needs = PoolRequirements(self._slots)
-        self._reservations = SlotReservations(
-            self._slots,
-            self._needs,
-            request_timeout=request_timeout,
-            late_slots_for=idle_timeout,
-            spread_out=spread_out,
-        )
-        self._groups: dict[str, WorkerGroupSlots] = {}
-        """By the names of constraints; those that hold or want nothing may be left out."""
+        self._unconstrained = UnconstrainedSlots(late_slots_for=idle_timeout, spread_out=spread_out)
+        self._books: dict[str | None, SlotBook] = {None: self._unconstrained}
+        """By the names of constraints; those that are over may be left out."""
         self._declared: ResourceRequirements | None = None
         self._job_restarting = False
         self._is_room_missing = False
@@ -105,33 +102,29 @@ class DeclarativeSlotPool:
     @property
     def slots(self) -> tuple[AllocatedSlot, ...]:
         """All slots held, oldest first."""
-        return tuple(pooled.slot for pooled in self._slots.all()) + tuple(
-            slot for group in self._groups.values() for slot in group.slots()
-        )
+        return tuple(slot for book in self._books.values() for slot in book.slots())
 
     def slots_of(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
         """The slots held on one TaskExecutor, used and free (SP-10)."""
-        of_groups = (slot for group in self._groups.values() for slot in group.slots())
-        return tuple(pooled.slot for pooled in self._slots.on(resource_id)) + tuple(
-            slot for slot in of_groups if slot.location.resource_id == resource_id
-        )
+        return tuple(slot for book in self._books.values() for slot in book.slots_on(resource_id))
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """The slots that are not reserved, with the utilisation of their TaskExecutors (SP-11)."""
-        return self._slots.free_slots()
+        """The slots without a constraint that are not reserved, with the utilisation of their
+        TaskExecutors (SP-11)."""
+        return self._unconstrained.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
-        """The job's total of a profile."""
-        return self._needs.required(profile)
+        """The job's total of a profile, without a constraint."""
+        return self._unconstrained.number_required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """How many slots, used or free, are matched to a profile."""
-        return self._slots.fulfilled(profile)
+        """How many slots without a constraint, used or free, are matched to a profile."""
+        return self._unconstrained.number_fulfilled(profile)
 
     @property
     def number_pending(self) -> int:
         """Requests that are not answered."""
-        return len(self._reservations) + sum(g.number_pending for g in self._groups.values())
+        return sum(book.number_pending for book in self._books.values())
 
     def story(self) -> str:
         """What has happened to the pool, a line per event."""
@@ -149,16 +142,14 @@ class DeclarativeSlotPool:
                 f"the slot pool of job {self._job_id} got requirements of job {requirements.job_id}"
             )
         self._job_master_address = requirements.job_master_address
-        self._needs.set(r for r in requirements.requirements if r.constraint is None)
-        constrained = {r.constraint.name: r for r in requirements.requirements if r.constraint}
-        for name in constrained:
-            self._group(name)
-        for name, group in self._groups.items():
-            group.declare(constrained.get(name), now)
+        declared: dict[SlotBook, list[ResourceRequirement]] = {}
+        for requirement in requirements.requirements:
+            declared.setdefault(self._book(requirement.constraint), []).append(requirement)
+        for book in self._books.values():
+            book.declare(declared.get(book, []), now)
         count = sum(requirement.count for requirement in requirements.requirements)
         self._story.add(now, f"{count} slots are required")
-        self._needs.update(now)
-        return self._declare(always=True)
+        return self._declare(now, always=True)
 
     def request_slots(self, wanted: SlotRequests, now: float) -> list[SlotPoolAction]:
         """Serve requests from free slots, and let the others wait for offers.
@@ -167,62 +158,33 @@ class DeclarativeSlotPool:
             ValueError: one of them is pending already.
         """
         self._require_open("take requests")
-        allocated = self._request(wanted, now)
-        kind = "batch requests" if wanted.is_batch else "requests"
-        if wanted.constraint is not None:
-            kind += f" for bundles of worker group {wanted.constraint.name!r}"
-        count = len(wanted.requests)
-        self._story.add(
-            now, f"{count} {kind} for slots of {wanted.profile}, {len(allocated)} served at once"
-        )
-        return [*allocated, *self._needs_changed(now)]
-
-    def _request(self, wanted: SlotRequests, now: float) -> list[SlotAllocated]:
-        constraint = wanted.constraint
-        if constraint is None:
-            return self._reservations.request(wanted, now)
-        group = self._group(constraint.name)
         timeout = self._request_timeout if wanted.timeout is None else wanted.timeout
-        group.request(wanted.requests, wanted.profile, constraint.size, timeout, now)
-        return group.serve()
-
-    def _group(self, name: str) -> WorkerGroupSlots:
-        return self._groups.setdefault(name, WorkerGroupSlots(name))
+        allocated = self._book(wanted.constraint).request(wanted, timeout, now)
+        self._story.add(now, f"{wanted}, {len(allocated)} served at once")
+        return [*allocated, *self._declare(now)]
 
     def cancel_requests(self, cancelled: CancelSlotRequests, now: float) -> list[SlotPoolAction]:
         """Forget pending requests; a slot that comes for one may serve another (SP-05)."""
-        self._reservations.cancel(cancelled.request_ids)
-        for group in self._groups.values():
-            group.cancel(cancelled.request_ids, now)
-        return self._needs_changed(now)
+        for book in self._books.values():
+            book.cancel(cancelled.request_ids, now)
+        return self._declare(now)
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
         """Reserved slots are free again, and serve pending requests (SP-02); each lowers the total
         by one (SP-28).  Slots that are not reserved are ignored."""
-        freed = []
         for allocation_id in returned.allocations:
-            pooled = self._slots.get(allocation_id)
-            if pooled is not None and not pooled.is_free:
-                self._needs.decrease(pooled.matched, 1)
-                self._slots.free(pooled, now)
-                freed.append(pooled)
-                continue
-            group = self._group_with(allocation_id)
-            if group is not None:
-                group.give_back(allocation_id, now)
-        actions: list[SlotPoolAction] = [*self._reservations.serve(freed)]
-        return [*actions, *self._serve_groups(now), *self._needs_changed(now)]
+            book = self._book_with(allocation_id)
+            if book is not None:
+                book.give_back(allocation_id, now)
+        return [*self._serve(now), *self._declare(now)]
 
-    def _group_with(self, allocation_id: AllocationID) -> WorkerGroupSlots | None:
-        return next((g for g in self._groups.values() if g.holds(allocation_id)), None)
-
-    def _serve_groups(self, now: float) -> list[SlotPoolAction]:
-        """Free bundles go to the requests that wait for them; what is of no use goes back."""
+    def _serve(self, now: float) -> list[SlotPoolAction]:
+        """Free slots go to the requests that wait for them; what is of no use goes back."""
         actions: list[SlotPoolAction] = []
         useless: list[AllocationID] = []
-        for group in self._groups.values():
-            actions += group.serve()
-            useless += group.useless()
+        for book in self._books.values():
+            actions += book.serve()
+            useless += book.useless()
         if useless:
             reason = "it is not of the worker group that the job uses now"
             actions += self.release_slots(tuple(useless), reason, now)
@@ -235,10 +197,11 @@ class DeclarativeSlotPool:
         not going to fulfil fail (SP-13, SP-16, SP-28).  While it waits for room, slots that the job
         does not need are not kept: they may be what is in the way."""
         self._is_room_missing = any(s.awaits_room or s.exhausted for s in shortages)
-        failed = self._reservations.fail_short(s for s in shortages if s.constraint is None)
-        for group in self._groups.values():
-            failed += group.fail_short(shortages, now)
-        return [*failed, *self._needs_changed(now), *self._release_idle(now)]
+        actions: list[SlotPoolAction] = []
+        for book in self._books.values():
+            actions += book.fail_short(shortages, now)
+        actions += self._declare(now)
+        return actions + self._release_idle(now)
 
     def resource_manager_changed(self, now: float) -> list[SlotPoolAction]:
         """Another ResourceManager is connected, or none: what the last one could not provide does
@@ -249,9 +212,9 @@ class DeclarativeSlotPool:
         """While the job restarts every offered slot is kept, required or not (SP-26), and worker
         groups that were required stay so."""
         self._job_restarting = restarting
-        for group in self._groups.values():
-            group.keep(restarting, now)
-        return [*self._needs_changed(now), *self._release_idle(now)]
+        for book in self._books.values():
+            book.keep(restarting, now)
+        return [*self._declare(now), *self._release_idle(now)]
 
     def restore(self, slots: Iterable[RestoredSlot], now: float) -> list[SlotPoolAction]:
         """Slots of the job's last pool, which has died: they are held, and reserved, as they were.
@@ -262,22 +225,13 @@ class DeclarativeSlotPool:
         self._require_open("restore slots")
         count = 0
         for restored in slots:
-            slot, constraint, profile = restored.slot, restored.constraint, restored.profile
-            if self._held(slot.allocation_id) is not None:
-                continue
-            count += 1
-            self._task_executors[slot.location.resource_id] = slot.location
-            if constraint is not None:
-                self._group(constraint.name).restore(restored, constraint.size, now)
-                continue
-            pooled = PooledSlot(slot, profile or slot.profile, now)
-            self._slots.add(pooled)
-            if restored.request_id is not None:
-                self._needs.increase(pooled.matched, 1)
-                self._slots.reserve(pooled, restored.request_id)
+            slot = restored.slot
+            if self._book_with(slot.allocation_id) is None:
+                count += 1
+                self._task_executors[slot.location.resource_id] = slot.location
+                self._book(restored.constraint).restore(restored, now)
         self._story.add(now, f"{count} slots of the last pool are held")
-        self._needs.update(now)
-        return self._declare(always=True)
+        return self._declare(now, always=True)
 
     # --- what outlives a JobMaster ----------------------------------------------------------------
 
@@ -287,7 +241,7 @@ class DeclarativeSlotPool:
         self._require_open("expect slots")
         until = now + self._takeover_timeout
         for allocation_id in allocations:
-            if self._held(allocation_id) is None:
+            if self._book_with(allocation_id) is None:
                 self._awaited[allocation_id] = until
         self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
 
@@ -336,34 +290,23 @@ class DeclarativeSlotPool:
         actions: list[SlotPoolAction] = []
         accepted: list[AllocationID] = []
         gained: list[AllocatedSlot] = []
-        free: list[PooledSlot] = []
         for offer in offers:
             held = self._held(offer.allocation_id)
             if held is not None:
                 if (held.location, held.slot_index) == (location, offer.slot_index):
                     accepted.append(offer.allocation_id)
                 continue
-            other = self._slots.at(resource_id, offer.slot_index)
-            if other is not None:
-                # A TaskExecutor has one allocation per slot: the older one must be gone.
-                older, reason = other.slot.allocation_id, "its slot is offered under another id"
-                actions += self._lose((older,), reason, now)
             slot = AllocatedSlot(offer.allocation_id, offer.slot_index, offer.profile, location)
+            for book in self._books.values():
+                older = book.outdated_by(slot)
+                if older is not None:
+                    actions += self._lose((older.allocation_id,), _OFFERED_ANEW, now)
             was_awaited = self._was_awaited(offer.allocation_id, now)
-            if offer.constraint is not None:
-                is_wanted = self._add_to_group(slot, offer.constraint, now, actions)
-                if was_awaited and not is_wanted:
-                    is_wanted = self._keep_in_group(slot, offer.constraint, now)
-            else:
-                matched = self._what_it_is_for(offer.profile, now)
-                if was_awaited and matched is None:
-                    matched = offer.profile
-                is_wanted = matched is not None
-                if matched is not None:
-                    free.append(PooledSlot(slot, matched, now))
-                    self._slots.add(free[-1])
-                    self._reservations.slot_came(offer.profile)
-            if is_wanted:
+            is_taken = self._add(slot, offer.constraint, now, actions)
+            if was_awaited and not is_taken:
+                restored = RestoredSlot(slot, offer.constraint)
+                is_taken = self._book(offer.constraint).take_over(restored, now)
+            if is_taken:
                 gained.append(slot)
                 accepted.append(offer.allocation_id)
             else:
@@ -371,47 +314,36 @@ class DeclarativeSlotPool:
         if gained:
             self._story.add(now, f"{len(gained)} slots accepted from {resource_id}")
             actions.append(SlotsChanged(tuple(gained), ()))
-            actions += self._reservations.serve(free)
-            actions += self._serve_groups(now)
-            actions += self._needs_changed(now)
+            actions += self._serve(now)
+            actions += self._declare(now)
         return SlotOfferAnswer(tuple(accepted)), actions
 
     def _held(self, allocation_id: AllocationID) -> AllocatedSlot | None:
-        pooled = self._slots.get(allocation_id)
-        if pooled is not None:
-            return pooled.slot
-        group = self._group_with(allocation_id)
-        return None if group is None else group.slot(allocation_id)
+        book = self._book_with(allocation_id)
+        return None if book is None else book.slot(allocation_id)
 
-    def _add_to_group(
+    def _add(
         self,
         slot: AllocatedSlot,
-        constraint: SameWorkerGroup,
+        constraint: SameWorkerGroup | None,
         now: float,
         actions: list[SlotPoolAction],
     ) -> bool:
         """Whether the slot is wanted, and has been added."""
-        group = self._groups.get(constraint.name)
-        if group is None or not group.accepts(slot):
+        name = _name_of(constraint)
+        book = self._books.get(name)
+        matched = None if book is None else book.match(slot, now)
+        if book is None or matched is None:
             return False
-        replaced = group.what_it_replaces(slot)
+        replaced = book.replaced_by(slot)
         if replaced is not None:
             reason = "another TaskExecutor is in its bundle"
             if replaced.location == slot.location:
-                reason = "its slot is offered under another id"
+                reason = _OFFERED_ANEW
             actions += self._lose((replaced.allocation_id,), reason, now)
-            if self._groups.get(constraint.name) is not group:  # that was all that was wanted of it
+            if self._books.get(name) is not book:  # that was all that was wanted of it
                 return False
-        group.add(slot, now)
-        return True
-
-    def _keep_in_group(self, slot: AllocatedSlot, constraint: SameWorkerGroup, now: float) -> bool:
-        """Take a slot of a worker group that the job does not require at present; False: it
-        requires another one, or has another slot in that bundle."""
-        group = self._group(constraint.name)
-        if group.is_required or group.what_it_replaces(slot) is not None:
-            return False
-        group.restore(RestoredSlot(slot, constraint), constraint.size, now)
+        book.add(slot, matched, now)
         return True
 
     # --- slots that go ----------------------------------------------------------------------------
@@ -441,14 +373,12 @@ class DeclarativeSlotPool:
             return []
         self._closed = True
         actions = _free_at_task_executors(self.slots, reason)
-        actions += self._reservations.fail_all(reason)
-        for group in self._groups.values():
-            actions += group.fail_all(SlotRequestFailure.POOL_CLOSED, reason, -inf)
-        self._groups.clear()
+        for book in self._books.values():
+            actions += book.fail_all(SlotRequestFailure.POOL_CLOSED, reason, -inf)
         self._task_executors.clear()
-        self._slots = PooledSlots()
-        self._needs = PoolRequirements(self._slots)
-        return actions if self._declared is None else actions + self._declare(always=True)
+        self._unconstrained = UnconstrainedSlots(late_slots_for=0.0, spread_out=False)
+        self._books = {None: self._unconstrained}
+        return actions if self._declared is None else actions + self._declare(-inf, always=True)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -457,10 +387,10 @@ class DeclarativeSlotPool:
         requirements for the idle time-out (SP-07, SP-23)."""
         if self._closed:
             return []
-        actions: list[SlotPoolAction] = [*self._reservations.fail_late(now)]
-        for group in self._groups.values():
-            actions += group.fail_late(now)
-        actions += self._needs_changed(now)
+        actions: list[SlotPoolAction] = []
+        for book in self._books.values():
+            actions += book.fail_late(now)
+        actions += self._declare(now)
         return actions + self._release_idle(now)
 
     @property
@@ -472,31 +402,30 @@ class DeclarativeSlotPool:
 
     def _release_idle(self, now: float) -> list[SlotPoolAction]:
         patience = self._patience
-        idle = self._needs.idle_too_long(patience, now)
-        for group in self._groups.values():
-            idle += group.idle_too_long(patience, now)
+        idle = tuple(a for b in self._books.values() for a in b.idle_too_long(patience, now))
         reason = f"not required for {patience:g} s" if patience else _IN_THE_WAY
         return self.release_slots(idle, reason, now) if idle else []
 
     def next_deadline(self) -> float | None:
         """When :meth:`time_passed` has something to do next; None: not before another event."""
-        idle = self._needs.idle_deadline(self._patience)
-        deadline = min(self._reservations.next_deadline(), idle)
-        for group in self._groups.values():
-            deadline = min(deadline, group.next_deadline(), group.idle_deadline(self._patience))
+        deadline = inf
+        for book in self._books.values():
+            deadline = min(deadline, book.next_deadline(), book.idle_deadline(self._patience))
         return None if deadline == inf else deadline
 
     # ----------------------------------------------------------------------------------------------
 
-    def _what_it_is_for(self, offered: ResourceProfile, now: float) -> ResourceProfile | None:
-        """The required profile that an offered slot is to fulfil; None: it is not wanted."""
-        missing = self._needs.missing_profile_for(offered)
-        if missing is not None:
-            return missing
-        late = self._reservations.is_late_slot(offered, now)
-        if late is not None:
-            return late
-        return offered if self._job_restarting else None
+    def _book(self, constraint: SameWorkerGroup | None) -> SlotBook:
+        """The one for a constraint, a new one if need be."""
+        name = _name_of(constraint)
+        book = self._books.get(name)
+        if book is None:
+            assert name is not None  # the book of those without a constraint is never over
+            book = self._books[name] = WorkerGroupSlots(name)
+        return book
+
+    def _book_with(self, allocation_id: AllocationID) -> SlotBook | None:
+        return next((book for book in self._books.values() if book.holds(allocation_id)), None)
 
     def _lose(self, lost: Iterable[AllocationID], reason: str, now: float) -> list[SlotPoolAction]:
         """These are held, and are gone."""
@@ -505,20 +434,12 @@ class DeclarativeSlotPool:
         places: dict[ResourceID, None] = {}
         for allocation_id in lost:
             gone.append(allocation_id)
-            pooled = self._slots.get(allocation_id)
-            if pooled is not None:
-                places[pooled.slot.location.resource_id] = None
-                if not pooled.is_free:
-                    reserved.append(allocation_id)
-                    self._needs.decrease(pooled.matched, 1)
-                self._slots.remove(pooled)
-                continue
-            group = self._group_with(allocation_id)
-            assert group is not None
-            places[group.slot(allocation_id).location.resource_id] = None
-            if group.is_reserved(allocation_id):
+            book = self._book_with(allocation_id)
+            assert book is not None
+            places[book.slot(allocation_id).location.resource_id] = None
+            if book.is_reserved(allocation_id):
                 reserved.append(allocation_id)
-            group.remove(allocation_id, now)
+            book.remove(allocation_id, now)
         if not gone:
             return []
         empty = [
@@ -527,22 +448,16 @@ class DeclarativeSlotPool:
             if place in self._task_executors and not self.slots_of(place)
         ]
         self._story.add(now, f"{len(gone)} slots left: {reason}")
-        self._reservations.slots_went(now)
         actions: list[SlotPoolAction] = [SlotsChanged((), tuple(gone))]
         if reserved:
             actions.append(SlotsLost(tuple(reserved), reason))
-        return [*actions, *empty, *self._needs_changed(now)]
+        return [*actions, *empty, *self._declare(now)]
 
-    def _needs_changed(self, now: float) -> list[SlotPoolAction]:
-        self._needs.update(now)
-        return self._declare()
-
-    def _declare(self, always: bool = False) -> list[SlotPoolAction]:
-        self._groups = {name: g for name, g in self._groups.items() if not g.is_over}
-        own = tuple(r for g in self._groups.values() if (r := g.requirement) is not None)
-        requirements = ResourceRequirements(
-            self._job_id, self._job_master_address, self._needs.declared() + own
-        )
+    def _declare(self, now: float, *, always: bool = False) -> list[SlotPoolAction]:
+        """What is required, if it is not what was declared last."""
+        self._books = {name: book for name, book in self._books.items() if not book.is_over}
+        declared = tuple(r for book in self._books.values() for r in book.requirements(now))
+        requirements = ResourceRequirements(self._job_id, self._job_master_address, declared)
         if not always:
             if requirements == self._declared:
                 return []
@@ -554,6 +469,10 @@ class DeclarativeSlotPool:
     def _require_open(self, wanted: str) -> None:
         if self._closed:
             raise self._story.illegal(f"{wanted} after it was closed")
+
+
+def _name_of(constraint: SameWorkerGroup | None) -> str | None:
+    return None if constraint is None else constraint.name
 
 
 def _free_at_task_executors(slots: Iterable[AllocatedSlot], reason: str) -> list[SlotPoolAction]:

@@ -62,6 +62,12 @@ class SlotRequests:
     """The requests are for bundles of one worker group.  They are served from one group only, and
     fail when they time out, batch or not."""
 
+    def __str__(self) -> str:
+        kind = "batch requests" if self.is_batch else "requests"
+        if self.constraint is not None:
+            kind += f" for bundles of worker group {self.constraint.name!r}"
+        return f"{len(self.requests)} {kind} for slots of {self.profile}"
+
 
 @message
 class CancelSlotRequests:

@@ -30,14 +30,12 @@ class SlotReservations:
         slots: PooledSlots,
         needs: PoolRequirements,
         *,
-        request_timeout: float,
         late_slots_for: float,
         spread_out: bool,
     ) -> None:
         """*late_slots_for*, seconds: how long the slot of a request that timed out is welcome."""
         self._slots = slots
         self._needs = needs
-        self._request_timeout = request_timeout
         self._late_slots_for = late_slots_for
         self._spread_out = spread_out
         self._pending = PendingRequests()
@@ -47,7 +45,7 @@ class SlotReservations:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def request(self, wanted: SlotRequests, now: float) -> list[SlotAllocated]:
+    def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
         """Those with a preferred allocation choose first, so that nobody takes a slot to which
         another one's state belongs.
 
@@ -67,7 +65,6 @@ class SlotReservations:
                 unserved.append(request)
             else:
                 allocated.append(self._reserve(preferred, request.request_id, profile))
-        timeout = self._request_timeout if wanted.timeout is None else wanted.timeout
         could_be_held = self._slots.could_hold(profile)
         for request in unserved:
             near = request.preferred_task_executors
@@ -129,9 +126,8 @@ class SlotReservations:
             failed.append(self._fail(pending, SlotRequestFailure.TIMED_OUT, reason))
         return failed
 
-    def fail_all(self, reason: str) -> list[SlotEvent]:
-        """The pool closes."""
-        failure = SlotRequestFailure.POOL_CLOSED
+    def fail_all(self, failure: SlotRequestFailure, reason: str) -> list[SlotEvent]:
+        """No request is served any more."""
         return [self._fail(pending, failure, reason) for pending in self._pending.all()]
 
     def next_deadline(self) -> float:

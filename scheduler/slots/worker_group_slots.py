@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from flinkray.core.ids import AllocationID, SlotRequestId, WorkerGroupId
+from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
@@ -14,6 +14,7 @@ from flinkray.scheduler.shared.slots import (
     ResourceShortage,
     SameWorkerGroup,
 )
+from flinkray.scheduler.slots.slot_book import SlotBook
 from flinkray.scheduler.slots.slot_requests import (
     RestoredSlot,
     SlotAllocated,
@@ -21,6 +22,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
+    SlotRequests,
 )
 
 
@@ -38,7 +40,7 @@ class _Pending:
     deadline: float
 
 
-class WorkerGroupSlots:
+class WorkerGroupSlots(SlotBook):
     """What the pool holds and owes for one constraint of its job.
 
     A request is for a bundle.  The first requests are served when all bundles of one worker group
@@ -70,73 +72,65 @@ class WorkerGroupSlots:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing here that has to be remembered."""
         return not self.is_required and not self._held
-
-    @property
-    def requirement(self) -> ResourceRequirement | None:
-        """To be declared: the group as a whole, however few of its bundles are asked for."""
-        if not self.is_required:
-            return None
-        constraint = SameWorkerGroup(self._name, self._size)
-        return ResourceRequirement(self._profile, self._size, constraint)
 
     @property
     def number_pending(self) -> int:
         return len(self._pending)
 
     def slots(self) -> tuple[AllocatedSlot, ...]:
-        """All that are held, oldest first."""
         return tuple(held.slot for held in self._held.values())
+
+    def slots_on(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
+        return tuple(slot for slot in self.slots() if slot.location.resource_id == resource_id)
 
     def holds(self, allocation_id: AllocationID) -> bool:
         return allocation_id in self._held
 
     def slot(self, allocation_id: AllocationID) -> AllocatedSlot:
-        """One that is held."""
         return self._held[allocation_id].slot
 
     def is_reserved(self, allocation_id: AllocationID) -> bool:
         held = self._held.get(allocation_id)
         return held is not None and held.request_id is not None
 
-    # --- requests ---------------------------------------------------------------------------------
+    # --- what the job wants -----------------------------------------------------------------------
 
-    def declare(self, requirement: ResourceRequirement | None, now: float) -> None:
-        """What the job requires without requests; None: nothing."""
-        self._is_declared = requirement is not None
-        if requirement is not None:
+    def declare(self, requirements: Sequence[ResourceRequirement], now: float) -> None:
+        """The group is as the last one says."""
+        self._is_declared = bool(requirements)
+        for requirement in requirements:
             self._profile, self._size = requirement.profile, requirement.count
         self._note_idle(now)
 
-    def request(
-        self,
-        requests: Iterable[SlotRequest],
-        profile: ResourceProfile,
-        size: int,
-        timeout: float,
-        now: float,
-    ) -> None:
-        """To be followed by :meth:`serve`.
+    def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
+        """The group as a whole, however few of its bundles are asked for."""
+        if not self.is_required:
+            return ()
+        constraint = SameWorkerGroup(self._name, self._size)
+        return (ResourceRequirement(self._profile, self._size, constraint),)
+
+    def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
+        """The constraint says how large the group is from now on.
 
         Raises:
             ValueError: a bundle is beyond the group, is waited for by another request, or is
                 another one's.
         """
-        requests = tuple(requests)
-        present = self._present()
-        for request in requests:
+        assert wanted.constraint is not None
+        size, present = wanted.constraint.size, self._present()
+        for request in wanted.requests:
             bundle, held = request.bundle, present.get(request.bundle)
             if not 0 <= bundle < size:
                 raise ValueError(f"worker group {self._name!r} has no bundle {bundle}, but {size}")
             if bundle in self._pending or (held is not None and held.request_id is not None):
                 raise ValueError(f"bundle {bundle} of worker group {self._name!r} is taken")
-        self._profile, self._size = profile, size
-        for request in requests:
+        self._profile, self._size = wanted.profile, size
+        for request in wanted.requests:
             self._pending[request.bundle] = _Pending(request, timeout, now + timeout)
+        return self.serve()
 
     def serve(self) -> list[SlotAllocated]:
-        """Give what is there to those who wait for it."""
         group = self._present() if self._reserved else self._newest_complete()
         allocated = []
         for bundle in sorted(self._pending.keys() & group.keys()):
@@ -148,7 +142,6 @@ class WorkerGroupSlots:
         return allocated
 
     def cancel(self, request_ids: Collection[SlotRequestId], now: float) -> None:
-        """Those that are not pending are ignored."""
         wanted = set(request_ids)
         for bundle, pending in tuple(self._pending.items()):
             if pending.request.request_id in wanted:
@@ -156,7 +149,6 @@ class WorkerGroupSlots:
         self._note_idle(now)
 
     def give_back(self, allocation_id: AllocationID, now: float) -> None:
-        """A reserved slot is free again."""
         held = self._held[allocation_id]
         if held.request_id is not None:
             held.request_id = None
@@ -171,7 +163,7 @@ class WorkerGroupSlots:
 
     # --- requests that end without a slot ---------------------------------------------------------
 
-    def fail_short(self, shortages: Iterable[ResourceShortage], now: float) -> list[SlotEvent]:
+    def fail_short(self, shortages: Sequence[ResourceShortage], now: float) -> list[SlotEvent]:
         """What there will never be, or no more of, fails all who wait for it (SP-16, SP-28): a
         group is of use as a whole only."""
         failed: list[SlotEvent] = []
@@ -186,7 +178,6 @@ class WorkerGroupSlots:
         return failed
 
     def fail_late(self, now: float) -> list[SlotEvent]:
-        """Requests whose time is over (SP-14)."""
         there = len(self._groups[next(reversed(self._groups))]) if self._groups else 0
         failed: list[SlotEvent] = []
         for bundle, pending in tuple(self._pending.items()):
@@ -201,37 +192,47 @@ class WorkerGroupSlots:
         return failed
 
     def fail_all(self, failure: SlotRequestFailure, reason: str, now: float) -> list[SlotEvent]:
-        """No request is served any more."""
         pending, self._pending = self._pending, {}
         self._note_idle(now)
         return [_failed(one, failure, reason) for one in pending.values()]
 
     def next_deadline(self) -> float:
-        """When :meth:`fail_late` has something to do; infinite: not before another event."""
         return min((pending.deadline for pending in self._pending.values()), default=inf)
 
     # --- slots that come and go -------------------------------------------------------------------
 
-    def what_it_replaces(self, slot: AllocatedSlot) -> AllocatedSlot | None:
+    def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
+        """None: a slot stays in its bundle until one that is wanted comes there."""
+        return None
+
+    def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
+        """Slots are also wanted beside those of another worker group."""
+        return self._profile if self.is_required and self._fits(slot) else None
+
+    def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
         """The slot in the same bundle: another TaskExecutor has taken its place."""
         held = self._groups.get(slot.location.worker_group, {}).get(slot.location.bundle_index)
         return None if held is None else held.slot
 
-    def accepts(self, slot: AllocatedSlot) -> bool:
-        """Whether an offered slot is wanted; also beside those of another worker group."""
-        return self.is_required and self._fits(slot)
-
-    def add(self, slot: AllocatedSlot, now: float) -> None:
-        """To be followed by :meth:`serve`."""
+    def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
+        """Its bundle says what it is for."""
         held = self._held[slot.allocation_id] = _Held(slot)
         location = slot.location
         self._groups.setdefault(location.worker_group, {})[location.bundle_index] = held
         self._note_idle(now)
 
-    def restore(self, restored: RestoredSlot, size: int, now: float) -> None:
-        """A slot that the last pool held, reserved or free."""
-        slot = restored.slot
-        self.add(slot, now)
+    def take_over(self, restored: RestoredSlot, now: float) -> bool:
+        """It cannot be of use if another group is required, or its bundle is taken."""
+        if self.is_required or self.replaced_by(restored.slot) is not None:
+            return False
+        self.restore(restored, now)
+        return True
+
+    def restore(self, restored: RestoredSlot, now: float) -> None:
+        """What was requested then is what the group is to be now."""
+        assert restored.constraint is not None
+        slot, size = restored.slot, restored.constraint.size
+        self.add(slot, restored.profile or slot.profile, now)
         if restored.request_id is not None:
             self._held[slot.allocation_id].request_id = restored.request_id
             self._reserved += 1
@@ -263,7 +264,6 @@ class WorkerGroupSlots:
     # --- time -------------------------------------------------------------------------------------
 
     def idle_deadline(self, timeout: float) -> float:
-        """When :meth:`idle_too_long` has something to tell; infinite: not before another event."""
         return inf if self._idle_since is None else self._idle_since + timeout
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:

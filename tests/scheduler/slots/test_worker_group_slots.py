@@ -16,9 +16,11 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.slots.slot_requests import (
     RestoredSlot,
+    SlotAllocated,
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
+    SlotRequests,
 )
 from flinkray.scheduler.slots.worker_group_slots import WorkerGroupSlots
 from tests.scheduler.builders import LARGE, SMALL, allocated_slot, allocation, id_of
@@ -27,23 +29,30 @@ NAME = "own"
 TWO = ResourceRequirement(SMALL, 2, SameWorkerGroup(NAME, 2))
 
 
-def ask(slots: WorkerGroupSlots, *bundles: int, size: int = 2, timeout: float = 9.0) -> None:
-    """Requests are numbered by their bundles."""
-    requests = [SlotRequest(id_of(SlotRequestId, bundle), bundle=bundle) for bundle in bundles]
-    slots.request(requests, SMALL, size, timeout, 0.0)
+def ask(
+    slots: WorkerGroupSlots, *bundles: int, size: int = 2, timeout: float = 9.0
+) -> dict[int, int]:
+    """Requests are numbered by their bundles; what is served at once, as by :func:`serve`."""
+    requests = tuple(SlotRequest(id_of(SlotRequestId, bundle), bundle=bundle) for bundle in bundles)
+    wanted = SlotRequests(SMALL, requests, constraint=SameWorkerGroup(NAME, size))
+    return by_number(slots.request(wanted, timeout, 0.0))
 
 
 def come(slots: WorkerGroupSlots, *bundles: int, group: str = "g", first: int = 0) -> None:
     """Slots are numbered by their bundles, from *first* on."""
     for bundle in bundles:
-        slots.add(allocated_slot(first + bundle, bundle, group), 0.0)
+        slots.add(allocated_slot(first + bundle, bundle, group), SMALL, 0.0)
 
 
 def serve(slots: WorkerGroupSlots) -> dict[int, int]:
     """Bundle -> number of its slot."""
+    return by_number(slots.serve())
+
+
+def by_number(allocated: list[SlotAllocated]) -> dict[int, int]:
     return {
         int.from_bytes(a.request_id.value, "big"): int.from_bytes(a.slot.allocation_id.value, "big")
-        for a in slots.serve()
+        for a in allocated
     }
 
 
@@ -56,16 +65,16 @@ def shortage(name: str | None, unfulfillable: bool, exhausted: bool) -> Resource
 
 def test_what_is_declared_is_required_without_requests_until_it_is_taken_back() -> None:
     slots = WorkerGroupSlots(NAME)
-    assert slots.requirement is None
+    assert slots.requirements(0.0) == ()
     assert slots.is_over
-    slots.declare(TWO, 0.0)
-    assert slots.requirement == TWO
+    slots.declare((TWO,), 0.0)
+    assert slots.requirements(0.0) == (TWO,)
     assert not slots.is_over
-    assert slots.accepts(allocated_slot(1, 1))
+    assert slots.match(allocated_slot(1, 1), 0.0) == SMALL
     come(slots, 0, 1)
     assert slots.idle_deadline(5.0) == inf
-    slots.declare(None, 3.0)
-    assert slots.requirement is None
+    slots.declare((), 3.0)
+    assert slots.requirements(0.0) == ()
     assert not slots.is_over  # there are slots to give back
     assert slots.idle_deadline(5.0) == 8.0
     assert slots.idle_too_long(5.0, 7.9) == ()
@@ -145,7 +154,7 @@ def test_slots_are_idle_from_when_the_last_request_is_cancelled() -> None:
 
 def test_slot_that_comes_when_nobody_wants_it_is_idle_at_once() -> None:
     slots = WorkerGroupSlots(NAME)
-    slots.add(allocated_slot(0, 0), 6.0)
+    slots.add(allocated_slot(0, 0), SMALL, 6.0)
     assert slots.idle_deadline(5.0) == 11.0
 
 
@@ -157,19 +166,19 @@ def test_only_what_is_required_is_kept() -> None:
     ask(slots, 0)
     slots.keep(True, 0.0)
     slots.cancel((id_of(SlotRequestId, 0),), 1.0)
-    assert slots.requirement == TWO
+    assert slots.requirements(0.0) == (TWO,)
     slots.keep(False, 2.0)
-    assert slots.requirement is None
+    assert slots.requirements(0.0) == ()
 
 
 def test_bundles_beyond_the_group_or_too_small_are_not_accepted() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     here = allocated_slot(5, 0).location
-    assert slots.accepts(allocated_slot(1, 1))
-    assert not slots.accepts(allocated_slot(2, 2))
-    assert not slots.accepts(AllocatedSlot(allocation(5), 0, ResourceProfile(0.5, 1), here))
-    assert slots.accepts(AllocatedSlot(allocation(5), 0, LARGE, here))
+    assert slots.match(allocated_slot(1, 1), 0.0) == SMALL
+    assert slots.match(allocated_slot(2, 2), 0.0) is None
+    assert slots.match(AllocatedSlot(allocation(5), 0, ResourceProfile(0.5, 1), here), 0.0) is None
+    assert slots.match(AllocatedSlot(allocation(5), 0, LARGE, here), 0.0) == SMALL
 
 
 def test_requests_go_on_in_the_group_that_is_in_use_though_a_newer_one_is_complete() -> None:
@@ -178,8 +187,7 @@ def test_requests_go_on_in_the_group_that_is_in_use_though_a_newer_one_is_comple
     come(slots, 0, 1, group="old")
     assert serve(slots) == {0: 0}
     come(slots, 0, 1, group="new", first=10)
-    ask(slots, 1)
-    assert serve(slots) == {1: 1}
+    assert ask(slots, 1) == {1: 1}
     assert slots.useless() == (allocation(10), allocation(11))
 
 
@@ -188,8 +196,7 @@ def test_among_complete_groups_the_newest_serves_and_the_free_slots_of_others_ar
     come(slots, 0, 1, group="old")
     come(slots, 0, 1, group="new", first=10)
     come(slots, 0, group="begun", first=20)
-    ask(slots, 0, 1)
-    assert serve(slots) == {0: 10, 1: 11}
+    assert ask(slots, 0, 1) == {0: 10, 1: 11}
     assert slots.useless() == (allocation(0), allocation(1), allocation(20))
     assert slots.is_reserved(allocation(10))
     assert not slots.is_reserved(allocation(0))
@@ -208,8 +215,7 @@ def test_bundle_is_taken_while_another_request_waits_for_it_or_has_it() -> None:
     with pytest.raises(ValueError, match="no bundle 2"):
         ask(slots, 2)
     slots.give_back(allocation(0), 1.0)
-    ask(slots, 0)
-    assert serve(slots) == {0: 0}
+    assert ask(slots, 0) == {0: 0}
 
 
 def test_slot_that_is_given_back_twice_is_free_once() -> None:
@@ -238,15 +244,15 @@ def test_reserved_slot_that_is_lost_is_not_in_use_any_more() -> None:
     assert not slots.holds(allocation(0))
 
 
-def test_slot_in_the_bundle_of_another_is_found_as_what_it_replaces() -> None:
+def test_slot_in_the_bundle_of_another_is_found_as_replaced_by() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     come(slots, 0)
-    assert slots.what_it_replaces(allocated_slot(9, 0)) == allocated_slot(0, 0)
-    assert slots.what_it_replaces(allocated_slot(9, 1)) is None
-    assert slots.what_it_replaces(allocated_slot(9, 0, "other")) is None
+    assert slots.replaced_by(allocated_slot(9, 0)) == allocated_slot(0, 0)
+    assert slots.replaced_by(allocated_slot(9, 1)) is None
+    assert slots.replaced_by(allocated_slot(9, 0, "other")) is None
     slots.remove(allocation(0), 1.0)
-    assert slots.what_it_replaces(allocated_slot(9, 0)) is None
+    assert slots.replaced_by(allocated_slot(9, 0)) is None
 
 
 def test_slots_are_idle_from_when_the_last_request_has_failed() -> None:
@@ -268,15 +274,15 @@ def test_slot_of_the_last_pool_tells_what_was_required(requested: ResourceProfil
     """What was requested, or else what there is."""
     slots = WorkerGroupSlots(NAME)
     large = AllocatedSlot(allocation(7), 0, LARGE, allocated_slot(7, 0).location)
-    slots.restore(RestoredSlot(large, TWO.constraint, id_of(SlotRequestId, 0), requested), 2, 1.0)
+    slots.restore(RestoredSlot(large, TWO.constraint, id_of(SlotRequestId, 0), requested), 1.0)
     profile = requested or LARGE
-    assert slots.requirement == ResourceRequirement(profile, 2, SameWorkerGroup(NAME, 2))
+    assert slots.requirements(1.0) == (ResourceRequirement(profile, 2, SameWorkerGroup(NAME, 2)),)
     assert slots.is_reserved(allocation(7))
 
 
 def test_worker_group_that_has_lost_all_its_slots_is_not_the_newest_any_more() -> None:
     slots = WorkerGroupSlots(NAME)
-    slots.declare(TWO, 0.0)
+    slots.declare((TWO,), 0.0)
     come(slots, 0, 1, group="old")
     come(slots, 0, group="new", first=10)
     assert slots.useless() == (allocation(0), allocation(1))
@@ -287,7 +293,7 @@ def test_worker_group_that_has_lost_all_its_slots_is_not_the_newest_any_more() -
 def test_free_slot_beyond_what_is_required_now_is_useless() -> None:
     slots = WorkerGroupSlots(NAME)
     assert slots.useless() == ()
-    slots.declare(TWO, 0.0)
+    slots.declare((TWO,), 0.0)
     come(slots, 0, 1)
-    slots.declare(ResourceRequirement(SMALL, 1, SameWorkerGroup(NAME, 1)), 1.0)
+    slots.declare((ResourceRequirement(SMALL, 1, SameWorkerGroup(NAME, 1)),), 1.0)
     assert slots.useless() == (allocation(1),)

@@ -1,0 +1,191 @@
+"""The slots of a SlotPool that may be anywhere, and who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirement, ResourceShortage
+from flinkray.scheduler.slots.pool_requirements import PoolRequirements
+from flinkray.scheduler.slots.pooled_slots import FreeSlotInfo, PooledSlot, PooledSlots
+from flinkray.scheduler.slots.slot_book import SlotBook
+from flinkray.scheduler.slots.slot_requests import (
+    RestoredSlot,
+    SlotAllocated,
+    SlotEvent,
+    SlotRequestFailure,
+    SlotRequests,
+)
+from flinkray.scheduler.slots.slot_reservations import SlotReservations
+
+
+class UnconstrainedSlots(SlotBook):
+    """What the pool holds and owes without a constraint: a total of slots per profile, and
+    requests, each of which raises it by one.
+
+    Every change takes constant time per slot and request concerned.
+    """
+
+    def __init__(self, *, late_slots_for: float, spread_out: bool) -> None:
+        """*late_slots_for*, seconds: how long the slot of a request that timed out is welcome.
+        *spread_out*: requests are served from the least utilised TaskExecutor."""
+        self._slots = PooledSlots()
+        self._needs = PoolRequirements(self._slots)
+        self._reservations = SlotReservations(
+            self._slots, self._needs, late_slots_for=late_slots_for, spread_out=spread_out
+        )
+        self._to_serve: dict[AllocationID, PooledSlot] = {}
+        """Slots that came, or were given back, since requests were served last."""
+        self._is_kept = False
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Never: slots that are late are still remembered when nothing is held or wanted."""
+        return False
+
+    @property
+    def number_pending(self) -> int:
+        return len(self._reservations)
+
+    def slots(self) -> tuple[AllocatedSlot, ...]:
+        return tuple(pooled.slot for pooled in self._slots.all())
+
+    def slots_on(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
+        return tuple(pooled.slot for pooled in self._slots.on(resource_id))
+
+    def holds(self, allocation_id: AllocationID) -> bool:
+        return self._slots.get(allocation_id) is not None
+
+    def slot(self, allocation_id: AllocationID) -> AllocatedSlot:
+        return self._held(allocation_id).slot
+
+    def is_reserved(self, allocation_id: AllocationID) -> bool:
+        pooled = self._slots.get(allocation_id)
+        return pooled is not None and not pooled.is_free
+
+    def free_slots(self) -> tuple[FreeSlotInfo, ...]:
+        """All free slots with the utilisation of their TaskExecutors (SP-11)."""
+        return self._slots.free_slots()
+
+    def number_required(self, profile: ResourceProfile) -> int:
+        """The total of a profile."""
+        return self._needs.required(profile)
+
+    def number_fulfilled(self, profile: ResourceProfile) -> int:
+        """How many slots, used or free, are matched to a profile."""
+        return self._slots.fulfilled(profile)
+
+    # --- what the job wants -----------------------------------------------------------------------
+
+    def declare(self, requirements: Sequence[ResourceRequirement], now: float) -> None:
+        self._needs.set(requirements)
+
+    def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
+        """Free slots that are not needed where they are have been matched anew."""
+        self._needs.update(now)
+        return self._needs.declared()
+
+    def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
+        return self._reservations.request(wanted, timeout, now)
+
+    def serve(self) -> list[SlotAllocated]:
+        free, self._to_serve = self._to_serve, {}
+        return self._reservations.serve(free.values())
+
+    def cancel(self, request_ids: Collection[SlotRequestId], now: float) -> None:
+        self._reservations.cancel(request_ids)
+
+    def give_back(self, allocation_id: AllocationID, now: float) -> None:
+        """The total of what it was matched to is lower by one (SP-28)."""
+        pooled = self._held(allocation_id)
+        if not pooled.is_free:
+            self._needs.decrease(pooled.matched, 1)
+            self._slots.free(pooled, now)
+            self._to_serve[allocation_id] = pooled
+
+    def keep(self, is_kept: bool, now: float) -> None:
+        """While it is so every offered slot is wanted."""
+        self._is_kept = is_kept
+
+    # --- requests that end without a slot ---------------------------------------------------------
+
+    def fail_short(self, shortages: Sequence[ResourceShortage], now: float) -> list[SlotEvent]:
+        return self._reservations.fail_short(s for s in shortages if s.constraint is None)
+
+    def fail_late(self, now: float) -> list[SlotEvent]:
+        return self._reservations.fail_late(now)
+
+    def fail_all(self, failure: SlotRequestFailure, reason: str, now: float) -> list[SlotEvent]:
+        return self._reservations.fail_all(failure, reason)
+
+    def next_deadline(self) -> float:
+        return self._reservations.next_deadline()
+
+    # --- slots that come and go -------------------------------------------------------------------
+
+    def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
+        """A TaskExecutor has one allocation per slot."""
+        older = self._slots.at(slot.location.resource_id, slot.slot_index)
+        return None if older is None else older.slot
+
+    def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
+        """One that is missing, or that of a request which has timed out."""
+        missing = self._needs.missing_profile_for(slot.profile)
+        if missing is not None:
+            return missing
+        late = self._reservations.is_late_slot(slot.profile, now)
+        if late is not None:
+            return late
+        return slot.profile if self._is_kept else None
+
+    def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
+        """None: there is room for any number of slots."""
+        return None
+
+    def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
+        pooled = self._to_serve[slot.allocation_id] = PooledSlot(slot, matched, now)
+        self._slots.add(pooled)
+        self._reservations.slot_came(slot.profile)
+
+    def take_over(self, restored: RestoredSlot, now: float) -> bool:
+        """It is kept until it has been idle for too long."""
+        self.add(restored.slot, restored.slot.profile, now)
+        return True
+
+    def restore(self, restored: RestoredSlot, now: float) -> None:
+        pooled = PooledSlot(restored.slot, restored.profile or restored.slot.profile, now)
+        self._slots.add(pooled)
+        if restored.request_id is not None:
+            self._needs.increase(pooled.matched, 1)
+            self._slots.reserve(pooled, restored.request_id)
+
+    def remove(self, allocation_id: AllocationID, now: float) -> None:
+        """One that was reserved lowers the total by one (SP-25, SP-28)."""
+        pooled = self._held(allocation_id)
+        if not pooled.is_free:
+            self._needs.decrease(pooled.matched, 1)
+        self._slots.remove(pooled)
+        self._to_serve.pop(allocation_id, None)
+        self._reservations.slots_went(now)
+
+    def useless(self) -> tuple[AllocationID, ...]:
+        """None: what is not required now may be so later, until it has been idle for too long."""
+        return ()
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
+        return self._needs.idle_too_long(timeout, now)
+
+    def idle_deadline(self, timeout: float) -> float:
+        return self._needs.idle_deadline(timeout)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _held(self, allocation_id: AllocationID) -> PooledSlot:
+        pooled = self._slots.get(allocation_id)
+        assert pooled is not None
+        return pooled
