@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flinkray.rpc.serving.base_service import BaseRpcService
@@ -114,3 +115,22 @@ class Peer:
 def _read(envelope: Envelope) -> tuple[Kind, int, Any]:
     number = envelope.target if envelope.kind is Kind.TERMINATED else envelope.sequence
     return envelope.kind, number, codec.decode(envelope.payload)
+
+
+class Recorder:
+    """A receiver that keeps what it gets; with *then*, does that with each frame."""
+
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        self.story: list[bytes | str] = []
+        self._then = then
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        self.story.append(bytes(frame))
+        if self._then is not None:
+            self._then()
+
+    def frame_refused(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def connection_lost(self, reason: str) -> None:
+        self.story.append(reason)

@@ -35,8 +35,8 @@ from flinkray.rpc.wire.envelope import (
 )
 from flinkray.rpc.wire.fragments import FRAGMENT_BIT, FRAGMENT_SIZE, LENGTH, FrameSplitter
 from flinkray.rpc.wire.frames import FrameStream
-from flinkray.rpc.wire.transport import FrameReceiver, Transport
 from flinkray.testing.virtual_time import run_on_virtual_time
+from tests.rpc.peers import Wire
 
 TOKEN = JobMasterId(b"right token here")
 STALE = JobMasterId(b"WRONG TOKEN HERE")
@@ -116,42 +116,6 @@ def kind_of(frame: bytes) -> Kind | None:
         return None
 
 
-class Sent(Transport):
-    """Keeps what is sent, for a receiver that is handed its frames by the test."""
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-
-    def attach(self, receiver: FrameReceiver) -> None:
-        """Nothing comes in here."""
-
-    def send(self, frame: bytes, lane: int | None = None) -> None:
-        self.frames.append(frame)
-
-    @property
-    def has_unsent(self) -> bool:
-        return False
-
-    @property
-    def is_congested(self) -> bool:
-        return False
-
-    async def drain(self) -> None:
-        return
-
-    def pause_reading(self) -> None:
-        """Nothing comes in here."""
-
-    def resume_reading(self) -> None:
-        """Nothing comes in here."""
-
-    def close(self) -> None:
-        """There is nothing to be closed."""
-
-    def break_off(self, reason: str) -> None:
-        """There is nothing to be closed."""
-
-
 class GuardedGateway(FencedRpcGateway):
     """Of one leader session."""
 
@@ -206,7 +170,7 @@ requests = (
 def test_arguments_that_are_not_those_of_the_method_are_refused(payload: object) -> None:
     async def attack() -> None:
         target = Target()
-        sent = Sent()
+        sent = Wire()
         connection = target.host.new_peer(sent, "attacker#1")
         connection.frame_received(call(token=codec.encode(TOKEN), payload=codec.encode(payload)))
         (answer,) = map(unpack, sent.frames)
@@ -230,7 +194,7 @@ def test_no_request_that_makes_no_sense_runs_a_handler_or_breaks_anything(
 
     async def attack() -> None:
         target = Target()
-        sent = Sent()
+        sent = Wire()
         connection = target.host.new_peer(sent, "attacker#1")
         refused = 0
         for frame in frames:
@@ -276,7 +240,7 @@ def test_no_request_that_makes_no_sense_runs_a_handler_or_breaks_anything(
 def test_no_answer_that_makes_no_sense_breaks_the_caller(frames: list[bytes]) -> None:
     async def attack() -> None:
         service = LocalRpcService("caller")
-        sent = Sent()
+        sent = Wire()
         connection = ClientConnection("liar", "1", sent, service.deadlines)
         connection.followed.add(NUMBER)
         future = connection.ask("what", NUMBER, "m", None, b"", 10.0, MethodRecorder()).future

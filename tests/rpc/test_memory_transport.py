@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from flinkray.rpc.wire.transport import WRITE_HIGH_WATER, MemoryTransport, OpeningTransport
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.peers import Recorder
 
 CLOSED = "the connection was closed"
 CLOSED_THERE = "the connection was closed by the other side"
-
-
-class Recorder:
-    """A receiver that keeps what it gets; with *then*, does that with each frame."""
-
-    def __init__(self, then: Callable[[], None] | None = None) -> None:
-        self.story: list[bytes | str] = []
-        self._then = then
-
-    def frame_received(self, frame: bytes | memoryview) -> None:
-        self.story.append(bytes(frame))
-        if self._then is not None:
-            self._then()
-
-    def frame_refused(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def connection_lost(self, reason: str) -> None:
-        self.story.append(reason)
 
 
 def joined() -> tuple[MemoryTransport, Recorder, MemoryTransport, Recorder]:

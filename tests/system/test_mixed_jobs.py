@@ -49,8 +49,9 @@ log = logging.getLogger(__name__)
 
 KILLS = int(os.environ.get("FLINKRAY_KILLS", "3"))
 SEED = int(os.environ.get("FLINKRAY_KILLS_SEED", "1"))
-GAP = (1.0, 25.0)
-"""Seconds between two kills; a Spark session takes longer to start than the shortest."""
+STAGES = ("cleaned", "scored", "summed_up")
+DELAY = (0.0, 6.0)
+"""Seconds from the moment when a stage runs to the kill."""
 END = 600.0
 """Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
 
@@ -178,6 +179,24 @@ def victims(job_id: JobID) -> dict[str, list[int]]:
     return {**found, "process of a Spark stage": jvms} if jvms else found
 
 
+def comes_to(handle: JobHandle, stage: str) -> bool:
+    """Wait until a task of the stage runs; False: the stage is over, or the job."""
+
+    def seen() -> str:
+        details = handle.details()
+        if details.status.is_terminal:
+            return "over"
+        for vertex in details.vertices:
+            if vertex.name == stage:
+                if "RUNNING" in vertex.tasks:
+                    return "running"
+                if vertex.tasks.get("FINISHED") == vertex.parallelism:
+                    return "over"
+        return ""
+
+    return wait_until(seen, END, f"{stage} to run") == "running"
+
+
 def has_ended(handle: JobHandle, within: float) -> bool:
     with suppress(RpcTimeoutError):
         handle.wait(timeout=within)
@@ -197,16 +216,19 @@ def test_jobs_end_right_under_random_kills(
     while len(killed) < KILLS:
         handle = mixed_client.submit(mixed_job(FOR_EVER))
         before = len(killed)
-        while len(killed) < KILLS and not has_ended(handle, within=random.uniform(*GAP)):
+        while len(killed) < KILLS and not handle.status().is_terminal:
+            stage = random.choice(STAGES)
+            if not comes_to(handle, stage) or has_ended(handle, within=random.uniform(*DELAY)):
+                continue
             there = victims(handle.job_id)
             if not there:
                 continue  # all are being started again
             kind = random.choice(sorted(there))
             with suppress(ProcessLookupError):
                 kill(random.choice(there[kind]))
-                killed.append(kind)
-                log.info("kill %d: %s", len(killed), kind)
+                killed.append(f"{kind} while {stage!r} ran")
+                log.info("kill %d: %s", len(killed), killed[-1])
         assert_right(handle.result(timeout=END), expected)
         seconds = time.monotonic() - begin
-        log.info("%.0f s: a job ended right after kills of %s", seconds, killed[before:])
+        log.info("%.0f s: a job ended right after %d kills", seconds, len(killed) - before)
         assert_nothing_is_left(handle.job_id, storage)
