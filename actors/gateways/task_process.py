@@ -73,8 +73,13 @@ class TaskProcessHost:
     pid: int
     started: int
     """In ticks since the machine was started: ids of processes are used again."""
-    mark: str
-    """In the environment of what it starts, under ``PROCESS_MARK``."""
+    namespace: int
+    """In which the id is one."""
+
+    @property
+    def mark(self) -> str:
+        """In the environment of what it starts, under ``PROCESS_MARK``."""
+        return f"{self.namespace}-{self.pid}-{self.started}"
 
 
 PROCESS_MARK = "FLINKRAY_TASK_PROCESS"

@@ -176,7 +176,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def on_start(self) -> None:
         if not self._arguments.is_dedicated:
             self._python.processes.start_ahead(self._arguments.number_of_slots)
-        self.create_task(self._python.processes.sweep_files(), "sweep files of jobs")
+        self.create_task(self._python.processes.sweep(), "sweep what was left here")
         await self._resource_manager.start()
 
     async def on_stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Ending what a task process has started, and the process itself where it does not end."""
+"""Ending what task processes have started, and such a process itself where it does not end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def end_with_descendants(host: TaskProcessHost) -> int:
         ValueError: the host does not name one process, or the caller itself would be ended; then
             nothing is.
     """
-    if host.pid <= 1 or not host.mark:
+    if host.pid <= 1:
         raise ValueError(f"{host} does not name a process: nothing is ended")
     found = _of(host)
     count = len(found.keys() - {host.pid})
@@ -66,20 +66,69 @@ def end_with_descendants(host: TaskProcessHost) -> int:
     return count
 
 
+def end_orphans() -> int:
+    """End what was started by task processes of this machine that are gone, and return how many
+    there were.  Blocks.
+
+    A TaskExecutor sees to what its own have started.  These are those of one that died with them.
+    """
+    count = 0
+    for _ in range(_ROUNDS):
+        found = _orphans()
+        if not found:
+            break
+        count += len(found)
+        for process in found.values():
+            _kill(process)
+        _wait(found, _PATIENCE)
+    return count
+
+
+def _orphans() -> dict[int, psutil.Process]:
+    table = _table()
+    marks = {pid: _mark_of(pid) for pid in table}
+    # whoever has the mark of a process that lives was started before this look at it
+    gone = {mark for mark in set(marks.values()) if mark is not None and _is_gone(mark)}
+    gone.discard(os.environ.get(PROCESS_MARK))
+    return _found({pid for pid, mark in marks.items() if mark in gone}, table)
+
+
+def _is_gone(mark: str) -> bool:
+    """False for what is not a mark, and for one of another namespace, where ids mean nothing."""
+    match mark.split("-"):
+        case [namespace, pid, started] if namespace == _own_namespace() and pid.isdigit():
+            entry = _entry(_PROC / pid)
+            return entry is None or entry.is_zombie or str(entry.started) != started
+    return False
+
+
+def _own_namespace() -> str:
+    return str(os.stat(_PROC / "self/ns/pid").st_ino)
+
+
 def _of(host: TaskProcessHost) -> dict[int, psutil.Process]:
     table = _table()
-    mark = f"{PROCESS_MARK}={host.mark}".encode()
-    belonging = {pid for pid in table if _has(pid, mark)}
+    belonging = {pid for pid in table if _mark_of(pid) == host.mark}
     present = table.get(host.pid)
     if present is None or present.started == host.started:  # else its id is another's by now
         belonging |= {p for p, e in table.items() if p == host.pid or e.group == host.pid}
-    while more := {p for p, e in table.items() if e.parent in belonging} - belonging:
-        belonging |= more
     spared = {1, *_with_ancestors(os.getpid(), table)}
-    if belonging & spared:
+    if _with_descendants(belonging, table) & spared:
         raise ValueError(f"{host} is this process, or one that it descends from: nothing is ended")
+    return _found(belonging, table)
+
+
+def _with_descendants(processes: set[int], table: dict[int, _Entry]) -> set[int]:
+    found = set(processes)
+    while more := {p for p, e in table.items() if e.parent in found} - found:
+        found |= more
+    return found
+
+
+def _found(processes: set[int], table: dict[int, _Entry]) -> dict[int, psutil.Process]:
+    """Those that are there, with their descendants."""
     found = {}
-    for pid in sorted(belonging):
+    for pid in sorted(_with_descendants(processes, table)):
         if pid in table and not table[pid].is_zombie:
             try:
                 found[pid] = psutil.Process(pid)
@@ -97,22 +146,32 @@ def _with_ancestors(pid: int, table: dict[int, _Entry]) -> Iterator[int]:
 def _table() -> dict[int, _Entry]:
     table = {}
     for folder in _PROC.iterdir():
-        if folder.name.isdigit():
-            try:
-                text = (folder / "stat").read_text(errors="replace")
-            except OSError:  # it has ended
-                continue
-            state, parent, group, *more = text.rpartition(")")[2].split()
-            started = int(more[_STARTED])
-            table[int(folder.name)] = _Entry(int(parent), int(group), started, state in "ZX")
+        entry = _entry(folder) if folder.name.isdigit() else None
+        if entry is not None:
+            table[int(folder.name)] = entry
     return table
 
 
-def _has(pid: int, mark: bytes) -> bool:
+def _entry(folder: Path) -> _Entry | None:
+    """None: it has ended."""
     try:
-        return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or is another user's
-        return False
+        text = (folder / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, parent, group, *more = text.rpartition(")")[2].split()
+    return _Entry(int(parent), int(group), int(more[_STARTED]), state in "ZX")
+
+
+def _mark_of(pid: int) -> str | None:
+    """None: it has none, has ended, or is another user's."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    start = f"{PROCESS_MARK}=".encode()
+    found = (v for v in environment.split(b"\0") if v.startswith(start))
+    mark = next(found, None)
+    return None if mark is None else mark.removeprefix(start).decode(errors="replace")
 
 
 def _kill(process: psutil.Process) -> None:

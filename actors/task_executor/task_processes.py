@@ -17,7 +17,7 @@ from flinkray.actors.gateways.task_process import (
 )
 from flinkray.actors.shared.deployment_parts import SentParts
 from flinkray.actors.shared.job_files import sweep_job_files
-from flinkray.actors.task_executor.leftover_processes import end_with_descendants
+from flinkray.actors.task_executor.leftover_processes import end_orphans, end_with_descendants
 from flinkray.actors.task_executor.process_watch import ProcessWatch
 from flinkray.actors.task_executor.task_process_pool import (
     ProcessRequest,
@@ -132,10 +132,14 @@ class TaskProcesses:
         self._ahead = -(-number_of_slots // self._slots_per_process)
         self._fill()
 
-    async def sweep_files(self) -> None:
-        """Remove the files of jobs that processes of the cluster have left here when they died."""
+    async def sweep(self) -> None:
+        """Remove what processes have left here that died with their TaskExecutor: what they had
+        started, and the files of jobs."""
         service = self._endpoint.rpc_service
         if service.has_own_process:
+            count = await service.run_blocking(end_orphans)
+            if count:
+                log.info("ended %d processes that lost task processes had started", count)
             await service.run_blocking(sweep_job_files, self._arguments.cluster_id)
 
     def place_of(self, slot_index: int, job_id: JobID) -> TaskProcessPlace:
@@ -259,7 +263,7 @@ class TaskProcesses:
             count = await service.run_blocking(end_with_descendants, host)
             if count:
                 log.info("ended %d processes that %s had started", count, place)
-            await self.sweep_files()
+            await self.sweep()
 
         return self._endpoint.create_task(end(), name)
 

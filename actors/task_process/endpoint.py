@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
-import uuid
 from functools import partial
-from pathlib import Path
 
 from flinkray.actors.gateways.task_process import (
-    PROCESS_MARK,
     TASK_PROCESS_ENDPOINT,
     JobPartition,
     PartitionData,
@@ -26,6 +21,7 @@ from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.actors.task_process.code_loop import CodeLoops, MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.function_tasks import FunctionTasks
+from flinkray.actors.task_process.host import mark_process
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_tasks import StreamTasks
@@ -48,9 +44,6 @@ log = logging.getLogger(__name__)
 _REPORT_RETRY_DELAY = 0.1
 """Seconds until states are reported again that the TaskExecutor did not take."""
 
-_PR_SET_CHILD_SUBREAPER = 36
-"""Of Linux: see prctl(2)."""
-
 
 async def create_task_process(
     rpc_service: RpcService, arguments: TaskProcessArguments
@@ -64,20 +57,6 @@ async def create_task_process(
     return TaskProcess(
         rpc_service, arguments.cluster_id, configuration, task_executor, arguments.storage_dir
     )
-
-
-def mark_process() -> TaskProcessHost:
-    """Have this process's TaskExecutor find what user code starts here and leaves behind.
-
-    Children are in the process's group, or have the mark in their environment if they leave it;
-    and those whose parents have ended become children of this process while it lives.
-    """
-    mark = os.environ[PROCESS_MARK] = uuid.uuid4().hex
-    if os.getpgrp() != os.getpid():
-        os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    stat = Path("/proc/self/stat").read_text()
-    return TaskProcessHost(os.getpid(), int(stat.rpartition(")")[2].split()[19]), mark)
 
 
 class TaskProcess(RpcEndpoint, TaskProcessGateway):

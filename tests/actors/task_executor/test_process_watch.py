@@ -6,15 +6,21 @@ import asyncio
 import os
 import subprocess
 import sys
-import uuid
 
 import psutil
 import pytest
 
 from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
 from flinkray.actors.task_executor import leftover_processes
-from flinkray.actors.task_executor.leftover_processes import end_with_descendants
+from flinkray.actors.task_executor.leftover_processes import end_orphans, end_with_descendants
 from flinkray.actors.task_executor.process_watch import ProcessWatch
+
+NAMESPACE = os.stat("/proc/self/ns/pid").st_ino
+
+MARKED = """
+from flinkray.actors.task_process.host import mark_process
+mark_process()
+"""
 
 FORKS_AND_EXITS = """
 import os, sys, time
@@ -26,12 +32,11 @@ os._exit(0)
 """
 
 
-def start(code: str, mark: str = "") -> subprocess.Popen[bytes]:
+def start(code: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, PROCESS_MARK: mark},
         start_new_session=True,
     )
     assert process.stdout is not None
@@ -39,9 +44,10 @@ def start(code: str, mark: str = "") -> subprocess.Popen[bytes]:
     return process
 
 
-def host_of(process: subprocess.Popen[bytes], mark: str) -> TaskProcessHost:
-    with open(f"/proc/{process.pid}/stat") as file:
-        return TaskProcessHost(process.pid, int(file.read().rpartition(")")[2].split()[19]), mark)
+def host_of(pid: int) -> TaskProcessHost:
+    with open(f"/proc/{pid}/stat") as file:
+        started = int(file.read().rpartition(")")[2].split()[19])
+    return TaskProcessHost(pid, started, NAMESPACE)
 
 
 def is_running(pid: int) -> bool:
@@ -52,9 +58,8 @@ def is_running(pid: int) -> bool:
 
 
 async def test_the_end_of_a_process_is_told_although_a_fork_holds_its_files() -> None:
-    mark = uuid.uuid4().hex
-    process = start(FORKS_AND_EXITS, mark)
-    host = host_of(process, mark)
+    process = start(MARKED + FORKS_AND_EXITS)
+    host = host_of(process.pid)
     ended = asyncio.Event()
     ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
     await asyncio.sleep(0)
@@ -91,11 +96,23 @@ sys.stdin.read()
 """
 
 
+STARTS_A_SWEEP = """
+import subprocess, sys
+sweep = (
+    "import os; parent = os.getppid(); print(os.getpid(), flush=True)\\n"
+    "from flinkray.actors.task_executor.leftover_processes import end_orphans\\n"
+    "while os.getppid() == parent: pass\\n"
+    "print(end_orphans(), flush=True)"
+)
+print("ready", flush=True)
+subprocess.run([sys.executable, "-c", sweep])
+"""
+
+
 @pytest.mark.parametrize("is_dead", [False, True])
 def test_what_a_process_has_started_ends_with_it_also_if_that_has_ended(is_dead: bool) -> None:
-    mark = uuid.uuid4().hex
-    process = start(STARTS_OTHERS, mark)
-    host = host_of(process, mark)
+    process = start(MARKED + STARTS_OTHERS)
+    host = host_of(process.pid)
     assert process.stdout is not None
     started = [int(pid) for pid in process.stdout.readline().split()]
     other = subprocess.Popen(["sleep", "3600"])
@@ -113,7 +130,7 @@ def test_what_a_process_has_started_ends_with_it_also_if_that_has_ended(is_dead:
     process.communicate()
 
 
-@pytest.mark.parametrize("whose", ["no mark", "no process", "the caller", "its parent"])
+@pytest.mark.parametrize("whose", ["no process", "the caller", "its parent"])
 def test_nothing_is_ended_for_a_host_that_names_the_caller_or_nobody(
     whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,21 +138,58 @@ def test_nothing_is_ended_for_a_host_that_names_the_caller_or_nobody(
     killed: list[psutil.Process] = []
     monkeypatch.setattr(leftover_processes, "_kill", killed.append)
     monkeypatch.setattr(leftover_processes, "_wait", lambda processes, seconds: None)
-    pid = {"no process": 0, "its parent": os.getppid()}.get(whose, os.getpid())
-    started = 0
-    if pid:
-        with open(f"/proc/{pid}/stat") as file:
-            started = int(file.read().rpartition(")")[2].split()[19])
-    mark = "" if whose == "no mark" else uuid.uuid4().hex
+    nobody = TaskProcessHost(0, 0, NAMESPACE)
+    others = {"the caller": os.getpid(), "its parent": os.getppid()}
     with pytest.raises(ValueError, match="nothing is ended"):
-        end_with_descendants(TaskProcessHost(pid, started, mark))
+        end_with_descendants(host_of(others[whose]) if whose in others else nobody)
     assert killed == []
 
 
 def test_a_process_that_has_the_id_of_one_that_ended_is_left_alone() -> None:
     process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    host = TaskProcessHost(process.pid, 1, uuid.uuid4().hex)
+    host = TaskProcessHost(process.pid, 1, NAMESPACE)
     assert end_with_descendants(host) == 0
     assert is_running(process.pid)
     process.kill()
     process.wait()
+
+
+def test_what_a_task_process_started_that_died_with_its_task_executor_is_ended() -> None:
+    process, lives = start(MARKED + STARTS_OTHERS), start(MARKED + STARTS_OTHERS)
+    assert process.stdout is not None
+    assert lives.stdout is not None
+    started = [int(pid) for pid in process.stdout.readline().split()]
+    of_another = [int(pid) for pid in lives.stdout.readline().split()]
+    process.kill()
+    process.wait()
+    assert all(map(is_running, started))
+
+    assert end_orphans() == 2
+
+    assert not any(map(is_running, started))
+    assert all(map(is_running, of_another)), "who has started them lives"
+    assert end_with_descendants(host_of(lives.pid)) == 2
+    process.communicate()
+    lives.communicate()
+
+
+@pytest.mark.parametrize("mark", ["", "1-2", "1-2-3-4", f"{NAMESPACE}-x-1", f"{NAMESPACE + 1}-1-1"])
+def test_what_has_another_mark_or_one_of_another_namespace_is_left_alone(mark: str) -> None:
+    environment = {**os.environ, PROCESS_MARK: mark}
+    process = subprocess.Popen(["sleep", "3600"], env=environment, start_new_session=True)
+    assert end_orphans() == 0
+    assert is_running(process.pid)
+    process.kill()
+    process.wait()
+
+
+def test_who_sweeps_spares_itself_and_what_it_was_started_with() -> None:
+    """A cluster that user code has started, for example."""
+    process = start(MARKED + STARTS_A_SWEEP)
+    assert process.stdout is not None
+    sweeping = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    assert process.stdout.readline() == b"0\n"
+    assert psutil.Process(sweeping).wait(30) is None
+    process.communicate()
