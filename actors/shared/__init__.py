@@ -10,5 +10,6 @@ __all__ = [
     "one_way",
     "produced_partitions",
     "settings",
+    "task_process_notes",
     "user_calls",
 ]

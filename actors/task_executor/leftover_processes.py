@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
+from flinkray.actors.shared.task_process_notes import noted_processes, remove_note
 
 _PROC = Path("/proc")
 
@@ -63,6 +65,7 @@ def end_with_descendants(host: TaskProcessHost) -> int:
         if not found:
             break
         count += len(found)
+    remove_note(host)
     return count
 
 
@@ -73,37 +76,16 @@ def end_orphans() -> int:
     A TaskExecutor sees to what its own have started.  These are those of one that died with them.
     """
     count = 0
-    for _ in range(_ROUNDS):
-        found = _orphans()
-        if not found:
-            break
-        count += len(found)
-        for process in found.values():
-            _kill(process)
-        _wait(found, _PATIENCE)
+    for host in noted_processes():
+        if _is_gone(host):
+            with suppress(ValueError):  # it has started who looks for it
+                count += end_with_descendants(host)
     return count
 
 
-def _orphans() -> dict[int, psutil.Process]:
-    table = _table()
-    marks = {pid: _mark_of(pid) for pid in table}
-    # whoever has the mark of a process that lives was started before this look at it
-    gone = {mark for mark in set(marks.values()) if mark is not None and _is_gone(mark)}
-    gone.discard(os.environ.get(PROCESS_MARK))
-    return _found({pid for pid, mark in marks.items() if mark in gone}, table)
-
-
-def _is_gone(mark: str) -> bool:
-    """False for what is not a mark, and for one of another namespace, where ids mean nothing."""
-    match mark.split("-"):
-        case [namespace, pid, started] if namespace == _own_namespace() and pid.isdigit():
-            entry = _entry(_PROC / pid)
-            return entry is None or entry.is_zombie or str(entry.started) != started
-    return False
-
-
-def _own_namespace() -> str:
-    return str(os.stat(_PROC / "self/ns/pid").st_ino)
+def _is_gone(host: TaskProcessHost) -> bool:
+    entry = _entry(_PROC / str(host.pid))
+    return entry is None or entry.is_zombie or entry.started != host.started
 
 
 def _of(host: TaskProcessHost) -> dict[int, psutil.Process]:

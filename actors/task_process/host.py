@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
+from flinkray.actors.shared.task_process_notes import write_note
 
 _PR_SET_CHILD_SUBREAPER = 36
 """Of Linux: see prctl(2)."""
@@ -25,4 +26,5 @@ def mark_process() -> TaskProcessHost:
     started = int(stat.rpartition(")")[2].split()[19])
     host = TaskProcessHost(os.getpid(), started, os.stat("/proc/self/ns/pid").st_ino)
     os.environ[PROCESS_MARK] = host.mark
+    write_note(host)
     return host

@@ -24,20 +24,23 @@ import pytest
 import flinkray
 from flinkray.client import ClusterClient
 from flinkray.client.python_job import python_job
+from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.core.errors import JobExecutionError
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
+from tests.system.observer import kill, live_actors
 
 pytestmark = [pytest.mark.ray, pytest.mark.kill]
 
+CLUSTER_ID = "hostile"
 SECONDS = 30
 """Within which a job has ended, on a machine under load."""
 
 
 @pytest.fixture(scope="module")
 def client(ray_cluster: object) -> Iterator[ClusterClient]:
-    with flinkray.connect(cluster_id="hostile") as client:
+    with flinkray.connect(cluster_id=CLUSTER_ID) as client:
         yield client
 
 
@@ -96,6 +99,21 @@ def breaks_modules(context: Any) -> None:
     context.wait_until_cancelled()
 
 
+def prints_half_a_character(context: Any) -> None:
+    print("\ud800", flush=True)  # noqa: T201 - as user code does
+
+
+def raises_half_a_character(context: Any) -> None:
+    raise ValueError("half: \ud800")
+
+
+def prints_a_flood(context: Any) -> None:
+    for number in range(200_000):
+        print(f"{number:>100}")  # noqa: T201
+    print("x" * 5_000_000, flush=True)  # noqa: T201
+    raise ValueError("after the flood")
+
+
 HARM: dict[Callable[[Any], Any], str] = {
     exits: "died",
     kills_itself: "died",
@@ -108,7 +126,17 @@ HARM: dict[Callable[[Any], Any], str] = {
     opens_nothing: "Too many open files",
     recurses_hardly: "",
     breaks_modules: "",
+    prints_half_a_character: "UnicodeEncodeError",
+    raises_half_a_character: "ValueError: half: ",
+    prints_a_flood: "ValueError: after the flood",
 }
+
+
+def kill_task_executors() -> None:
+    namespace = cluster_namespace(CLUSTER_ID)
+    for actor in live_actors():
+        if (actor.namespace, actor.kind) == (namespace, "TaskExecutor"):
+            kill(actor.pid)
 
 
 def run(client: ClusterClient, code: Callable[[Any], Any]) -> str:
@@ -165,7 +193,7 @@ def test_what_a_job_does_to_its_process_is_not_there_for_the_next(
     wait_until(lambda: not psutil.pid_exists(int(note.read_text())), 20, "the end of its process")
 
 
-@pytest.mark.parametrize("how", ["returns", "exits", "is cancelled"])
+@pytest.mark.parametrize("how", ["returns", "exits", "is cancelled", "dies with its TaskExecutor"])
 def test_what_a_job_has_started_ends_with_its_process(
     client: ClusterClient, tmp_path: Path, how: str
 ) -> None:
@@ -181,17 +209,23 @@ def test_what_a_job_has_started_ends_with_its_process(
             os._exit(0)
         for pid in (child.pid, apart.pid, forked):
             (folder / str(pid)).touch()
-        (folder / "all").touch()
+        (folder / "part").write_text(str(os.getpid()))
+        (folder / "part").rename(folder / "all")
         if how == "exits":
             os._exit(1)
-        elif how == "is cancelled":
+        elif how != "returns":
             context.wait_until_cancelled()
 
     handle = client.submit(python_job(starts_processes, restart_strategy=NoRestart()))
     wait_until((folder / "all").exists, SECONDS, "three processes")
     if how == "is cancelled":
         handle.cancel()
+    elif how == "dies with its TaskExecutor":
+        kill_task_executors()
+        kill(int((folder / "all").read_text()))
     handle.wait(timeout=SECONDS)
+    if how == "dies with its TaskExecutor":
+        assert run(client, lambda context: None) == "", "in the next one"
     pids = [int(path.name) for path in folder.iterdir() if path.name != "all"]
     assert len(pids) == 3
 

@@ -6,11 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
 
-from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
+from flinkray.actors.gateways.task_process import TaskProcessHost
+from flinkray.actors.shared.task_process_notes import noted_processes, write_note
 from flinkray.actors.task_executor import leftover_processes
 from flinkray.actors.task_executor.leftover_processes import end_orphans, end_with_descendants
 from flinkray.actors.task_executor.process_watch import ProcessWatch
@@ -90,8 +93,11 @@ STARTS_OTHERS = """
 import os, subprocess, sys, time
 child = subprocess.Popen(["sleep", "3600"])
 apart = subprocess.Popen(["sleep", "3601"], start_new_session=True)
+fork = os.fork()
+if not fork:
+    time.sleep(3602)
 print("ready", flush=True)
-print(child.pid, apart.pid, flush=True)
+print(child.pid, apart.pid, fork, flush=True)
 sys.stdin.read()
 """
 
@@ -121,7 +127,7 @@ def test_what_a_process_has_started_ends_with_it_also_if_that_has_ended(is_dead:
         process.wait()
     assert all(map(is_running, started))
 
-    assert end_with_descendants(host) == 2
+    assert end_with_descendants(host) == 3
 
     assert not any(map(is_running, [process.pid, *started]))
     assert is_running(other.pid), "not its child"
@@ -164,23 +170,40 @@ def test_what_a_task_process_started_that_died_with_its_task_executor_is_ended()
     process.wait()
     assert all(map(is_running, started))
 
-    assert end_orphans() == 2
+    assert end_orphans() == 3
 
     assert not any(map(is_running, started))
     assert all(map(is_running, of_another)), "who has started them lives"
-    assert end_with_descendants(host_of(lives.pid)) == 2
+    assert end_with_descendants(host_of(lives.pid)) == 3
     process.communicate()
     lives.communicate()
 
 
-@pytest.mark.parametrize("mark", ["", "1-2", "1-2-3-4", f"{NAMESPACE}-x-1", f"{NAMESPACE + 1}-1-1"])
-def test_what_has_another_mark_or_one_of_another_namespace_is_left_alone(mark: str) -> None:
-    environment = {**os.environ, PROCESS_MARK: mark}
-    process = subprocess.Popen(["sleep", "3600"], env=environment, start_new_session=True)
+@pytest.mark.parametrize("name", ["", "1-2", "1-2-3-4", "1-x-2", f"{NAMESPACE + 1}-2-1"])
+def test_notes_of_other_namespaces_and_what_is_no_note_are_passed_over(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    note = tmp_path / f"flinkray-task-process-{name}"
+    note.touch()
+    assert list(noted_processes()) == []
     assert end_orphans() == 0
-    assert is_running(process.pid)
+    assert note.exists()
+
+
+def test_the_note_of_a_process_goes_when_nothing_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    host = host_of(process.pid)
+    write_note(host)
+    assert list(noted_processes()) == [host]
+    assert end_orphans() == 0, "it lives"
     process.kill()
     process.wait()
+    assert end_orphans() == 0
+    assert list(noted_processes()) == []
 
 
 def test_who_sweeps_spares_itself_and_what_it_was_started_with() -> None:

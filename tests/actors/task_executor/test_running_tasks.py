@@ -60,7 +60,7 @@ class Bench:
         self.endpoint.start()
         self.runner = Runner()
         self.told: asyncio.Queue[TaskExecutionState] = asyncio.Queue()
-        self.tasks = RunningTasks(self.endpoint, {KIND: self.runner}, self.told.put_nowait)
+        self.tasks = RunningTasks(self.endpoint, {KIND: self.runner}, self._tell)
         deployment = TaskDeployment(1, 0, 0, SLOT)
         vertex = VertexInformation(VERTEX, "v", 1, 128, Invokable(KIND, b""), (), ())
         self.tasks.start(
@@ -69,6 +69,10 @@ class Bench:
             MASTER,
             None,
         )
+
+    def _tell(self, states: list[TaskExecutionState]) -> None:
+        for state in states:
+            self.told.put_nowait(state)
 
     async def began(self) -> None:
         """The runner has the task."""
