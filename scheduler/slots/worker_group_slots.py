@@ -128,6 +128,7 @@ class WorkerGroupSlots(SlotBook):
         self._profile, self._size = wanted.profile, size
         for request in wanted.requests:
             self._pending[request.bundle] = _Pending(request, timeout, now + timeout)
+        self._note_idle(now)
         return self.serve()
 
     def serve(self) -> list[SlotAllocated]:

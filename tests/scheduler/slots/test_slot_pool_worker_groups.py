@@ -218,6 +218,18 @@ def test_slots_go_as_soon_as_nobody_wants_them_while_the_cluster_has_no_room() -
     assert len(only(pool.pool.time_passed(10.0), FreeSlot)) == 2
 
 
+def test_slots_that_are_wanted_again_stay_though_the_cluster_has_no_room_for_others() -> None:
+    pool = Pool()
+    pool.request(wanted(0, 1))
+    pool.comes(0, 7)
+    pool.comes(1, 8)
+    pool.returns(7, 8, now=10.0)
+    pool.request(wanted(0, 1, first=3), now=11.0)
+    assert pool.pool.next_deadline() is None
+    pool.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 50)),)), now=12.0)
+    assert only(pool.pool.not_enough_resources((no_room(),), 13.0), FreeSlot) == []
+
+
 @pytest.mark.parametrize("event", ["there is room", "another ResourceManager"])
 def test_slots_are_kept_again_when_the_shortage_is_over(event: str) -> None:
     pool = Pool()
