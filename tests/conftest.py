@@ -55,6 +55,10 @@ def ray_cluster() -> Iterator[None]:
         # its workers are to find the examples, as pytest does
         examples = str(Path(__file__).parents[1] / "examples")
         environment.setenv("PYTHONPATH", examples, prepend=os.pathsep)
+        # JVMs of Spark live for seconds here: the optimizing compiler costs more than it saves
+        environment.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+        # else whoever looks at the metrics endpoint waits up to 10 s for each change
+        environment.setenv("RAY_metrics_report_interval_ms", "1000")
         ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
     yield
     ray.shutdown()

@@ -31,6 +31,10 @@ def wait_for_tasks(gate: Gate, count: int = 2) -> None:
     wait_until(lambda: len(gate.waiting_tasks()) >= count, 90, f"{count} Spark tasks to begin")
 
 
+def active_tasks(handle: JobHandle) -> int:
+    return sum(s.active_tasks for v in handle.details().vertices for s in v.active_stages)
+
+
 def test_returned_dataframe_comes_back_and_nothing_is_left(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
@@ -44,7 +48,7 @@ def test_returned_dataframe_comes_back_and_nothing_is_left(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-def test_executors_of_two_concurrent_jobs_are_in_the_slots_of_their_own_job(
+def test_two_concurrent_jobs_have_executors_in_their_own_slots_and_show_their_progress(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     """Ray's state API shows every executor in the bundle of a slot of its job, none elsewhere."""
@@ -70,25 +74,18 @@ def test_executors_of_two_concurrent_jobs_are_in_the_slots_of_their_own_job(
             assert executor.pid == execution.executor_pid
             seen.add(executor.actor_id)
     assert {executor.actor_id for executor in spark_executors()} == seen
+    wait_until(
+        lambda: [active_tasks(handle) for handle in handles] == [2, 2],
+        10,
+        "two active tasks in the details of each job",
+    )
 
     gate.open()
     assert [rows(handle) for handle in handles] == [expected_rows()] * 2
     for handle in handles:
+        (vertex,) = handle.details().vertices
+        assert vertex.completed_tasks >= 4
         assert_leaves_nothing(handle.job_id, resources_before)
-
-
-def test_progress_is_shown_while_the_job_runs(client: ClusterClient, gate: Gate) -> None:
-    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
-    wait_for_tasks(gate)
-
-    def active_tasks() -> int:
-        return sum(s.active_tasks for v in handle.details().vertices for s in v.active_stages)
-
-    wait_until(lambda: active_tasks() == 2, 10, "two active tasks in the job's details")
-    gate.open()
-    handle.result(timeout=60)
-    (vertex,) = handle.details().vertices
-    assert vertex.completed_tasks >= 4
 
 
 def test_cancelled_while_it_runs(
