@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
@@ -16,6 +18,7 @@ from flinkray.rpc import (
     EndpointSpec,
     FencedRpcEndpoint,
     FencedRpcGateway,
+    RayRpcService,
     RpcEndpoint,
     RpcGateway,
     RpcService,
@@ -239,6 +242,30 @@ async def create_spawner(rpc_service: RpcService, arguments: object) -> Spawner:
 
 def create_nothing(rpc_service: RpcService, arguments: object) -> RpcEndpoint:
     raise OrderError(13, "the factory fails")
+
+
+class SlowToEnd(EchoEndpoint):
+    """Its process hangs when all is closed but its calls to Ray, and leaves a note before."""
+
+    def __init__(self, rpc_service: RayRpcService, note: Path) -> None:
+        super().__init__(rpc_service)
+        self._executor = rpc_service._ray_executor
+        self._note = note
+
+    async def on_stop(self) -> None:
+        shut_down = self._executor.shutdown
+
+        def hang(wait: bool = True, *, cancel_futures: bool = False) -> None:
+            if wait:
+                self._note.touch()
+                threading.Event().wait()
+            shut_down(wait, cancel_futures=cancel_futures)
+
+        self._executor.shutdown = hang  # type: ignore[method-assign]
+
+
+def create_slow_to_end(service: RayRpcService, note: str) -> RpcEndpoint:
+    return SlowToEnd(service, Path(note))
 
 
 class WhereGateway(RpcGateway):

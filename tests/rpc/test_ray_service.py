@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 
 import msgpack
 import psutil
@@ -26,6 +27,7 @@ from flinkray.rpc.ray import service as ray_service
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.rpc.wire import handshake
 from flinkray.rpc.wire.frames import FrameStream
+from flinkray.testing.waiting import eventually
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, WhereGateway, echo_spec
 
 pytestmark = pytest.mark.ray
@@ -268,3 +270,23 @@ async def test_a_process_that_ray_reports_dead_is_not_reached_again_though_it_an
     for call in (echo.echo(2), echo.note(3)):
         with pytest.raises(RecipientUnreachableError, match="Ray has given up its node"):
             await call
+
+
+async def test_a_process_is_found_by_its_name_until_all_that_it_has_to_do_is_done(
+    service: RayRpcService, tmp_path: Path
+) -> None:
+    """Else nobody could kill one that hangs while it ends."""
+    note = tmp_path / "ending"
+    spec = EndpointSpec("Slow", "slow", "tests.rpc.endpoints:create_slow_to_end", str(note))
+    echo = await service.connect(await service.spawn(spec), EchoGateway)
+    pid = await echo.pid()
+    stopping = asyncio.ensure_future(service.stop("slow"))
+    await eventually(note.exists, 30, "its service to be closed")
+
+    assert await service.process_names("slow") == ("slow",)
+    psutil.Process(pid).suspend()
+    await service.kill("slow")
+
+    await eventually(lambda: not psutil.pid_exists(pid), 30, "its end")
+    assert await service.process_names("slow") == ()
+    await stopping

@@ -128,6 +128,8 @@ class RayProcess:
         except Exception:
             logger.exception("%s ended with an error", self._name)
         finally:
+            # so late, because others must find it to kill it if it hangs while it ends
+            await self._service.sign_off()
             self._leaving.set()
             # Not exit_actor: it waits until the calls that this process has open have been
             # answered, and each of its watches is one that only the other's end answers.
@@ -178,6 +180,7 @@ class PrestartedProcess(RayProcess):
     async def _close_prestarted(self, service: RayRpcService) -> None:
         await asyncio.sleep(0)  # the answer goes first
         await service.close()
+        await service.sign_off()
 
     def _owner_ended(self, reason: str) -> None:
         logger.info("%s ends with its owner: %s", self._name, reason)

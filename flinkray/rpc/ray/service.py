@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -164,7 +165,10 @@ class RayRpcService(BaseRpcService):
         on_end: Callable[[], None],
         actor_name: str | None = None,
     ) -> RayRpcService:
-        """For the actor that hosts a process: *on_end* ends it; *actor_name*: if it has another."""
+        """For the actor that hosts a process: *on_end* ends it; *actor_name*: if it has another.
+
+        Others find the process by its name until :meth:`sign_off`, also when this is closed.
+        """
         service = await cls.open(namespace, process_name, actor_name=actor_name)
         service._on_end = on_end
         return service
@@ -382,18 +386,23 @@ class RayRpcService(BaseRpcService):
 
     async def _release(self) -> None:
         await self._listener.close()
-        if ray.is_initialized():
-            removal = self._ray(self._directory.remove, self.process_name, self.incarnation)
-            try:
-                await within(_CALLS_END_TIMEOUT, removal)
-            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
-                logger.warning("%s could not sign off at Ray: %r", self.process_name, error)
+        if self._on_end is None:
+            await self.sign_off()
         await super()._release()
         # calls of cancelled tasks may still be under way, and one that outlived ray.shutdown would
         # make Ray end this process; but a head that is gone must not hold the end up for minutes
         self._ray_executor.shutdown(wait=False, cancel_futures=True)
         drained = self.loop.run_in_executor(None, self._ray_executor.shutdown)
         await asyncio.wait([drained], timeout=_CALLS_END_TIMEOUT)
+
+    async def sign_off(self) -> None:
+        """Nobody is to find the process by its name any more."""
+        if ray.is_initialized():
+            remove = partial(self._directory.remove, self.process_name, self.incarnation)
+            try:
+                await within(_CALLS_END_TIMEOUT, self.loop.run_in_executor(None, remove))
+            except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+                logger.warning("%s could not sign off at Ray: %r", self.process_name, error)
 
     async def _ray(self, fn: Callable[..., T], *args: object) -> T:
         """Run a call of Ray's that may block, off the loop."""
