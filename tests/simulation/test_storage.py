@@ -282,3 +282,17 @@ def test_blocking_work_is_slow_no_longer_than_its_disk() -> None:
 
     took = [simulation.run(program(simulation)) for simulation in map(Simulation, range(5))]
     assert all(10.0 <= seconds < 16.0 for seconds in took)
+
+
+@simulate(seeds=5)
+async def test_a_file_that_was_discarded_does_not_come_back_when_its_directory_is_synced(
+    simulation: Simulation,
+) -> None:
+    """Seed 19316 of the whole cluster: the file was of a process that had died as it wrote it."""
+    disk = simulation.disk("shared")
+    disk.make_directory("results")
+    disk.write("results/part", NEW)
+    disk.discard("results/part")
+    disk.sync_directory("results")
+    disk.lose_power()
+    assert not disk.holds("results/part")

@@ -192,6 +192,8 @@ class SimulatedDisk(FileSystem):
         self.changes += 1
         for entries in (self._entries, self._durable_entries):
             _put(entries, path, None)
+        for changes in self._unsynced.values():
+            changes[:] = [change for change in changes if change[0] != path]
 
     def wipe(self) -> None:
         """Another disk is in its place."""
