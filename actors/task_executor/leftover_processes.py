@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
-from flinkray.actors.shared.task_process_notes import noted_processes, remove_note
+from flinkray.actors.shared.task_process_notes import environment_of, noted_processes, remove_note
 
 _PROC = Path("/proc")
 
@@ -42,11 +42,12 @@ class _Entry:
     is_zombie: bool
 
 
-def end_with_descendants(host: TaskProcessHost) -> int:
+def end_with_descendants(host: TaskProcessHost, forked_with: str | None = None) -> int:
     """Return when they are gone; how many there were besides the process.  Blocks.
 
-    They are its descendants, those in its process group, and those that have its mark in their
-    environment.  Takes some milliseconds per hundred processes of the machine.
+    They are its descendants, those in its process group (if *forked_with* is given, of these only
+    forks of a process with that environment), and those that have its mark in their environment.
+    Takes some milliseconds per hundred processes of the machine.
 
     Raises:
         ValueError: the host does not name one process, or the caller itself would be ended; then
@@ -54,14 +55,14 @@ def end_with_descendants(host: TaskProcessHost) -> int:
     """
     if host.pid <= 1:
         raise ValueError(f"{host} does not name a process: nothing is ended")
-    found = _of(host)
+    found = _of(host, forked_with)
     count = len(found.keys() - {host.pid})
     _wait({pid: process for pid, process in found.items() if pid == host.pid}, _GRACE)
     for _ in range(_ROUNDS):
         for process in found.values():
             _kill(process)
         _wait(found, _PATIENCE)
-        found = _of(host)
+        found = _of(host, forked_with)
         if not found:
             break
         count += len(found)
@@ -76,10 +77,10 @@ def end_orphans() -> int:
     A TaskExecutor sees to what its own have started.  These are those of one that died with them.
     """
     count = 0
-    for host in noted_processes():
+    for host, environment in noted_processes():
         if _is_gone(host):
             with suppress(ValueError):  # it has started who looks for it
-                count += end_with_descendants(host)
+                count += end_with_descendants(host, forked_with=environment)
     return count
 
 
@@ -88,12 +89,15 @@ def _is_gone(host: TaskProcessHost) -> bool:
     return entry is None or entry.is_zombie or entry.started != host.started
 
 
-def _of(host: TaskProcessHost) -> dict[int, psutil.Process]:
+def _of(host: TaskProcessHost, forked_with: str | None) -> dict[int, psutil.Process]:
     table = _table()
     belonging = {pid for pid in table if _mark_of(pid) == host.mark}
     present = table.get(host.pid)
     if present is None or present.started == host.started:  # else its id is another's by now
-        belonging |= {p for p, e in table.items() if p == host.pid or e.group == host.pid}
+        group = {p for p, e in table.items() if p == host.pid or e.group == host.pid}
+        if forked_with is not None:
+            group = {pid for pid in group if environment_of(pid) == forked_with != ""}
+        belonging |= group
     spared = {1, *_with_ancestors(os.getpid(), table)}
     if _with_descendants(belonging, table) & spared:
         raise ValueError(f"{host} is this process, or one that it descends from: nothing is ended")

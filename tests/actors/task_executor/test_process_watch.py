@@ -198,7 +198,7 @@ def test_the_note_of_a_process_goes_when_nothing_is_left_of_it(
     process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
     host = host_of(process.pid)
     write_note(host)
-    assert list(noted_processes()) == [host]
+    assert [noted for noted, _ in noted_processes()] == [host]
     assert end_orphans() == 0, "it lives"
     process.kill()
     process.wait()
@@ -216,3 +216,35 @@ def test_who_sweeps_spares_itself_and_what_it_was_started_with() -> None:
     assert process.stdout.readline() == b"0\n"
     assert psutil.Process(sweeping).wait(30) is None
     process.communicate()
+
+
+LEAVES_ITS_GROUP = """
+import os, sys, time
+if not os.fork():
+    time.sleep(3600)
+print("ready", flush=True)
+"""
+
+
+def test_a_group_that_has_the_id_of_a_process_which_is_gone_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids are used again: this is how a daemon begins that has nothing to do with the note."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    daemon = start(LEAVES_ITS_GROUP)
+    host = host_of(daemon.pid)
+    daemon.wait()
+    (left,) = (p for p in psutil.process_iter() if is_in_group(p.pid, daemon.pid))
+    write_note(host)
+    (tmp_path / f"flinkray-task-process-{host.mark}").write_text("of another process")
+    assert end_orphans() == 0
+    assert is_running(left.pid)
+    left.kill()
+    daemon.communicate()
+
+
+def is_in_group(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group
+    except ProcessLookupError:
+        return False
