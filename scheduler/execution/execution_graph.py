@@ -141,10 +141,6 @@ class Execution:
         later = {state: at for state, at, _ in self._transitions}
         return {ExecutionState.CREATED: self._created_at, **later}
 
-    def entered_at(self, state: ExecutionState) -> float | None:
-        """When a state was entered, if it was."""
-        return self.entered.get(state)
-
     @property
     def location(self) -> str | None:
         return None if self.slot is None else location_text(self.slot)

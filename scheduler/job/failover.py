@@ -159,7 +159,6 @@ class Failover:
             noted.failures.append(Failure(text, task=first.task_name))
 
     def _may_restart(self, failure: Failure, now: float) -> bool:
-        self._is_new_attempt = False
         if failure.is_unrecoverable:
             return False
         self._is_new_attempt = self._restart_strategy.notify_failure(now)

@@ -308,7 +308,7 @@ def _sharing_vertex(vertex: ExecutionJobVertex) -> SharingVertex:
         vertex.vertex.slot_sharing_group,
         vertex.vertex.slot_profile,
         vertex.vertex.co_location_group,
-        None if not vertex.inputs else lambda subtask: _near(vertex, subtask),
+        lambda subtask: _near(vertex, subtask),
         vertex.is_coordinated,
     )
 

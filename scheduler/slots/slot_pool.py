@@ -375,7 +375,6 @@ class DeclarativeSlotPool:
         actions = _free_at_task_executors(self.slots, reason)
         for book in self._books.values():
             actions += book.fail_all(SlotRequestFailure.POOL_CLOSED, reason, -inf)
-        self._task_executors.clear()
         self._unconstrained = UnconstrainedSlots(late_slots_for=0.0, spread_out=False)
         self._books = {None: self._unconstrained}
         return actions if self._declared is None else actions + self._declare(-inf, always=True)
@@ -404,7 +403,7 @@ class DeclarativeSlotPool:
         patience = self._patience
         idle = tuple(a for b in self._books.values() for a in b.idle_too_long(patience, now))
         reason = f"not required for {patience:g} s" if patience else _IN_THE_WAY
-        return self.release_slots(idle, reason, now) if idle else []
+        return self.release_slots(idle, reason, now)
 
     def next_deadline(self) -> float | None:
         """When :meth:`time_passed` has something to do next; None: not before another event."""

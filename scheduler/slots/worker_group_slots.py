@@ -233,7 +233,7 @@ class WorkerGroupSlots(SlotBook):
         """What was requested then is what the group is to be now."""
         assert restored.constraint is not None
         slot, size = restored.slot, restored.constraint.size
-        self.add(slot, restored.profile or slot.profile, now)
+        self.add(slot, slot.profile, now)
         if restored.request_id is not None:
             self._held[slot.allocation_id].request_id = restored.request_id
             self._reserved += 1

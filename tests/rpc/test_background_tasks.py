@@ -179,7 +179,9 @@ async def test_a_service_is_closed_only_when_its_tasks_are_over(services: Servic
     assert over == ["clean"]
 
 
-async def test_a_task_that_is_done_is_not_kept_and_not_cancelled() -> None:
+async def test_a_task_that_is_done_is_not_kept_and_not_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     tasks = BackgroundTasks(asyncio.get_running_loop(), "host")
     running = tasks.create(asyncio.sleep(1000), "sleep")
     done = [tasks.create(asyncio.sleep(0), "be quick"), tasks.create_awaited(fail(), "fail")]
@@ -192,6 +194,7 @@ async def test_a_task_that_is_done_is_not_kept_and_not_cancelled() -> None:
     del task, done
     gc.collect()
     assert [one() for one in gone] == [None, None]
+    assert caplog.records == [], "the failure was for who awaits it"
     assert tasks.cancel() == (running,)
     await until_done(running)
     assert running.cancelled()

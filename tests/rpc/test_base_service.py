@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from flinkray import rpc
 from flinkray.core.errors import (
     HandshakeError,
     RecipientUnreachableError,
@@ -366,3 +367,9 @@ def test_a_process_that_was_asked_to_stop_and_fails_at_its_end_says_so() -> None
 
     with pytest.raises(RuntimeError, match="host cannot end"):
         run_on_virtual_time(stop())
+
+
+def test_name_that_the_package_does_not_have_is_missed_as_in_any_module() -> None:
+    """One of them is looked up when it is used, so that nobody else imports Ray."""
+    with pytest.raises(AttributeError, match=r"'flinkray\.rpc' has no attribute 'Nothing'"):
+        rpc.Nothing  # noqa: B018

@@ -234,6 +234,19 @@ async def test_calls_that_came_with_the_handshake_stop_reading_like_any_others()
     await asyncio.sleep(0)
 
 
+async def test_stream_on_a_socket_of_this_machine_asks_for_no_signs_of_life() -> None:
+    """The options are TCP's: a socket of another kind refuses them."""
+    loop = asyncio.get_running_loop()
+    problems: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, problem: problems.append(problem))
+    mine, theirs = socket.socketpair()
+    transport, _ = await loop.create_connection(FrameStream, sock=theirs)
+    transport.abort()
+    mine.close()
+    await asyncio.sleep(0)
+    assert problems == []
+
+
 async def test_senders_of_large_frames_wait_when_one_frame_limit_of_them_lies_unsent() -> None:
     loop = asyncio.get_running_loop()
     mine, theirs = socket.socketpair()

@@ -196,6 +196,14 @@ def test_more_slots_never_mean_less_and_no_bound_is_broken(
     assert all(larger[name] >= number for name, number in found.items())
 
 
+def test_largest_slots_are_looked_for_first_whatever_the_order_of_the_vertices() -> None:
+    """What any slot would do for does not take the only one that is large enough."""
+    small, large = elastic("a", 1, 1), elastic("b", 1, 1, "other", ResourceProfile(4.0, GIB))
+    supply = (ResourceProfile(4.0, GIB), 1), (ResourceProfile(1.0, 2 * GIB), 1)
+    assert chosen(graph(small, large), *supply) == {"a": 1, "b": 1}
+    assert chosen(graph(large, small), *supply) == {"a": 1, "b": 1}
+
+
 # --- when -----------------------------------------------------------------------------------------
 
 SETTINGS = ScalingSettings(300.0, 10.0, 30.0)

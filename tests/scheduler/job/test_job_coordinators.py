@@ -88,6 +88,31 @@ def test_coordinator_that_fails_is_stopped_and_followed_by_another_when_it_has_e
     assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
 
 
+def test_coordinator_that_fails_and_ends_before_the_job_is_restarted_is_not_started_alone() -> None:
+    tasks = streams().run()
+    for number in range(2):
+        tasks.tell("coordinator_started", enumerators(number))
+        actions = tasks.tell("coordinator_told", enumerators(number), FAILURE)
+        assert tasks.tell("coordinator_stopped", enumerators(number)) == []
+        tasks.confirm_cancellations()
+        actions = tasks.tell("timer", one(actions, StartTimer).key)
+        assert one(actions, StartCoordinator) == StartCoordinator(enumerators(number + 1))
+        tasks.give()
+
+
+def test_coordinator_that_was_followed_by_another_once_is_not_when_it_fails_again() -> None:
+    tasks = streams().run()
+    tasks.tell("coordinator_started", enumerators())
+    actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
+    tasks.confirm_cancellations()
+    tasks.tell("timer", one(actions, StartTimer).key)
+    tasks.tell("coordinator_stopped", enumerators())
+    tasks.give()
+    tasks.tell("coordinator_started", enumerators(1))
+    tasks.tell("coordinator_told", enumerators(1), FAILURE)
+    assert tasks.tell("coordinator_stopped", enumerators(1)) == [], "the job does not run yet"
+
+
 def test_coordinator_that_was_to_be_followed_by_another_is_not_when_the_job_ends() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
@@ -161,6 +186,15 @@ def test_illegal_start_of_a_coordinator_tells_its_story() -> None:
     with pytest.raises(IllegalTransitionError) as caught:
         coordinator.start(2.0)
     assert "1.000 s: attempt 0: none -> starting" in str(caught.value)
+
+
+def test_coordinator_that_is_given_up_is_not_followed_by_another() -> None:
+    coordinator = SourceEnumerators(JobRecord(job(a=1), 0.0, 0.0))
+    coordinator.ensure(1.0)
+    coordinator.stop(2.0)
+    coordinator.ensure(3.0)
+    assert coordinator.give_up(4.0) == ()
+    assert coordinator.gone("it ended", 5.0) == ()
 
 
 def test_failure_of_user_code_can_be_sent_whatever_it_says() -> None:

@@ -43,6 +43,7 @@ from tests.scheduler.builders import (
     SMALL,
     allocated_slot,
     allocation,
+    group,
     one,
     only,
     spark_job,
@@ -190,6 +191,17 @@ def test_stages_of_different_groups_run_at_the_same_time_in_worker_groups_of_the
         SameWorkerGroup("other", 1),
     ]
     assert len(only(job.give(), StartCoordinator)) == 2
+
+
+def test_details_name_the_worker_group_of_the_last_stage_that_has_had_one() -> None:
+    second = replace(spark_vertex(2, 1), slot_sharing_group="other")
+    job = JobUnderTest(spark_job(spark_vertex(1), second)).start()
+    assert job.scheduler.details().worker_group is None
+    job.give(2)
+    assert job.scheduler.details().worker_group == group("g")
+    job.worker_group = "h"
+    job.give()
+    assert job.scheduler.details().worker_group == group("h")
 
 
 # --- Spark stages and other vertices --------------------------------------------------------------

@@ -51,6 +51,8 @@ def test_lost_executor_is_a_new_attempt_and_the_job_goes_on() -> None:
     job.task(1, 0, ExecutionState.CANCELED)
     job.executors(executor(0), executor(1, pid=200))
     assert job.stage_states() == ["RUNNING 0", "RUNNING 1"]
+    freed = one(job.finish_stage(), ReturnSlots)
+    assert freed.allocations == (allocation(0), allocation(1)), "the new attempt had its slot"
 
 
 def test_executor_that_was_lost_and_is_back_in_one_report_is_a_new_attempt() -> None:

@@ -12,8 +12,13 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     JobEnded,
     JobStatusChanged,
+    ReleasePartitions,
     StartTimer,
+    TimerKey,
+    TimerPurpose,
 )
+from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.transitions import SendReleases
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -27,8 +32,8 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotRequests,
     SlotsLost,
 )
-from tests.scheduler.builders import GRAPH, allocation, one, only
-from tests.scheduler.graphs import data_set_id, job, python_vertex, vertex_id
+from tests.scheduler.builders import GRAPH, allocation, location, one, only
+from tests.scheduler.graphs import data_set_id, execution_graph, job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import RESTARTS, TasksUnderTest, stream
 
 TE0 = ResourceID("te0")
@@ -290,3 +295,15 @@ def test_tasks_that_one_event_deploys_and_cancels_are_deployed_before_they_are_c
     ]
     assert tasks.cancelled(actions) == tasks.deployed(actions)
     assert ExecutionState.CANCELING.name in tasks.states()
+
+
+def test_what_concerns_an_execution_graph_goes_out_before_the_next_one_takes_its_place() -> None:
+    outbox, first = Outbox(), execution_graph(a=1)
+    partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
+    outbox.open(first)
+    outbox.bulk.release(SendReleases(((location("te0"), partition),)), 0.0)
+    outbox.open(execution_graph(a=1))
+    ended = StartTimer(TimerKey(TimerPurpose.RESTART, 1), 1.0)
+    outbox.add(ended)
+    assert outbox.take() == [ReleasePartitions(location("te0"), (partition,)), ended]
+    assert outbox.take() == []

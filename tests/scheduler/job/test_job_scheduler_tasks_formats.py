@@ -99,6 +99,21 @@ def test_job_is_finished_when_its_formats_are_finalised_each_once() -> None:
     assert only(tasks.log, AskCoordinator).count(finalize) == 1
 
 
+def test_job_is_finished_when_the_last_of_its_formats_is_finalised() -> None:
+    """EG-11."""
+    vertices = [python_vertex(name, 1, master_format=FORMAT) for name in "ab"]
+    tasks = TasksUnderTest(job(vertices=vertices))
+    tasks.tell("start")
+    tasks.tell("coordinator_started", FORMATS)
+    for name in "ab":
+        tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id(name), SPLITS))
+    tasks.give()
+    tasks.finish("a1 b1")
+    assert tasks.tell("coordinator_told", FORMATS, FormatFinalized(vertex_id("a"), 1)) == []
+    actions = tasks.tell("coordinator_told", FORMATS, FormatFinalized(vertex_id("b"), 1))
+    assert one(actions, JobEnded).result.status is JobStatus.FINISHED
+
+
 def test_failed_job_is_never_finalised() -> None:
     """EG-11."""
     tasks = started()

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotEvent, SlotsLost
-from tests.scheduler.graphs import job
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job.region_slots import RegionSlots
+from flinkray.scheduler.job.transitions import RequestSlots, RequestSlotsAgain
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.slots.slot_requests import (
+    SlotAllocated,
+    SlotEvent,
+    SlotRequestFailed,
+    SlotRequestFailure,
+    SlotRequests,
+    SlotsLost,
+)
+from tests.scheduler.builders import one
+from tests.scheduler.graphs import execution_graph, job, python_vertex
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 
@@ -28,3 +44,69 @@ def test_slot_that_came_and_was_lost_by_one_word_of_the_pool_is_asked_for_again(
     assert tasks.deployed(tasks.tell("slot_events", events)) == ""
     assert len(tasks.wanted) == number_lost
     assert sorted(tasks.deployed(tasks.give()).split()) == ["a1#0", "a2#0", "b1#0", "b2#0"]
+
+
+def test_lost_slot_of_a_region_that_fails_by_the_same_word_is_not_asked_for_again() -> None:
+    graph = job(a=2, b=2, edges=["a -> b"], restart_strategy=FixedDelayRestart(1))
+    tasks = TasksUnderTest(graph)
+    tasks.tell("start")
+    first, second = list(tasks.wanted)
+    slot = tasks.new_slot()
+    tasks.wanted.clear()
+    events = (
+        SlotAllocated(first, slot),
+        SlotsLost((slot.allocation_id,), "killed"),
+        SlotRequestFailed(second, SlotRequestFailure.TIMED_OUT, "why"),
+    )
+    tasks.tell("slot_events", events)
+    assert tasks.status is JobStatus.RESTARTING
+    assert tasks.wanted == {}
+    assert len(tasks.deployed(tasks.restart()).split()) == 4
+
+
+def test_subtasks_that_wait_by_now_are_not_asked_for_again() -> None:
+    graph = execution_graph(a=2)
+    region_slots = RegionSlots(graph, PipelinedRegions(graph))
+    assert len(one(region_slots.request(RequestSlots((0,)), 1.0), SlotRequests).requests) == 1
+    assert region_slots.request_again(RequestSlotsAgain((0, 1)), 2.0) == []
+    assert region_slots.requests_made == 1
+
+
+@pytest.mark.parametrize(("edge", "is_batch"), [("a => b", True), ("a -> b", False)])
+def test_pool_is_told_whether_it_is_a_batch_job_that_asks(edge: str, is_batch: bool) -> None:
+    """SP-15, SP-16: such requests wait where others fail."""
+    actions = TasksUnderTest(job(a=1, b=1, edges=[edge])).tell("start")
+    assert one(actions, SlotRequests).is_batch is is_batch
+
+
+@pytest.mark.parametrize(
+    ("producers", "second"),
+    [(4, "a3 b2"), (16, "a9 b2"), (18, "a2 b2")],
+)
+def test_subtask_shares_the_slot_of_a_producer_unless_it_has_many(
+    producers: int, second: str
+) -> None:
+    tasks = TasksUnderTest(job(a=producers, b=2, edges=["a --> b"]))
+    tasks.tell("start")
+    shared = [
+        " ".join(f"{tasks.names[v.job_vertex_id]}{v.subtask_index + 1}" for v in request.vertices)
+        for request, _ in tasks.wanted.values()
+    ]
+    assert [names for names in shared if "b" in names] == ["a1 b1", second]
+
+
+def test_job_that_waits_for_slots_of_any_size_does_not_name_one() -> None:
+    vertex = replace(python_vertex("a"), slot_profile=ResourceProfile(0.0))
+    tasks = TasksUnderTest(job(vertices=(vertex,)))
+    tasks.tell("start")
+    assert tasks.scheduler.details().pending_reason == "1 slot has not come yet."
+
+
+def test_late_slot_is_told_without_gaps_when_the_resource_manager_has_said_nothing() -> None:
+    tasks = TasksUnderTest(job(a=1))
+    tasks.tell("start")
+    request_id, _ = tasks.wanted.popitem()
+    failed = SlotRequestFailed(request_id, SlotRequestFailure.TIMED_OUT, "None came.")
+    tasks.tell("slot_events", (failed,))
+    assert tasks.ended is not None
+    assert "slot request timeout. None came. Lower the" in (tasks.ended.result.failure or "")

@@ -366,6 +366,7 @@ class PlacementMachine(RuleBasedStateMachine):
             shares = {o for within in self.region_slots._waiting_in.values() for o in within}
             assert shares <= self.waiting_subtasks()
             assert all(self.region_slots._waiting_in.values())
+            assert all(self.region_slots._held_on.values())
 
     @invariant()
     def it_says_why_a_job_is_pending(self) -> None:

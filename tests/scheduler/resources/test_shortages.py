@@ -74,6 +74,12 @@ def test_waiting_job_is_told_what_is_missing_what_there_is_and_what_ray_says(
     assert found.largest_node == NODE
 
 
+def test_slots_of_any_size_are_told_of_without_one(manager: SlotManager) -> None:
+    manager.set_requirements(requirements((ResourceProfile(0.0), 2)), 0.0)
+    reason = shortage(manager, cluster(NODE)).reason
+    assert reason.startswith("2 of 2 slots are missing.")
+
+
 def test_slot_larger_than_every_node_is_unfulfillable(manager: SlotManager) -> None:
     """SM-14."""
     manager.set_requirements(requirements((LARGE, 1), dedicated=True), 0.0)

@@ -225,6 +225,17 @@ def test_report_turns_a_free_slot_into_an_allocated_one(manager: SlotManager) ->
     assert info.jobs == (JOB, OTHER_JOB)
 
 
+def test_slot_that_is_asked_for_stays_so_though_a_report_calls_it_free(
+    manager: SlotManager,
+) -> None:
+    """SM-04: the request may be on its way for longer than a report."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    assert manager.report_slot_status(ResourceID("te1"), report("te1", None, None), 9.0) == []
+    manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, 10.0)
+    assert manager.task_executors()[0].jobs == (JOB,)
+
+
 def test_report_of_a_foreign_allocation_moves_the_request_in_flight(manager: SlotManager) -> None:
     """SM-06."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)

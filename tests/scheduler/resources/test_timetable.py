@@ -63,3 +63,14 @@ def test_those_due_at_one_time_come_in_the_order_in_which_they_were_set() -> Non
         deadlines.set(name, 3.0)
     assert deadlines.pop_due(2.9) == []
     assert deadlines.pop_due(3.0) == names
+
+
+def test_order_is_kept_when_what_is_out_of_date_is_thrown_away() -> None:
+    deadlines = Timetable()
+    times = [100.0 + number * 7 % 40 for number in range(40)]
+    for number, time in enumerate(times):
+        deadlines.set(time, time)
+        for turn in range(5):
+            deadlines.set("changing", (number * 5 + turn) * 7.0 % 151)
+    deadlines.remove("changing")
+    assert deadlines.pop_due(1000.0) == sorted(times)

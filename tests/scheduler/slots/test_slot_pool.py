@@ -7,22 +7,29 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
-from flinkray.core.ids import ResourceID
+from flinkray.core.ids import ResourceID, SlotRequestId
 from flinkray.scheduler.shared.slots import SlotOffer
 from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
 from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements, FreeSlot, SlotsChanged
-from flinkray.scheduler.slots.slot_requests import TaskExecutorWithoutSlots
+from flinkray.scheduler.slots.slot_requests import (
+    SlotRequest,
+    SlotRequests,
+    TaskExecutorWithoutSlots,
+)
+from flinkray.scheduler.slots.unconstrained_slots import UnconstrainedSlots
 from tests.scheduler.builders import (
     JOB,
     LARGE,
     OTHER_JOB,
     SMALL,
     allocation,
+    id_of,
     location,
     offer,
     one,
     only,
     requirements,
+    slot_on,
 )
 
 TE = ResourceID("te")
@@ -197,7 +204,8 @@ def test_slot_beyond_the_requirements_goes_after_the_idle_timeout() -> None:
     assert pool.next_deadline() == 60.0
     assert pool.time_passed(59.9) == []
     actions = pool.time_passed(60.0)
-    assert one(actions, FreeSlot).allocation_id == allocation(2)
+    freed = FreeSlot(location("te"), allocation(2), "not required for 50 s")
+    assert one(actions, FreeSlot) == freed
     assert pool.next_deadline() is None
 
 
@@ -247,3 +255,18 @@ def test_closing_frees_every_slot_and_gives_up_the_requirements() -> None:
     assert pool.close("again") == []
     with pytest.raises(IllegalTransitionError, match=r"after it was closed.*\n.*2 slots are req"):
         pool.set_requirements(requirements((SMALL, 1)), 3.0)
+
+
+def test_pool_that_has_declared_nothing_closes_in_silence_and_one_that_has_says_so() -> None:
+    """SP-06: also when it required nothing any more, for what was declared may not have come."""
+    assert DeclarativeSlotPool(JOB, "JobMaster/jobmaster").close("over") == []
+    assert pool_that_requires(0).close("over") == [DeclareRequirements(requirements())]
+
+
+def test_slot_that_left_before_it_was_given_to_anybody_is_not_reserved_and_serves_nobody() -> None:
+    slots = UnconstrainedSlots(late_slots_for=50.0, spread_out=False)
+    slots.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)), 300.0, 0.0)
+    slots.add(slot_on("te", 7), SMALL, 1.0)
+    slots.remove(allocation(7), 1.0)
+    assert not slots.is_reserved(allocation(7))
+    assert slots.serve() == []

@@ -181,7 +181,8 @@ def no_room(constraint: SameWorkerGroup | None = None) -> ResourceShortage:
     )
 
 
-def test_slots_that_nobody_wants_go_when_the_cluster_has_no_room_for_others() -> None:
+@pytest.mark.parametrize("missing", ["room", "slots that may be started"])
+def test_slots_that_nobody_wants_go_when_the_cluster_has_no_room_for_others(missing: str) -> None:
     """Else a job whose stages take turns on a full cluster would wait for the idle timeout."""
     pool = Pool()
     pool.request(wanted(0, 1))
@@ -189,7 +190,10 @@ def test_slots_that_nobody_wants_go_when_the_cluster_has_no_room_for_others() ->
     pool.comes(1, 8)
     pool.returns(7, 8, now=10.0)
     pool.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 50)),)), now=11.0)
-    actions = pool.pool.not_enough_resources((no_room(),), 13.0)
+    shortage = no_room()
+    if missing != "room":
+        shortage = replace(shortage, awaits_room=False, exhausted=True)
+    actions = pool.pool.not_enough_resources((shortage,), 13.0)
     freed = only(actions, FreeSlot)
     assert [f.allocation_id for f in freed] == [allocation(7), allocation(8)]
     assert freed[0].reason == "not required, and the cluster has no room for slots that are"
@@ -276,7 +280,8 @@ def test_older_slot_in_a_bundle_is_lost_when_another_task_executor_offers_its_ow
     pool.pool.register_task_executor(again, 1.0)
     one = replace(offer(9), constraint=OWN)
     _, actions = pool.pool.offer_slots(again.resource_id, (one,), 1.0)
-    assert [a.allocations for a in only(actions, SlotsLost)] == [(allocation(7),)]
+    reason = "another TaskExecutor is in its bundle"
+    assert only(actions, SlotsLost) == [SlotsLost((allocation(7),), reason)]
     assert pool.request(wanted(0, first=3), now=2.0) == {3: 9}
 
 
@@ -287,7 +292,8 @@ def test_slot_under_another_id_is_refused_when_nobody_wants_it_but_who_had_the_o
     pool.request(wanted(0, constraint=alone))
     assert pool.comes(0, 7) == {1: 7}
     accepted, actions = pool.offers(0, 8)
-    assert only(actions, SlotsLost)[0].allocations == (allocation(7),)
+    reason = "its slot is offered under another id"
+    assert only(actions, SlotsLost) == [SlotsLost((allocation(7),), reason)]
     assert not accepted
     assert pool.declared == ()
     assert pool.request(wanted(0, first=2, constraint=alone)) == {}

@@ -169,7 +169,9 @@ def test_slots_that_are_held_already_are_not_expected() -> None:
 def test_closed_pool_expects_nothing_and_holds_nothing_of_the_last_one() -> None:
     """SP-06."""
     pool = new_pool()
+    pool.expect_slots((allocation(1),), 0.0)
     pool.close("the job has ended")
+    assert accepted(pool, offer(1)) == []
     with pytest.raises(IllegalTransitionError, match="expect slots"):
         pool.expect_slots((allocation(1),), 1.0)
     with pytest.raises(IllegalTransitionError, match="restore slots"):
@@ -204,6 +206,7 @@ def test_slots_of_a_dead_pool_are_held_whether_or_not_their_task_executors_are_k
     pool.restore((restored(1, index=0), restored(2, index=1)), 1.0)
     assert [s.allocation_id for s in pool.slots] == [allocation(1), allocation(2)]
     assert [s.allocation_id for s in pool.slots_of(TE)] == [allocation(1), allocation(2)]
+    assert pool.story().count(" s: 1 slots of the last pool are held") == 2
 
 
 def test_restored_slots_count_for_what_was_requested_and_are_declared() -> None:
@@ -220,6 +223,11 @@ def test_restored_slots_count_for_what_was_requested_and_are_declared() -> None:
     assert pool.next_deadline() == 55.0
     returned = pool.return_slots(ReturnSlots((allocation(1),), "done"), 6.0)
     assert one(returned, DeclareRequirements).requirements == requirements()
+
+
+def test_pool_that_holds_nothing_of_the_last_one_declares_that_it_requires_nothing() -> None:
+    """The ResourceManager knows the requirements of the pool that has died."""
+    assert new_pool().restore((), 1.0) == [DeclareRequirements(requirements())]
 
 
 def test_restored_bundles_belong_to_their_worker_group() -> None:

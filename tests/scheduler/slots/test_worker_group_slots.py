@@ -30,11 +30,15 @@ TWO = ResourceRequirement(SMALL, 2, SameWorkerGroup(NAME, 2))
 
 
 def ask(
-    slots: WorkerGroupSlots, *bundles: int, size: int = 2, timeout: float = 9.0
+    slots: WorkerGroupSlots,
+    *bundles: int,
+    size: int = 2,
+    timeout: float = 9.0,
+    profile: ResourceProfile = SMALL,
 ) -> dict[int, int]:
     """Requests are numbered by their bundles; what is served at once, as by :func:`serve`."""
     requests = tuple(SlotRequest(id_of(SlotRequestId, bundle), bundle=bundle) for bundle in bundles)
-    wanted = SlotRequests(SMALL, requests, constraint=SameWorkerGroup(NAME, size))
+    wanted = SlotRequests(profile, requests, constraint=SameWorkerGroup(NAME, size))
     return by_number(slots.request(wanted, timeout, 0.0))
 
 
@@ -167,8 +171,11 @@ def test_only_what_is_required_is_kept() -> None:
     slots.keep(True, 0.0)
     slots.cancel((id_of(SlotRequestId, 0),), 1.0)
     assert slots.requirements(0.0) == (TWO,)
+    come(slots, 0)
+    assert slots.idle_deadline(5.0) == inf
     slots.keep(False, 2.0)
     assert slots.requirements(0.0) == ()
+    assert slots.idle_deadline(5.0) == 7.0
 
 
 def test_bundles_beyond_the_group_or_too_small_are_not_accepted() -> None:
@@ -278,6 +285,47 @@ def test_slot_of_the_last_pool_tells_what_was_required(requested: ResourceProfil
     profile = requested or LARGE
     assert slots.requirements(1.0) == (ResourceRequirement(profile, 2, SameWorkerGroup(NAME, 2)),)
     assert slots.is_reserved(allocation(7))
+    assert slots.idle_deadline(5.0) == inf
+
+
+@pytest.mark.parametrize("is_free_first", [True, False])
+def test_what_was_requested_of_the_last_pool_counts_for_more_than_what_was_free(
+    is_free_first: bool,
+) -> None:
+    slots = WorkerGroupSlots(NAME)
+    large = AllocatedSlot(allocation(7), 0, LARGE, allocated_slot(7, 0).location)
+    free = RestoredSlot(large, SameWorkerGroup(NAME, 1))
+    used = RestoredSlot(allocated_slot(8, 1), TWO.constraint, id_of(SlotRequestId, 1), SMALL)
+    for restored in (free, used) if is_free_first else (used, free):
+        slots.restore(restored, 1.0)
+    assert slots.requirements(1.0) == (TWO,)
+
+
+def test_free_slot_that_is_too_small_for_what_is_asked_for_now_is_not_given() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 0)
+    come(slots, 0, 1)
+    assert serve(slots) == {0: 0}
+    assert ask(slots, 1, profile=LARGE) == {}
+    assert slots.useless() == (allocation(1),)
+
+
+def test_older_group_serves_when_the_slots_of_the_newer_one_are_too_small() -> None:
+    slots = WorkerGroupSlots(NAME)
+    for bundle in (0, 1):
+        where = allocated_slot(bundle, bundle, "old").location
+        slots.add(AllocatedSlot(allocation(bundle), 0, LARGE, where), LARGE, 0.0)
+    come(slots, 0, 1, group="new", first=10)
+    assert ask(slots, 0, 1, profile=LARGE) == {0: 0, 1: 1}
+
+
+def test_slot_that_is_in_use_is_not_useless_though_its_bundle_is_required_no_more() -> None:
+    slots = WorkerGroupSlots(NAME)
+    ask(slots, 1)
+    come(slots, 0, 1)
+    assert serve(slots) == {1: 1}
+    slots.declare((ResourceRequirement(SMALL, 1, SameWorkerGroup(NAME, 1)),), 1.0)
+    assert slots.useless() == ()
 
 
 def test_worker_group_that_has_lost_all_its_slots_is_not_the_newest_any_more() -> None:

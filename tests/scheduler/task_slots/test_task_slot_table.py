@@ -99,6 +99,23 @@ def test_dynamic_slot_takes_its_profile_and_is_reported_until_it_is_freed(
     table.allocate_slot(1, JOB, C, SMALL, 0.0)
 
 
+def test_static_slot_is_not_given_for_more_than_its_part_though_others_are_free(
+    table: TaskSlotTable,
+) -> None:
+    """TM-19."""
+    with pytest.raises(SlotAllocationError, match="is more than the 1 CPU, 1g memory there is"):
+        table.allocate_slot(0, JOB, A, ResourceProfile(2.0, 2 * GIB), 0.0)
+
+
+def test_dynamic_slots_are_given_from_what_is_too_little_for_a_static_one(
+    table: TaskSlotTable,
+) -> None:
+    """TM-22."""
+    half = ResourceProfile(0.5, GIB // 2)
+    given = [table.allocate_slot(-1, JOB, allocation(n), half, 0.0) for n in range(1, 5)]
+    assert given == [slot_id("te", index) for index in range(2, 6)]
+
+
 def test_slot_with_tasks_is_free_only_when_they_have_ended_and_it_is_clean(
     table: TaskSlotTable,
 ) -> None:
@@ -175,6 +192,33 @@ def test_slot_of_a_lost_job_master_is_kept_when_its_tasks_have_ended_and_it_is_c
     assert table.offer_answered(offering, (A,), 102.0) == []
     assert table.next_deadline() is None
     table.add_task(attempt(1), JOB, A)
+
+
+def test_slot_in_which_nothing_runs_is_cleaned_at_once_and_kept_for_the_next_job_master(
+    table: TaskSlotTable,
+) -> None:
+    """TM-15."""
+    table.allocate_slot(0, JOB, A, SMALL, 0.0)
+    table.mark_slot_active(A)
+    actions = table.vacate_slots_of_job(JOB, "it died", 1.0)
+    assert actions == [CleanSlot(slot_id("te"), JOB, A, "it died")]
+    table.slot_cleaned(A)
+    assert table.is_kept(A)
+
+
+def test_kept_slot_takes_the_tasks_of_the_job_master_that_it_is_offered_to(
+    table: TaskSlotTable,
+) -> None:
+    """TM-11: they may come before its answer."""
+    vacated(table)
+    table.remove_task(attempt(0))
+    table.slot_cleaned(A)
+    with pytest.raises(SlotAllocationError, match="is kept for the job's next JobMaster"):
+        table.add_task(attempt(1), JOB, A)
+    offering = table.offer_slots(JOB)
+    table.add_task(attempt(1), JOB, A)
+    assert offering is not None
+    assert table.offer_answered(offering, (), 102.0) == [], "it is in use by then"
 
 
 def test_slot_that_only_the_lost_job_master_knew_is_freed(table: TaskSlotTable) -> None:
