@@ -22,6 +22,7 @@ from flinkray.actors.task_process.code_loop import CodeLoops, MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.function_tasks import FunctionTasks
 from flinkray.actors.task_process.host import mark_process
+from flinkray.actors.task_process.imports_ahead import IMPORT_AHEAD_AFTER, import_ahead
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_tasks import StreamTasks
@@ -103,6 +104,14 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             self, self._tell, MOST_STATES, TaskExecutionState.shortened
         )
         self.terminated.add_done_callback(lambda _: self._abandon())
+
+    async def on_start(self) -> None:
+        if self.rpc_service.has_own_process:
+            self.schedule_run_async(IMPORT_AHEAD_AFTER, self._import_ahead)
+
+    async def _import_ahead(self) -> None:
+        if not self._tasks:
+            await self.rpc_service.run_blocking(import_ahead)
 
     async def on_stop(self) -> None:
         await self._streams.close()

@@ -20,6 +20,9 @@ from flinkray.scheduler.shared.states import ExecutionState
 
 _LOOK_EVERY = 0.02
 """Seconds between two looks at the processes of tasks."""
+_IDLE_FOR = 0.7
+"""Seconds for which one has not used the processor if it waits: some begin to import things half a
+second after their start."""
 
 Build = Callable[[StreamExecutionEnvironment], Any]
 
@@ -89,6 +92,7 @@ class ClusterRunner:
 
     def __init__(self) -> None:
         self._cluster = flinkray.connect(ray_options={"num_cpus": self.cores})
+        self._has_run = False
         self._overhead = 0.0
         self._besides: list[float] = []
         """Seconds that each program took besides, from submission to its end."""
@@ -107,7 +111,10 @@ class ClusterRunner:
 
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
         wait_for_prestarted(self._cluster.cluster_id)
-        with ProcessorTime() as spent:
+        # the first job finds none: its processes are those that it starts
+        waiting = waiting_task_processes(self.cores) if self._has_run else []
+        self._has_run = True
+        with ProcessorTime(waiting) as spent:
             begun = time.perf_counter()
             result = env.execute("benchmark")
             whole = time.perf_counter() - begun
@@ -129,17 +136,20 @@ class ClusterRunner:
 
 
 class ProcessorTime:
-    """Of the processes of tasks, while it is entered.  They end with their job, so that they are
-    looked at again and again; what one spends after the last look is not counted."""
+    """Of the processes of tasks that a job takes, while it is entered.
 
-    def __init__(self) -> None:
-        self._spent: dict[int, tuple[float, float]] = {}
-        """By process: before, and when it was looked at last."""
+    They end with their job, so that they are looked at again and again; what one spends after the
+    last look is not counted.  Nor are processes that start meanwhile, since they wait for the jobs
+    that follow.
+    """
+
+    def __init__(self, processes: Sequence[psutil.Process]) -> None:
+        self._before = {process: processor_seconds(process) for process in processes}
+        self._last = dict(self._before)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="processor time")
 
     def __enter__(self) -> ProcessorTime:
-        self._look(is_first=True)
         self._thread.start()
         return self
 
@@ -149,19 +159,41 @@ class ProcessorTime:
 
     def seconds(self) -> float:
         """Of all of them together."""
-        return sum(last - before for before, last in self._spent.values())
+        return sum(self._last.values()) - sum(self._before.values())
 
     def _run(self) -> None:
         while not self._is_over.wait(_LOOK_EVERY):
-            self._look()
+            for process in self._before:
+                with suppress(psutil.NoSuchProcess):
+                    self._last[process] = processor_seconds(process)
 
-    def _look(self, *, is_first: bool = False) -> None:
+
+def processor_seconds(process: psutil.Process) -> float:
+    """Those of all its threads until now.  Raises psutil.NoSuchProcess."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def waiting_task_processes(number: int) -> list[psutil.Process]:
+    """So many of them, as soon as there are no others and they have nothing to do.
+
+    Raises:
+        TimeoutError: that was not so within a minute.
+    """
+    deadline = time.monotonic() + 60
+    spent: dict[psutil.Process, float] = {}
+    since = time.monotonic()
+    while time.monotonic() < deadline:
+        now = {}
         for process in task_processes():
             with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                now = times.user + times.system
-                before, _ = self._spent.get(process.pid, (now if is_first else 0.0, now))
-                self._spent[process.pid] = before, now
+                now[process] = processor_seconds(process)
+        if now != spent:
+            spent, since = now, time.monotonic()
+        elif len(spent) == number and time.monotonic() - since > _IDLE_FOR:
+            return list(spent)
+        time.sleep(_LOOK_EVERY)
+    raise TimeoutError(f"{len(spent)} task processes wait for a job instead of {number}")
 
 
 def task_processes() -> list[psutil.Process]:

@@ -283,7 +283,8 @@ PRESTARTED_TASK_PROCESSES = ConfigOption(
     "A task process serves one job. While a TaskExecutor runs tasks, it keeps this many further"
     " processes ready, but no more than its slots need. They wait for the next job, or to "
     "replace a process that dies. A job that finds none waits until a new one has started. Each"
-    " needs about 60 MiB. While no tasks run, as many are kept ready as the slots need.",
+    " needs about 110 MiB, 75 where pandas is not installed. While no tasks run, as many are kept"
+    " ready as the slots need.",
 )
 TASK_CANCELLATION_INTERVAL = ConfigOption(
     "task.cancellation.interval",
@@ -333,7 +334,7 @@ PRESTARTED_PROCESSES = ConfigOption(
     3,
     "How many processes are kept ready to become a JobMaster, a SlotPool or the coordinator of "
     "a stream job, so that a job need not wait for new ones. A stream job takes three of them, "
-    "any other job two. Each needs about 60 MiB.",
+    "any other job two. Each needs about 75 MiB.",
 )
 SHUTDOWN_GRACE = ConfigOption(
     "cluster.shutdown-grace",
