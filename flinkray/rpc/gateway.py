@@ -101,7 +101,7 @@ def gateway_methods(gateway: type[RpcGateway]) -> dict[str, GatewayMethod]:
     """
     methods: dict[str, GatewayMethod] = {}
     for base in reversed(gateway.__mro__):
-        if not (isinstance(base, type) and issubclass(base, RpcGateway)):
+        if not issubclass(base, RpcGateway):
             continue
         for name, member in vars(base).items():
             if name.startswith("_") or not inspect.isfunction(member):

@@ -411,6 +411,16 @@ async def test_some_requests_stay_open_and_the_oldest_makes_room_for_one_more() 
 
 
 @on_virtual_time
+async def test_stream_of_which_no_request_ever_comes_is_forgotten_after_the_silence() -> None:
+    answering = Answering()
+    await asyncio.sleep(SILENCE)
+    assert answering.forgotten == []
+    await asyncio.sleep(2 * ROUND)
+    assert len(answering.forgotten) == 1
+    assert answering.receiver.story == [f"nothing came for {SILENCE:g} s"]
+
+
+@on_virtual_time
 async def test_who_has_paused_lets_all_requests_wait_and_answers_them_when_it_reads_on() -> None:
     answering = Answering()
     answering.stream.pause_reading()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from abc import abstractmethod
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from flinkray.core.errors import (
     RpcSerializationError,
     RpcTimeoutError,
 )
-from flinkray.rpc import LocalRpcService, deadline
+from flinkray.rpc import LocalRpcService, RpcGateway, deadline, oneway
 from flinkray.rpc.calls.call_context import current_call, outside_of_handler
 from flinkray.rpc.calls.connection import ClientConnection, PendingAnswer
 from flinkray.rpc.calls.deadlines import Deadlines
@@ -512,8 +513,9 @@ async def test_what_was_never_sent_was_not_handled() -> None:
     future = connection.ask("what", 1, "m", None, b"", None, MethodRecorder()).future
     connection.break_off("it could not be reached")
     assert str(future.exception()) == "what: it could not be reached"
+    assert list(opening.take()) == []
     transport = Line()
-    connection.use(transport, opening.take())
+    connection.use(transport, ((b"late", 1),))
     assert transport.story == ["close"]
     assert transport.frames == []
 
@@ -602,6 +604,24 @@ async def test_an_ask_is_not_sent_when_the_time_of_the_handler_is_over(left: flo
     assert str(refused.value) == told
     assert caller.sent() == []
     assert outside_of_handler(deadline) is None
+
+
+@on_virtual_time
+async def test_methods_of_a_proxy_are_named_as_those_of_its_gateway() -> None:
+    """By these names people find calls among the tasks and in tracebacks."""
+
+    class ClerkGateway(RpcGateway):
+        @abstractmethod
+        async def count(self) -> int: ...
+
+        @abstractmethod
+        @oneway
+        async def forget(self) -> None: ...
+
+    clerk = make_proxy(ClerkGateway, binding_of(proxy_of(Caller(1))))
+    for method in (clerk.count, clerk.forget):
+        assert method.__qualname__ == f"ClerkGateway.{method.__name__}"
+    assert (clerk.count.__name__, clerk.forget.__name__) == ("count", "forget")
 
 
 @on_virtual_time

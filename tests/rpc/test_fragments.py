@@ -136,6 +136,10 @@ def fragment(number: int, total: int, size: int) -> bytes:
         ([fragment(1, 100_000, 1)], "does not fit"),
         ([fragment(1, 100_000, FRAGMENT_SIZE), fragment(1, 100_001, 34_464)], "does not fit"),
         ([fragment(1, 100_000, FRAGMENT_SIZE)] * 2, "does not fit"),
+        (
+            [fragment(1, 100_000, FRAGMENT_SIZE), fragment(1, 200_000, FRAGMENT_SIZE)],
+            "does not fit",
+        ),
         ([fragment(1, 10, 11)], "does not fit"),
         ([fragment(1, 0, 1)], "does not fit"),
         (

@@ -246,6 +246,21 @@ def test_what_ends_a_process_is_the_callers_and_the_loops(end: type[BaseExceptio
     assert call.story == ["begins", f"failed with {end.__name__}"]
 
 
+@on_virtual_time
+async def test_handler_that_is_closed_as_with_its_loop_is_cancelled_for_who_waits() -> None:
+    def ends() -> None:
+        raise GeneratorExit
+
+    queue = HandlerQueue(asyncio.get_running_loop())
+    queue.open()
+    call = ScriptedCall(ends)
+    queue.post(call)
+    (task,) = queue.tasks
+    await asyncio.wait({task})
+    assert isinstance(task.exception(), GeneratorExit)
+    assert call.story == ["begins", "cancelled"]
+
+
 class WaitingCall(ScriptedCall):
     """A call whose handler waits for :attr:`may_go_on` before it does its thing."""
 

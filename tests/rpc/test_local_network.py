@@ -308,6 +308,20 @@ async def test_process_that_is_closed_in_good_order_does_not_come_back(end: str)
 
 
 @on_virtual_time
+async def test_process_that_has_come_back_outlives_the_late_end_of_the_one_before() -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("caller", network)
+    await service.spawn(echo_spec("worker", max_restarts=-1))
+    before = network.services["worker"]
+    for _ in range(2):
+        network.crash("worker")
+        await asyncio.sleep(1.0)
+        await network.end(before)
+        assert await service.process_names("worker") == ("worker",)
+    await network.close()
+
+
+@on_virtual_time
 async def test_process_that_is_stopped_while_it_is_away_does_not_come_back() -> None:
     network = LocalNetwork(restart_delay=5.0)
     service = LocalRpcService("caller", network)

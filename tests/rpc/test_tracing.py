@@ -7,11 +7,12 @@ import subprocess
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextvars import copy_context
 
 import pytest
 
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, oneway
-from flinkray.rpc.calls.tracing import outgoing_trace, trace_context
+from flinkray.rpc.calls.tracing import enter_trace, outgoing_trace, trace_context
 
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed")
 
@@ -159,3 +160,12 @@ def test_without_opentelemetry_it_is_passed_on_as_it_came() -> None:
         [sys.executable, "-c", WITHOUT_OPENTELEMETRY], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "passed on\n", done.stderr
+
+
+def test_trace_that_no_propagator_knows_is_carried_on_as_it_came() -> None:
+    def carried() -> dict[str, str] | None:
+        enter_trace({"tenant": "blue"})
+        assert not context.get_current()
+        return outgoing_trace()
+
+    assert copy_context().run(carried) == {"tenant": "blue"}

@@ -41,6 +41,7 @@ PYTEST_OPTIONS = (
     *("--hypothesis-profile", "mutants"),
     *("-o", "timeout=0"),  # each test has a limit of its own here
     *("-s", "-qq", "-p", "no:cacheprovider"),
+    *("--tb", "native"),  # nothing is parsed to show it: ast.parse may not be called within itself
 )
 
 

@@ -325,3 +325,17 @@ def test_job_that_begins_with_less_still_knows_why_there_is_not_more() -> None:
     assert elastic.scheduler.details().pending_reason == reason
     elastic.answer()
     assert elastic.scheduler.details().pending_reason is None
+
+
+def test_job_that_is_being_cancelled_or_has_ended_is_not_scaled_and_waits_for_no_slots() -> None:
+    elastic = running(2)
+    elastic.tell("cancel")
+    assert elastic.has(4) == []
+    elastic.confirm_cancellations()
+    assert elastic.status is JobStatus.CANCELED
+    waiting = ElasticUnderTest()
+    waiting.tell("start")
+    assert waiting.scheduler.details().pending_reason == "too few slots have come yet."
+    waiting.tell("cancel")
+    assert waiting.status is JobStatus.CANCELED
+    assert waiting.scheduler.details().pending_reason is None

@@ -90,3 +90,14 @@ class PendingRestartsMachine(RuleBasedStateMachine):
 
 TestPendingRestarts = PendingRestartsMachine.TestCase
 TestPendingRestarts.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_nothing_is_left_of_restarts_that_will_not_be() -> None:
+    pending = PendingRestarts()
+    pending.add(1, [0, 1], {0}, is_global=False)
+    pending.clear()
+    assert not pending
+    assert 0 not in pending
+    assert pending.find(1) is None
+    assert pending.delay_is_over(1) is None
+    assert pending.region_ended(0) is None

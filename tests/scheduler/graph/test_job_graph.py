@@ -409,3 +409,11 @@ def test_plan_has_the_shape_of_flinks() -> None:
             ],
         },
     ]
+
+
+def test_plan_names_the_way_in_which_a_stream_is_shipped() -> None:
+    graph = job(a=1, b=1, edges=["a -> b"])
+    edge = replace(graph.vertices[1].inputs[0], ship_strategy="HASH")
+    reader = replace(graph.vertices[1], inputs=(edge,))
+    plan = json.loads(json_plan(replace(graph, vertices=(graph.vertices[0], reader))))
+    assert plan["nodes"][1]["inputs"][0]["ship_strategy"] == "HASH"

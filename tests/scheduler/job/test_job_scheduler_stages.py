@@ -146,7 +146,17 @@ def test_details_have_times_of_people_and_of_every_status() -> None:
 def test_progress_is_shown_and_ends_with_its_attempt() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     running = SparkStageProgress(3, "count", 8, 2, 4, 0)
+    (before,) = job.scheduler.progress().vertices
+    assert (before.active_stages, before.completed_stages, before.completed_tasks) == ((), 0, 0)
     job.says(SparkProgress((running,), 2, 20, 1), 0)
+    (now,) = job.scheduler.progress().vertices
+    assert (now.name, now.parallelism, now.completed_stages, now.completed_tasks) == (
+        "stage",
+        2,
+        2,
+        20,
+    )
+    assert [stage.completed_tasks for stage in now.active_stages] == [4]
     vertex = job.scheduler.details().vertices[0]
     assert vertex.active_stages[0].completed_tasks == 4
     assert (vertex.completed_stages, vertex.completed_tasks, vertex.failed_tasks) == (2, 20, 1)
@@ -157,6 +167,7 @@ def test_progress_is_shown_and_ends_with_its_attempt() -> None:
 def test_stages_run_one_after_another_in_the_same_slots() -> None:
     second = spark_vertex(2)
     job = JobUnderTest(spark_job(spark_vertex(1), second)).run()
+    assert one(job.log, StartCoordinator).results == (), "the second does not read of the first"
     job.says(RESULT)
     actions = job.stopped()
     assert only(actions, SlotRequests) == []

@@ -276,6 +276,17 @@ def test_job_that_waits_says_why() -> None:
     assert tasks.scheduler.details().pending_reason is None
 
 
+def test_job_that_is_being_restarted_is_not_pending_though_a_region_waits() -> None:
+    tasks = stream(a=2)
+    tasks.tell("start")
+    tasks.give(1)
+    tasks.fail("a1")
+    assert tasks.status is JobStatus.RESTARTING
+    assert tasks.scheduler.details().pending_reason is None
+    tasks.tell("timer", one(tasks.log, StartTimer).key)
+    assert tasks.scheduler.details().pending_reason is not None
+
+
 def test_tasks_that_one_event_deploys_and_cancels_are_deployed_before_they_are_cancelled() -> None:
     """The order was the other way round: the task ran on, and its end was waited for."""
     tasks = TasksUnderTest(replace(job(a=2), restart_all=True, restart_strategy=None))

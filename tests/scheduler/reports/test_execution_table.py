@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flinkray.core.errors import FrameTooLargeError
 from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.schema import schema_of
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.execution import job_archive
@@ -57,6 +58,25 @@ def test_nothing_of_an_execution_is_lost(rows: list[ExecutionInfo]) -> None:
     assert len(there) == len(rows)
     assert [there[index] for index in range(len(rows))] == rows
     assert list(there[1:]) == rows[1:]
+
+
+def test_metrics_of_the_first_version_are_known_by_their_places() -> None:
+    schema = schema_of(ExecutionTable)
+    assert schema is not None
+    before = {"size": 1, "io_metrics": (b"1", b"2", b"3", b"4", b"5", b"6", b"7")}
+    now = schema.migrations[1](before)
+    assert now == {
+        "size": 1,
+        "io_metrics": {
+            "records_in": b"1",
+            "records_out": b"2",
+            "bytes_in": b"3",
+            "bytes_out": b"4",
+            "busy_ms": b"5",
+            "back_pressured_ms": b"6",
+            "idle_ms": b"7",
+        },
+    }
 
 
 def execution(index: int, random: Random) -> ExecutionInfo:

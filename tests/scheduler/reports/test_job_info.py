@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -35,6 +36,14 @@ def test_a_result_that_cannot_be_is_refused(changed: dict[str, Any], problem: st
     with pytest.raises(ValueError, match=problem):
         replace(FINISHED, **changed)
     assert replace(FINISHED, net_runtime=0.0).net_runtime == 0.0
+
+
+def test_a_result_tells_the_time_from_the_beginning_to_the_end_and_none_below_zero() -> None:
+    record = JobRecord(job(a=1), 0.0, 5.0)
+    for status in (JobStatus.CREATED, JobStatus.CANCELLING, JobStatus.CANCELED):
+        record.enter(status, 5.0)
+    assert record.job_result(5.25).net_runtime == 0.25
+    assert record.job_result(4.0).net_runtime == 0.0
 
 
 def test_a_result_that_is_shortened_has_the_beginnings_of_its_texts() -> None:

@@ -14,8 +14,12 @@ from tests.scheduler.builders import (
     GIB,
     JOB,
     LARGE,
+    OTHER_JOB,
     SMALL,
+    allocation,
     group,
+    location,
+    report,
     requirements,
     sequence,
 )
@@ -177,6 +181,19 @@ def test_shared_slots_smaller_than_the_profile_are_unfulfillable(manager: SlotMa
     found = shortage(manager, cluster(LARGE))
     assert found.unfulfillable
     assert "Shared workers have slots of 1 CPU, 4g memory" in found.reason
+
+
+def test_large_shared_worker_makes_large_slots_possible_for_as_long_as_it_is_there(
+    manager: SlotManager,
+) -> None:
+    """SM-14: one that an earlier ResourceManager has started."""
+    manager.recover_worker_group(group("g0"), (LARGE,), 1, None, (0,), 0.0)
+    busy = report("te0", (OTHER_JOB, allocation(1)), profile=LARGE)
+    manager.register_task_executor(location("te0", 0, "g0"), LARGE, busy, 0.0)
+    manager.set_requirements(requirements((LARGE, 1)), 1.0)
+    assert not shortage(manager, cluster(LARGE)).unfulfillable
+    manager.worker_group_lost(group("g0"), "killed", 2.0)
+    assert shortage(manager, cluster(LARGE)).unfulfillable
 
 
 def test_shared_worker_larger_than_every_node_is_unfulfillable(manager: SlotManager) -> None:

@@ -146,6 +146,9 @@ def test_refused_dynamic_slot_is_asked_for_elsewhere_and_there_again_later() -> 
     asked = one(start_worker(manager, 1), RequestSlot)
     again = manager.slot_request_failed(asked.slot_id, asked.allocation_id, "full", 2.0)
     assert only(again, RequestSlot) == []
+    static = manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 2.1)
+    assert asked_at(static) == ["te1_0"], "it refuses no others"
+    manager.clear_requirements(OTHER_JOB, True, 2.2)
     assert one(manager.check(2.5), RequestSlot).slot_id == slot_id("te1", -1)
 
 

@@ -88,6 +88,8 @@ def test_request_that_is_not_needed_any_more_is_cancelled(manager: SlotManager) 
     manager.set_requirements(requirements((SMALL, 4)), 0.0)
     actions = manager.set_requirements(requirements((SMALL, 1)), 1.0)
     assert actions == [CancelWorkerGroupRequest(2)]
+    actions = manager.set_requirements(requirements(), 2.0)
+    assert actions == [CancelWorkerGroupRequest(1)]
 
 
 def test_new_worker_serves_what_is_missing(manager: SlotManager) -> None:

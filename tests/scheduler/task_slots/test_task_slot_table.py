@@ -58,6 +58,7 @@ def test_slot_is_allocated_and_the_same_request_again_is_fine(table: TaskSlotTab
     ("index", "job_id", "number", "profile", "why"),
     [
         (1, JOB, A, SMALL, "the allocation has slot 0 of job"),
+        (0, OTHER_JOB, A, SMALL, "the allocation has slot 0 of job"),
         (0, OTHER_JOB, B, SMALL, "the slot is that of job 00000000, allocation 00000000"),
         (1, JOB, B, LARGE, "4 CPU, 4g memory is more than the 1 CPU, 1g memory there is"),
         (2, JOB, B, SMALL, "it has 2 slots, from 0"),
