@@ -84,8 +84,8 @@ class SparkStage:
         """
         Args:
             code: the user's function, pickled.
-            executor_timeout: seconds until all executors must be registered, counted from the
-                opening of the session.
+            executor_timeout: seconds that each step of the start of Spark may take, and then until
+                all executors must be registered.
         """
         self._stage = stage
         self._code = code
@@ -135,6 +135,7 @@ class SparkStage:
         if application is None:
             return
         function = load_function(self._code)  # while the JVM starts
+        self._watch_start(application)
         session = application.open()
         self.timings.update(application.timings)
         self._watch_executors(application)
@@ -214,6 +215,30 @@ class SparkStage:
     def _on_jvm_exit(self) -> None:
         if not self._stopping.is_set():
             self._fail(self._spark_gone(None))
+
+    def _watch_start(self, application: SparkApplication) -> None:
+        """Spark waits for its app master for ever, be it dead or hung, until they have met."""
+        threading.Thread(
+            target=self._look_until_open, args=(application,), name="spark-start", daemon=True
+        ).start()
+
+    def _look_until_open(self, application: SparkApplication) -> None:
+        steps, since = 0, time.monotonic()
+        while application.session is None and not self._stopping.wait(_START_LOOK_INTERVAL):
+            if application.is_app_master_lost():
+                self._fail(self._spark_gone(None))
+            elif len(application.timings) > steps:
+                steps, since = len(application.timings), time.monotonic()
+            elif time.monotonic() - since > self._executor_timeout:
+                self._fail(self._start_hangs(application))
+
+    def _start_hangs(self, application: SparkApplication) -> CoordinatorFailure:
+        done = ", ".join(application.timings) or "nothing"
+        return system_failure(
+            "SparkStartError",
+            f"Spark does not start: for {self._executor_timeout:g} s no step has ended; done: "
+            f"{done}; log: {application.jvm.log_file}",
+        )
 
     def _watch_executors(self, application: SparkApplication) -> None:
         view = application.executor_view()

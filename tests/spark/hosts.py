@@ -71,9 +71,11 @@ class RecordingListener:
 class StageHost:
     """A process of its own for one stage, as the SparkDriver's is."""
 
-    def __init__(self, stage: SparkStageDescriptor) -> None:
+    def __init__(self, stage: SparkStageDescriptor, executor_timeout: float) -> None:
         self._listener = RecordingListener()
-        self._stage = SparkStage(stage, _code_of(stage), current_ray_context(), self._listener)
+        self._stage = SparkStage(
+            stage, _code_of(stage), current_ray_context(), self._listener, executor_timeout
+        )
 
     def start(self) -> None:
         self._stage.start()
@@ -117,6 +119,15 @@ class StageHost:
     def session_directory(self) -> str:
         return current_ray_context().session_directory
 
+    def wait_for_step(self, step: str) -> None:
+        """Of the start of Spark."""
+
+        def is_done() -> bool:
+            application = self._stage._application
+            return application is not None and step in application.timings
+
+        wait_until(is_done)
+
     def timings(self) -> dict[str, float]:
         return self._stage.timings
 
@@ -127,12 +138,14 @@ class StageHost:
 class HostedStage:
     """A stage that runs in a host; questions about it, answered here."""
 
-    def __init__(self, stage: SparkStageDescriptor, group: PlacementGroup) -> None:
+    def __init__(
+        self, stage: SparkStageDescriptor, group: PlacementGroup, executor_timeout: float
+    ) -> None:
         self.job_id = stage.job_id
         self.namespace = f"flinkray-{stage_name(stage.job_id, stage.attempt_name)}"
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
         host: Any = StageHost  # mypy knows nothing of what decorates a class
-        self.actor: Any = host.options(scheduling_strategy=strategy).remote(stage)
+        self.actor: Any = host.options(scheduling_strategy=strategy).remote(stage, executor_timeout)
         self._session_directory = ray.get(self.actor.session_directory.remote())
         self._others_directories = set(Path(self._session_directory).glob("app-*"))
         self.host_pid_known: int = ray.get(self.actor.pid.remote())
@@ -158,6 +171,9 @@ class HostedStage:
 
     def wait_for_active_tasks(self, timeout: float = 120.0) -> None:
         ray.get(self.actor.wait_for_active_tasks.remote(timeout))
+
+    def wait_for_step(self, step: str) -> None:
+        ray.get(self.actor.wait_for_step.remote(step))
 
     def jvm_pid(self) -> int:
         pid: int = ray.get(self.actor.jvm_pid.remote())
@@ -197,9 +213,11 @@ class Launcher:
         group: PlacementGroup,
         function: Callable[[Any], Any],
         configuration: dict[str, str] | None = None,
+        executor_timeout: float = 180.0,
     ) -> HostedStage:
         location = self._directory / f"result-{len(self._stages)}"
-        stage = HostedStage(descriptor(group, function, str(location), 0, configuration), group)
+        described = descriptor(group, function, str(location), 0, configuration)
+        stage = HostedStage(described, group, executor_timeout)
         self._stages.append(stage)
         return stage
 

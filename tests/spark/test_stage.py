@@ -216,6 +216,39 @@ def test_a_killed_app_master_fails_the_stage_by_name(
     assert "app master" in failure.text
 
 
+def test_an_app_master_that_is_killed_before_spark_has_met_it_fails_the_stage_by_name(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    """Spark itself waits for ever."""
+    stage = launcher.start(worker_group(1), squares)
+    stage.wait_for_step("app_master")
+
+    os.kill(stage.app_master_pid(), signal.SIGKILL)
+    failure = stage.outcome(timeout=30)
+
+    assert isinstance(failure, CoordinatorFailure)
+    assert not failure.is_user_error
+    assert "RayDP's app master was lost" in failure.text
+
+
+def test_a_start_of_spark_that_hangs_fails_the_stage_with_the_steps_that_were_done(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(1), squares, executor_timeout=20.0)
+    stage.wait_for_step("app_master")
+
+    app_master = stage.app_master_pid()
+    os.kill(app_master, signal.SIGSTOP)
+    try:
+        failure = stage.outcome(timeout=60)
+    finally:
+        os.kill(app_master, signal.SIGCONT)
+
+    assert isinstance(failure, CoordinatorFailure)
+    assert not failure.is_user_error
+    assert "for 20 s no step has ended; done: jvm, ray, app_master" in failure.text
+
+
 def command_lines(stage: HostedStage) -> list[str]:
     return [" ".join(process.cmdline()) for process in leftover_processes(stage.job_id)]
 
