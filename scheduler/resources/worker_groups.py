@@ -66,10 +66,9 @@ class WorkerGroup:
         """Whether any job may be given slots of it."""
         return self.owner is None and self.is_known
 
-    def add_bundle(self, index: int, profile: ResourceProfile) -> Bundle:
-        bundle = self.bundles[index] = self.empty[index] = Bundle(index, profile)
+    def add_bundle(self, index: int, profile: ResourceProfile) -> None:
+        self.bundles[index] = self.empty[index] = Bundle(index, profile)
         self.profiles = tuple(b.profile for _, b in sorted(self.bundles.items()))
-        return bundle
 
     def add_bundles(self, profiles: tuple[ResourceProfile, ...]) -> None:
         """Bundle i of profile i, to a group without bundles."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.rpc.wire import codec
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
+from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
+from flinkray.scheduler.job.job_execution import JobExecution, NoState
+from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded, StartTimer
+from flinkray.scheduler.job.transitions import CoordinatorEnded
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import GRAPH, one, only
-from tests.scheduler.graphs import data_set_id, job
+from tests.scheduler.graphs import data_set_id, execution_graph, job
 from tests.scheduler.tasks_under_test import RESTARTS, ScriptedState, TasksUnderTest, stream
 
 TE0 = ResourceID("te0")
@@ -293,3 +301,29 @@ def test_failing_restore_is_a_global_failure_and_the_local_restart_is_skipped() 
     assert tasks.cancelled(actions) == "a2#0"
     assert tasks.deployed(tasks.restart()) == "a1#1 a2#1"
     assert state.calls[-1] == "restore 2 {'CREATED'} global=True"
+
+
+def test_state_is_restored_for_tasks_that_had_begun_since_the_last_restart_and_no_others() -> None:
+    """EX-16."""
+    state = ScriptedState()
+    tasks = TasksUnderTest(job(a=1, b=1, edges=["a => b"], restart_strategy=RESTARTS), state=state)
+    tasks.run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.tell("global_failure", Failure("all"))
+    tasks.restart()
+    assert tasks.states() == "a1:DEPLOYING#1 b1:CREATED#1"
+    tasks.fail("a1")
+    tasks.restart()
+    assert [call for call in state.calls if call != "abort"] == [
+        "restore 2 {'CREATED'} global=True",
+        "restore 1 {'CREATED'} global=False",
+    ]
+
+
+def test_region_that_has_ended_cannot_end_again() -> None:
+    graph = execution_graph(a=1)
+    record = JobRecord(graph.job_graph, 0.0, 0.0)
+    execution = JobExecution(graph, PipelinedRegions(graph), record, PendingRestarts(), NoState())
+    with pytest.raises(IllegalTransitionError, match="region 0 has ended twice"):
+        execution.coordinator_ended(CoordinatorEnded(0, ()), 1.0)

@@ -10,6 +10,7 @@ from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobType, ResultPartitionType
 from flinkray.scheduler.job.job_scheduler_actions import (
+    JobEnded,
     PromotePartitions,
     ReleasePartitions,
     StartTimer,
@@ -42,10 +43,10 @@ def test_a_late_report_of_an_earlier_state_takes_no_task_back() -> None:
     tasks.tell("start")
     tasks.give()
     states = []
-    for told in ("INITIALIZING", "RUNNING", "INITIALIZING", "RUNNING"):
+    for told in ("INITIALIZING", "INITIALIZING", "RUNNING", "INITIALIZING", "RUNNING"):
         tasks.report("a1", ExecutionState[told])
         states.append(tasks.states())
-    assert states == ["a1:INITIALIZING#0", *["a1:RUNNING#0"] * 3]
+    assert states == [*["a1:INITIALIZING#0"] * 2, *["a1:RUNNING#0"] * 3]
 
 
 def test_a_task_that_fails_without_a_cause_is_named() -> None:
@@ -62,6 +63,32 @@ def test_reports_of_one_event_are_read_though_one_of_them_has_ended_before() -> 
     tasks.finish("a1")
     tasks.report((ended, running), ExecutionState.FINISHED)
     assert tasks.status is JobStatus.FINISHED
+
+
+def test_report_that_a_task_has_finished_which_was_never_deployed_fails_it() -> None:
+    tasks = stream(0, a=2)
+    tasks.tell("start")
+    tasks.give(1)
+    deployed = tasks.attempt("a1")
+    other = replace(deployed, vertex=replace(deployed.vertex, subtask_index=1))
+    tasks.report((other,), ExecutionState.FINISHED)
+    text = "a (2/2) was ended by its TaskExecutor (FINISHED)"
+    assert [entry.text for entry in tasks.scheduler.exceptions()] == [text]
+
+
+def test_failure_that_would_happen_again_goes_before_those_reported_with_it() -> None:
+    """FO-15: it is the job's cause, and the others are told beside it."""
+    tasks = stream(a=2).run()
+    first, second = tasks.attempt("a1"), tasks.attempt("a2")
+    failed = ExecutionState.FAILED
+    reports = (
+        TaskExecutionState(JOB, first, failed, "passing"),
+        TaskExecutionState(JOB, second, failed, "lasting", suppress_restarts=True),
+    )
+    ended = one(tasks.tell("task_states_changed", reports), JobEnded)
+    assert ended.result.failure == "lasting"
+    (entry,) = ended.details.exceptions
+    assert (entry.text, [beside.text for beside in entry.concurrent]) == ("lasting", ["passing"])
 
 
 def test_second_failure_of_a_failing_job_is_told_and_is_not_its_cause() -> None:

@@ -117,7 +117,10 @@ class Thing:
         return "thing"
 
 
-def test_transcript_keeps_nothing_alive_of_ten_thousand_things_once_their_event_is_over() -> None:
+@pytest.mark.parametrize("number", [100, 10_000])
+def test_transcript_keeps_nothing_alive_of_many_things_once_their_event_is_over(
+    number: int,
+) -> None:
     """A memory of the text is enough: the reports of all tasks of a large job stayed there."""
     scene = Scene()
     first = Thing()
@@ -129,12 +132,21 @@ def test_transcript_keeps_nothing_alive_of_ten_thousand_things_once_their_event_
         return ()
 
     scene.loop.wire(SaidOfMany, tell)
-    scene.run(SaidOfMany((first, *(Thing() for _ in range(9_999)))))
+    scene.run(SaidOfMany((first, *(Thing() for _ in range(number - 1)))))
     del first
     gc.collect()
     assert is_gone() is None
     assert told == [scene.loop.story()]
-    assert "SaidOfMany([thing, thing, thing and 9997 more])" in told[0]
+    assert f"SaidOfMany([thing, thing, thing and {number - 3} more])" in told[0]
+
+
+def test_transcript_names_three_things_and_counts_the_others() -> None:
+    told = [str(SaidOfMany((Thing(),) * number)) for number in (1, 3, 4)]
+    assert told == [
+        "SaidOfMany([thing])",
+        "SaidOfMany([thing, thing, thing])",
+        "SaidOfMany([thing, thing, thing and 1 more])",
+    ]
 
 
 def test_illegal_transition_raises_with_the_transcript_and_leaves_nothing_undone_behind() -> None:

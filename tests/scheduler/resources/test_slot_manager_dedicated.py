@@ -432,6 +432,28 @@ def test_recovered_group_replaces_the_request_that_came_before_it(manager: SlotM
     assert actions == [CancelWorkerGroupRequest(1)]
 
 
+def test_second_group_of_a_job_that_is_recovered_is_released(manager: SlotManager) -> None:
+    """SM-02."""
+    job_with_group(manager)
+    actions = manager.recover_worker_group(group("g2"), (SMALL, SMALL), 1, OWNER, (0, 1), 5.0)
+    reason = f"job {JOB} has another worker group 'default'"
+    assert actions == [ReleaseWorkerGroup(group("g2"), reason)]
+    late = location("late", 0, "g2")
+    actions = manager.register_task_executor(late, SMALL, report("late", None), 6.0)
+    assert one(actions, StopTaskExecutor).resource_id == ResourceID("late")
+
+
+def test_group_that_its_job_may_want_again_is_kept_though_its_task_executors_are_gone(
+    manager: SlotManager,
+) -> None:
+    (held,) = job_with_group(manager, slots=1)
+    manager.set_requirements(requirements(), 4.0)
+    manager.slot_freed(slot_id("te0"), held, 5.0)
+    assert manager.task_executor_lost(ResourceID("te0"), "killed", 6.0) == []
+    assert manager.check(34.9) == []
+    assert one(manager.check(35.0), ReleaseWorkerGroup).group_id == group()
+
+
 def test_task_executor_that_registers_before_its_group_is_recovered_is_kept(
     manager: SlotManager,
 ) -> None:
@@ -479,6 +501,9 @@ def test_shut_down_cancels_and_releases_everything(manager: SlotManager) -> None
             group(), "the cluster shuts down", (ResourceID("te0"), ResourceID("te1"))
         ),
     ]
+    assert manager.check(5.0) == []
+    actions = register(manager, 0, now=6.0)
+    assert one(actions, StopTaskExecutor).resource_id == ResourceID("te0"), "it comes too late"
     assert manager.check(1000.0) == []
 
 

@@ -135,8 +135,11 @@ def test_report_that_comes_before_the_answer_tells_the_index_of_a_dynamic_slot()
     dynamic = SlotStatus(slot_id("te1", 4), WIDE, JOB, asked.allocation_id, is_dynamic=True)
     seen = SlotReport((*report("te1", *[None] * 4).slots, dynamic))
     assert manager.report_slot_status(ResourceID("te1"), seen, 2.0) == []
+    assert manager.task_executors()[0].number_of_slots == 5
     assert manager.slot_request_succeeded(slot_id("te1", 4), asked.allocation_id, 2.1) == []
     assert manager.task_executors()[0].number_of_slots == 5
+    more = manager.set_requirements(requirements((WIDE, 2)), 3.0)
+    assert len(only(more, StartWorkerGroup)) == 1, "it counts as one slot"
 
 
 def test_refused_dynamic_slot_is_asked_for_elsewhere_and_there_again_later() -> None:
@@ -278,6 +281,24 @@ def test_idle_worker_that_registers_beyond_the_limit_is_released() -> None:
     assert "more than 4 slots" in released.reason
 
 
+def test_idle_worker_that_registers_within_the_limit_stays() -> None:
+    """SM-12."""
+    manager = slot_manager(max_slots=4)
+    manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)
+    free = report("te1", *[None] * 4)
+    assert manager.register_task_executor(location("te1", 0, "g1"), WORKER, free, 1.0) == []
+    assert len(manager.task_executors()) == 1
+
+
+def test_nothing_is_remembered_of_a_limit_that_a_job_met_when_it_is_gone() -> None:
+    manager = slot_manager(max_slots=4)
+    manager.set_requirements(requirements((SMALL, 5)), 0.0)
+    (short,) = manager.shortages(JOB, 1.0, ANY_CLUSTER)
+    assert short.exhausted
+    manager.clear_requirements(JOB, True, 2.0)
+    assert manager._tracker.exhausted == set()
+
+
 def test_idle_worker_of_a_job_stays_though_it_registers_beyond_the_limit() -> None:
     """SM-12: whoever had it counted on it."""
     manager = slot_manager(max_slots=2)
@@ -401,6 +422,19 @@ def test_worker_that_has_become_the_reserve_while_it_was_asked_stays() -> None:
     }
 
     assert only(manager.may_be_released(group("g4"), True, 33.0), ReleaseWorkerGroup) == []
+
+
+def test_group_of_a_job_is_no_part_of_the_reserve() -> None:
+    manager = slot_manager(redundant_workers=1)
+    manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
+    manager.worker_group_started(1, group("own"), 1.0)
+    where = location("te0", 0, "own")
+    asked = one(manager.register_task_executor(where, SMALL, report("te0", None), 1.0), RequestSlot)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 2.0)
+    manager.set_requirements(requirements(), 2.0)
+    actions = manager.slot_request_failed(asked.slot_id, asked.allocation_id, "not wanted", 3.0)
+    released = one([*actions, *manager.check(33.0)], ReleaseWorkerGroup)
+    assert released.group_id == group("own")
 
 
 def test_no_reserve_without_a_job() -> None:

@@ -227,6 +227,66 @@ def test_report_turns_a_free_slot_into_an_allocated_one(manager: SlotManager) ->
     assert info.jobs == (JOB, OTHER_JOB)
 
 
+def test_refused_slot_of_a_worker_that_has_no_other_is_asked_for_again_later(
+    manager: SlotManager,
+) -> None:
+    """SM-05."""
+    manager.recover_worker_group(group("g0"), (SMALL,), 1, None, (0,), 0.0)
+    manager.register_task_executor(location("te0", 0, "g0"), SMALL, report("te0", None), 0.0)
+    asked = one(manager.set_requirements(requirements((SMALL, 1)), 1.0), RequestSlot)
+    actions = manager.slot_request_failed(asked.slot_id, asked.allocation_id, "busy", 2.0)
+    assert only(actions, RequestSlot) == []
+    assert one(manager.check(3.0), RequestSlot).slot_id == slot_id("te0")
+
+
+def test_slots_that_a_job_has_on_a_worker_that_registers_are_not_requested_again(
+    manager: SlotManager,
+) -> None:
+    """SM-08."""
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    held = report("te0", (JOB, allocation(1)), (JOB, allocation(2)))
+    actions = manager.register_task_executor(location("te0", 0, "g0"), WORKER, held, 1.0)
+    assert actions == [CancelWorkerGroupRequest(1)]
+
+
+def test_worker_that_is_fuller_for_its_size_is_taken_first(manager: SlotManager) -> None:
+    """SM-13."""
+    others = iter(range(1, 10))
+    for name, slots in (("two", 2), ("four", 4)):
+        total = SMALL.times(slots)
+        manager.recover_worker_group(group(name), (total,), slots, None, (0,), 0.0)
+        held = [(OTHER_JOB, allocation(next(others))) for _ in range(slots - 1)]
+        seen = report(name, *held, None)
+        manager.register_task_executor(location(name, 0, name), total, seen, 0.0)
+    asked = one(manager.set_requirements(requirements((SMALL, 1)), 1.0), RequestSlot)
+    assert asked.slot_id == slot_id("four", 3)
+
+
+def test_group_whose_workers_are_wanted_no_more_while_they_start_goes_after_the_idle_timeout(
+    manager: SlotManager,
+) -> None:
+    """SM-15."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    assert manager.set_requirements(requirements(), 2.0) == []
+    assert manager.check(31.9) == []
+    assert one(manager.check(32.0), ReleaseWorkerGroup).group_id == group("g1")
+
+
+def test_loss_of_a_worker_is_told_to_jobs_that_had_slots_there_and_not_to_those_that_asked(
+    manager: SlotManager,
+) -> None:
+    """SM-09."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    asked = one(
+        manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 3.0), RequestSlot
+    )
+    assert asked.resource_id == ResourceID("te1")
+    lost = manager.task_executor_lost(ResourceID("te1"), "killed", 4.0)
+    assert one(lost, NotifyAllocationFailure).job_id == JOB
+
+
 def test_slot_that_is_asked_for_stays_so_though_a_report_calls_it_free(
     manager: SlotManager,
 ) -> None:
