@@ -106,23 +106,26 @@ def sweep_job_files(cluster_id: str) -> int:
     count = 0
     for folder in _root().glob(f"{_prefix(cluster_id)}*"):
         try:
-            is_left = folder.stat().st_uid == os.getuid() and _is_abandoned(folder)
+            count += folder.stat().st_uid == os.getuid() and _remove_if_abandoned(folder)
         except OSError:  # somebody else removes it
             continue
-        if is_left:
-            shutil.rmtree(folder, ignore_errors=True)
-            count += 1
     return count
 
 
-def _is_abandoned(folder: Path) -> bool:
-    """Whether nobody holds its lock; one without a lock is being made, or was half removed."""
+def _remove_if_abandoned(folder: Path) -> bool:
+    """If nobody holds its lock; one without a lock is being made, or was half removed."""
     try:
         lock = (folder / _LOCK).open("rb")
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > _BEING_MADE
+        is_abandoned = time.time() - folder.stat().st_mtime > _BEING_MADE
+        if is_abandoned:
+            shutil.rmtree(folder, ignore_errors=True)
+        return is_abandoned
     with lock:
-        return _takes(lock)
+        is_abandoned = _takes(lock)
+        if is_abandoned:  # held meanwhile, so that whoever has just made the folder notices
+            shutil.rmtree(folder, ignore_errors=True)
+        return is_abandoned
 
 
 def _takes(lock: BinaryIO) -> bool:
@@ -147,10 +150,13 @@ def _new_folder(cluster_id: str) -> tuple[Path, BinaryIO]:
     """With its lock, held."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_prefix(cluster_id), dir=_root()))
-        lock = (folder / _LOCK).open("wb")
-        if _takes(lock):
+        try:
+            lock = (folder / _LOCK).open("wb")
+        except FileNotFoundError:
+            continue
+        if _takes(lock) and os.fstat(lock.fileno()).st_nlink:
             return folder, lock
-        lock.close()  # a sweep was faster, and removes it
+        lock.close()  # a sweep was faster, and removes it, or has done so
 
 
 class _Unpacked:

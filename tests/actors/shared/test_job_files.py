@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -117,6 +118,20 @@ def test_a_folder_that_is_being_made_is_left_alone_and_an_old_one_is_not(
     assert sweep_job_files("here") == 0
     os.utime(folder, (0, 0))
     assert sweep_job_files("here") == 1
+
+
+def test_files_of_processes_that_begin_at_once_are_not_swept_by_each_other() -> None:
+    """A sweep let go of a folder's lock before it removed the folder."""
+
+    def begin_and_end(_: int) -> bool:
+        files = asyncio.run(provided("here"))
+        (cached,) = files.cached(JOB).values()
+        is_there = Path(cached).exists()
+        files.close()
+        return is_there
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(begin_and_end, range(800)))
 
 
 class Threads(LocalRpcService):
