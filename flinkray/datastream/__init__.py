@@ -8,6 +8,14 @@
 from __future__ import annotations
 
 from flinkray.core.durations import Duration, Time
+from flinkray.datastream.checkpoint_config import CheckpointConfig
+from flinkray.datastream.checkpoint_storage import FileSystemCheckpointStorage
+from flinkray.datastream.checkpointing_mode import CheckpointingMode
+from flinkray.datastream.closeable_iterator import CloseableIterator
+from flinkray.datastream.common.configuration import Configuration
+from flinkray.datastream.common.execution_config import ExecutionConfig
+from flinkray.datastream.common.job_client import JobClient
+from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.data_stream import (
     AllWindowedStream,
     BroadcastConnectedStream,
@@ -20,19 +28,11 @@ from flinkray.datastream.data_stream import (
     WindowedStream,
 )
 from flinkray.datastream.data_stream_sink import DataStreamSink
-from flinkray.datastream.environment import StreamExecutionEnvironment
-from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
-from flinkray.datastream.settings import (
-    CheckpointConfig,
-    CheckpointingMode,
-    Configuration,
-    ExecutionConfig,
-    ExternalizedCheckpointRetention,
-    FileSystemCheckpointStorage,
-    RuntimeExecutionMode,
-    TimeCharacteristic,
-)
+from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
+from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
+from flinkray.datastream.time_characteristic import TimeCharacteristic
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BroadcastProcessFunction,

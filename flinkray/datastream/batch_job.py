@@ -14,8 +14,8 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.data_stream import DataStream
-from flinkray.datastream.environment import StreamExecutionEnvironment
-from flinkray.datastream.settings import RuntimeExecutionMode
+from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flinkray.scheduler.graph.job_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
     PYTHON,

@@ -22,7 +22,9 @@ from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_INTERVAL
 from flinkray.core.resources import ResourceProfile
-from flinkray.datastream.job_client import CloseableIterator, JobClient, JobExecutionResult
+from flinkray.datastream.closeable_iterator import CloseableIterator
+from flinkray.datastream.common.job_client import JobClient
+from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 from flinkray.streaming.program.execution_target import execution_target

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time, milliseconds
+from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
@@ -118,8 +119,21 @@ from flinkray.streaming.windowing.operator import WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 if TYPE_CHECKING:
-    from flinkray.datastream.job_client import CloseableIterator
-    from flinkray.datastream.settings import ExecutionConfig
+    from flinkray.datastream.common.execution_config import ExecutionConfig
+
+__all__ = [
+    "AllWindowedStream",
+    "BroadcastConnectedStream",
+    "BroadcastStream",
+    "CloseableIterator",
+    "CoGroupedStreams",
+    "ConnectedStreams",
+    "DataStream",
+    "DataStreamSink",
+    "JoinedStreams",
+    "KeyedStream",
+    "WindowedStream",
+]
 
 
 def expect_function(function: Any, method: str, what: str) -> Any:
@@ -137,7 +151,7 @@ def expect_function(function: Any, method: str, what: str) -> Any:
 
 class StreamProgram(EnvironmentSettings, ABC):
     """What streams know of their
-    :class:`~flinkray.datastream.environment.StreamExecutionEnvironment`: the program so far."""
+    :class:`~flinkray.datastream.StreamExecutionEnvironment`: the program so far."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,20 +6,18 @@ import os
 import sys
 from typing import TypeVar
 
-from flinkray.datastream.flink_settings import FLINK_SETTINGS
-from flinkray.datastream.restart_strategies import (
+from flinkray.datastream.checkpoint_config import CheckpointConfig
+from flinkray.datastream.checkpointing_mode import CheckpointingMode
+from flinkray.datastream.common.configuration import Configuration
+from flinkray.datastream.common.execution_config import ExecutionConfig
+from flinkray.datastream.common.restart_strategy import (
     RestartStrategies,
     RestartStrategyConfiguration,
 )
-from flinkray.datastream.settings import (
-    CheckpointConfig,
-    CheckpointingMode,
-    Configuration,
-    ExecutionConfig,
-    RuntimeExecutionMode,
-    TimeCharacteristic,
-)
+from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.datastream.flink_settings import FLINK_SETTINGS
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
+from flinkray.datastream.time_characteristic import TimeCharacteristic
 from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 from flinkray.streaming.errors import StreamError
 
@@ -28,7 +26,7 @@ _default_local_parallelism = 1
 
 
 class EnvironmentSettings:
-    """The settings of a :class:`~flinkray.datastream.environment.StreamExecutionEnvironment`.
+    """The settings of a :class:`~flinkray.datastream.StreamExecutionEnvironment`.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()

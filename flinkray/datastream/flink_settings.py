@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flinkray.datastream.settings import (
-    CheckpointingMode,
-    RuntimeExecutionMode,
-    parse_milliseconds,
-)
+from flinkray.datastream.checkpointing_mode import CheckpointingMode
+from flinkray.datastream.common.configuration import parse_milliseconds
+from flinkray.datastream.execution_mode import RuntimeExecutionMode
 
 
 def _set_mode(env: Any, value: str) -> None:

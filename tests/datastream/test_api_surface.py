@@ -162,9 +162,9 @@ def test_every_public_class_has_a_docstring(package: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["data_stream", "data_stream_sink",
-     "environment", "environment_settings", "job_client", "settings", "slot_sharing_group",
-     "connectors.file_system"],
+    ["checkpoint_storage", "closeable_iterator", "common.configuration", "common.restart_strategy",
+     "common.serialization", "connectors.file_system", "data_stream", "data_stream_sink",
+     "environment_settings", "slot_sharing_group", "stream_execution_environment"],
 )  # fmt: skip
 def test_examples_in_docstrings_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"flinkray.datastream.{module}"))

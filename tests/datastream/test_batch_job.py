@@ -22,8 +22,8 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.batch_job import Stage
+from flinkray.datastream.common import RestartStrategies
 from flinkray.datastream.connectors.file_system import Encoder, FileSink
-from flinkray.datastream.restart_strategies import RestartStrategies
 from flinkray.streaming.errors import OperatorError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until

@@ -17,9 +17,9 @@ from tests.datastream.test_api_surface import SURFACE
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["datastream.md", "datastream-reference.md"]
 WITH_DOCTESTS = [
-    "data_stream", "data_stream_sink",
-    "environment", "environment_settings", "job_client", "settings", "slot_sharing_group",
-    "connectors.file_system",
+    "checkpoint_storage", "closeable_iterator", "common.configuration", "common.restart_strategy",
+    "common.serialization", "connectors.file_system", "data_stream", "data_stream_sink",
+    "environment_settings", "slot_sharing_group", "stream_execution_environment",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from flinkray.datastream import (
     CheckpointingMode,
     CoFlatMapFunction,
     Configuration,
+    ExternalizedCheckpointRetention,
     FileSystemCheckpointStorage,
     FilterFunction,
     FlatMapFunction,
@@ -30,7 +31,6 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.common import Time
-from flinkray.datastream.settings import ExternalizedCheckpointRetention
 from flinkray.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,

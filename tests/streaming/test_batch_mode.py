@@ -19,8 +19,7 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import Time
-from flinkray.datastream.settings import Configuration
+from flinkray.datastream.common import Configuration, Time
 from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import (
     CountTrigger,

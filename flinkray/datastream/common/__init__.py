@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from flinkray.core.durations import Duration, Time
 from flinkray.core.ids import JobID
-from flinkray.datastream.connectors.file_system import Encoder
-from flinkray.datastream.job_client import JobClient, JobExecutionResult
-from flinkray.datastream.restart_strategies import RestartStrategies
-from flinkray.datastream.settings import Configuration, ExecutionConfig
+from flinkray.datastream.common.completable_future import CompletableFuture
+from flinkray.datastream.common.configuration import Configuration
+from flinkray.datastream.common.execution_config import ExecutionConfig
+from flinkray.datastream.common.job_client import JobClient
+from flinkray.datastream.common.job_execution_result import JobExecutionResult
+from flinkray.datastream.common.restart_strategy import (
+    RestartStrategies,
+    RestartStrategyConfiguration,
+)
+from flinkray.datastream.common.serialization import Encoder
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 from flinkray.streaming.time.watermarks import (
@@ -18,6 +24,7 @@ from flinkray.streaming.time.watermarks import (
 )
 
 __all__ = [
+    "CompletableFuture",
     "Configuration",
     "Duration",
     "Encoder",
@@ -26,6 +33,7 @@ __all__ = [
     "JobExecutionResult",
     "JobID",
     "RestartStrategies",
+    "RestartStrategyConfiguration",
     "Row",
     "RowKind",
     "Time",

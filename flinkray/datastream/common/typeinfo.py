@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.records.typeinfo import TypeInformation, Types
+from flinkray.streaming.records.typeinfo import (
+    BasicTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    PickledBytesTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+    Types,
+)
 
-__all__ = ["TypeInformation", "Types"]
+__all__ = [
+    "BasicTypeInfo",
+    "ListTypeInfo",
+    "MapTypeInfo",
+    "PickledBytesTypeInfo",
+    "RowTypeInfo",
+    "TupleTypeInfo",
+    "TypeInformation",
+    "Types",
+]

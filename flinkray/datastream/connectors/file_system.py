@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flinkray.core.durations import Duration
-from flinkray.streaming.errors import StreamError
+from flinkray.datastream.common.serialization import Encoder, check_charset
 from flinkray.streaming.sinks import files as sinks
 from flinkray.streaming.sinks.file_formats import FileFormat
 from flinkray.streaming.sinks.file_policies import (
@@ -30,29 +30,8 @@ class StreamFormat:
     @staticmethod
     def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
         """A string for each line."""
-        return StreamFormat(_utf8(charset_name, "text"))
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """How values are written.
-
-    >>> Encoder.simple_string_encoder()
-    Encoder(file_format='text')
-    """
-
-    file_format: str
-
-    @staticmethod
-    def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
-        """``str(value)`` on a line."""
-        return Encoder(_utf8(charset_name, "text"))
-
-
-def _utf8(charset_name: str, file_format: str) -> str:
-    if charset_name.upper().replace("-", "") != "UTF8":
-        raise StreamError(f"text files are UTF-8 here, not {charset_name}")
-    return file_format
+        check_charset(charset_name)
+        return StreamFormat("text")
 
 
 class FileSource(sources.FileSource):

@@ -10,18 +10,14 @@ import pyarrow as pa
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.core.resources import parse_memory_size
+from flinkray.datastream.closeable_iterator import CloseableIterator
+from flinkray.datastream.common.configuration import Configuration
+from flinkray.datastream.common.job_client import JobClient
+from flinkray.datastream.common.job_execution_result import JobExecutionResult
+from flinkray.datastream.common.serialization import check_charset
 from flinkray.datastream.data_stream import DataStream, StreamProgram
-from flinkray.datastream.job_client import (
-    CloseableIterator,
-    JobClient,
-    JobExecutionResult,
-    LocalJobClient,
-    LocalResults,
-)
-from flinkray.datastream.settings import (
-    Configuration,
-    RuntimeExecutionMode,
-)
+from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.datastream.local_execution import LocalJobClient, LocalResults
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.source import SourceOperator
@@ -139,8 +135,7 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
         """The lines of a file, or of all files in a directory."""
-        if charset_name.upper().replace("-", "") != "UTF8":
-            raise StreamError(f"text files are read as UTF-8, not {charset_name}")
+        check_charset(charset_name)
         return self.from_source(FileSource(file_path), None, "Text File")
 
     def socket_text_stream(self, hostname: str, port: int, delimiter: str = "\n") -> DataStream:

@@ -1,4 +1,4 @@
-"""Metrics (PyFlink's ``pyflink.metrics``)."""
+"""PyFlink's ``pyflink.metrics.metricbase``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,153 @@
+"""When and how checkpoints are taken."""
+
+from __future__ import annotations
+
+from flinkray.core.durations import Duration, milliseconds
+from flinkray.datastream.checkpoint_storage import FileSystemCheckpointStorage
+from flinkray.datastream.checkpointing_mode import CheckpointingMode
+from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
+
+
+class CheckpointConfig:
+    """When and how checkpoints are taken; times are milliseconds."""
+
+    DEFAULT_MODE = CheckpointingMode.EXACTLY_ONCE
+    DEFAULT_TIMEOUT = 600_000
+    DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS = 0
+    DEFAULT_MAX_CONCURRENT_CHECKPOINTS = 1
+
+    def __init__(self) -> None:
+        self._mode = self.DEFAULT_MODE
+        self._interval = -1
+        self._timeout = self.DEFAULT_TIMEOUT
+        self._min_pause = self.DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS
+        self._max_concurrent = self.DEFAULT_MAX_CONCURRENT_CHECKPOINTS
+        self._tolerable_failures = 0
+        self._retention = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+        self._unaligned = False
+        self._force_unaligned = False
+        self._alignment_timeout = 0
+        self._storage: FileSystemCheckpointStorage | None = None
+
+    def is_checkpointing_enabled(self) -> bool:
+        return self._interval > 0
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        return self._mode
+
+    def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> CheckpointConfig:
+        self._mode = checkpointing_mode
+        return self
+
+    def get_checkpoint_interval(self) -> int:
+        """-1: no checkpoints."""
+        return self._interval
+
+    def set_checkpoint_interval(self, checkpoint_interval: int) -> CheckpointConfig:
+        self._interval = _at_least(10, checkpoint_interval, "a checkpoint interval")
+        return self
+
+    def get_checkpoint_timeout(self) -> int:
+        return self._timeout
+
+    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> CheckpointConfig:
+        self._timeout = _at_least(10, checkpoint_timeout, "a checkpoint time-out")
+        return self
+
+    def get_min_pause_between_checkpoints(self) -> int:
+        return self._min_pause
+
+    def set_min_pause_between_checkpoints(
+        self, min_pause_between_checkpoints: int
+    ) -> CheckpointConfig:
+        self._min_pause = _at_least(0, min_pause_between_checkpoints, "a pause")
+        return self
+
+    def get_max_concurrent_checkpoints(self) -> int:
+        return self._max_concurrent
+
+    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> CheckpointConfig:
+        self._max_concurrent = _at_least(1, max_concurrent_checkpoints, "a number of checkpoints")
+        return self
+
+    def is_fail_on_checkpointing_errors(self) -> bool:
+        return self._tolerable_failures == 0
+
+    def set_fail_on_checkpointing_errors(
+        self, fail_on_checkpointing_errors: bool
+    ) -> CheckpointConfig:
+        self._tolerable_failures = 0 if fail_on_checkpointing_errors else (1 << 31) - 1
+        return self
+
+    def get_tolerable_checkpoint_failure_number(self) -> int:
+        return self._tolerable_failures
+
+    def set_tolerable_checkpoint_failure_number(
+        self, tolerable_checkpoint_failure_number: int
+    ) -> CheckpointConfig:
+        self._tolerable_failures = _at_least(
+            0, tolerable_checkpoint_failure_number, "a number of failures"
+        )
+        return self
+
+    def enable_externalized_checkpoints(
+        self, cleanup_mode: ExternalizedCheckpointRetention
+    ) -> CheckpointConfig:
+        return self.set_externalized_checkpoint_retention(cleanup_mode)
+
+    def set_externalized_checkpoint_retention(
+        self, retention_mode: ExternalizedCheckpointRetention
+    ) -> CheckpointConfig:
+        self._retention = retention_mode
+        return self
+
+    def is_externalized_checkpoints_enabled(self) -> bool:
+        return self._retention is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+
+    def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention:
+        return self._retention
+
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        return self._unaligned
+
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
+        self._unaligned = enabled
+        return self
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        return self._force_unaligned
+
+    def set_force_unaligned_checkpoints(
+        self, force_unaligned_checkpoints: bool = True
+    ) -> CheckpointConfig:
+        self._force_unaligned = force_unaligned_checkpoints
+        return self
+
+    def disable_unaligned_checkpoints(self) -> CheckpointConfig:
+        return self.enable_unaligned_checkpoints(False)
+
+    def set_alignment_timeout(self, alignment_timeout: Duration | int) -> CheckpointConfig:
+        self._alignment_timeout = milliseconds(alignment_timeout)
+        return self
+
+    def get_alignment_timeout(self) -> Duration:
+        return Duration.of_millis(self._alignment_timeout)
+
+    set_aligned_checkpoint_timeout = set_alignment_timeout
+    get_aligned_checkpoint_timeout = get_alignment_timeout
+
+    def set_checkpoint_storage(self, storage: FileSystemCheckpointStorage) -> CheckpointConfig:
+        self._storage = storage
+        return self
+
+    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> CheckpointConfig:
+        return self.set_checkpoint_storage(FileSystemCheckpointStorage(checkpoint_path))
+
+    def get_checkpoint_storage(self) -> FileSystemCheckpointStorage | None:
+        return self._storage
+
+
+def _at_least(minimum: int, value: int, what: str) -> int:
+    if value < minimum:
+        raise ValueError(f"{what} must be at least {minimum}, got {value}")
+    return value

@@ -1,0 +1,28 @@
+"""Results of a program, as they are read."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+
+class CloseableIterator(Iterator[Any]):
+    """Results of a program, which runs as far as they are asked for; close it to end the program.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> with env.from_collection([1, 2, 3]).execute_and_collect() as results:
+    ...     next(results)
+    1
+    """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the program; results that were not taken are dropped."""
+
+    def __enter__(self) -> CloseableIterator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,29 @@
+"""The handle of a program that runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+
+from flinkray.core.ids import JobID
+from flinkray.datastream.common.job_execution_result import JobExecutionResult
+
+
+class JobClient(ABC):
+    """A program that runs."""
+
+    @abstractmethod
+    def get_job_id(self) -> JobID:
+        """The job that runs."""
+
+    @abstractmethod
+    def get_job_status(self) -> Future[str]:
+        """RUNNING, FINISHED, FAILED, CANCELED; on a cluster also CREATED, RESTARTING and others."""
+
+    @abstractmethod
+    def cancel(self) -> Future[None]:
+        """Ask the program to end; the future is done once it has."""
+
+    @abstractmethod
+    def get_job_execution_result(self) -> Future[JobExecutionResult]:
+        """Done when the program has ended; raises what it failed with."""

@@ -1,0 +1,7 @@
+"""PyFlink's ``pyflink.common.job_id``."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import JobID
+
+__all__ = ["JobID"]

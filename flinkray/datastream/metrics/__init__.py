@@ -1,0 +1,7 @@
+"""Metrics (PyFlink's ``pyflink.metrics``)."""
+
+from __future__ import annotations
+
+from flinkray.datastream.metrics.metricbase import Counter, Distribution, Gauge, Meter, MetricGroup
+
+__all__ = ["Counter", "Distribution", "Gauge", "Meter", "MetricGroup"]

@@ -1,0 +1,7 @@
+"""PyFlink's ``pyflink.datastream.time_domain``."""
+
+from __future__ import annotations
+
+from flinkray.streaming.functions.functions import TimeDomain
+
+__all__ = ["TimeDomain"]

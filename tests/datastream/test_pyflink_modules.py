@@ -1,0 +1,131 @@
+"""Public names of PyFlink are imported from where PyFlink has them, or are known to be missing."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.datastream.pyflink_modules import PYFLINK_MODULES, public_names
+from tests.datastream.pyflink_signatures import PYFLINK
+from tests.datastream.test_api_surface import SURFACE
+
+NAMES = {module: names.split() for module, names in PYFLINK_MODULES.items()}
+
+MISSING_MODULES = {
+    "connectors of other systems": "connectors.cassandra connectors.dynamic_kafka "
+    "connectors.elasticsearch connectors.hybrid_source connectors.jdbc connectors.kafka "
+    "connectors.kinesis connectors.pulsar connectors.rabbitmq",
+    "formats for Java's readers and writers": "formats.avro formats.csv formats.json formats.orc "
+    "formats.parquet",
+    "asynchronous functions": "async_data_stream async_retry_strategies",
+    "what runs in a JVM": "utils",
+}
+"""Modules of ``pyflink.datastream`` of which nothing is there, by what they are for."""
+
+MISSING = {
+    "what runs in a JVM": "AssignerWithPeriodicWatermarksWrapper BulkWriterFactory "
+    "CustomCheckpointStorage CustomStateBackend InputFormat JavaObjectWrapper "
+    "RowDataBulkWriterFactory RowFieldExtractorSchema SourceFunction StreamTransformer "
+    "SupportsPreprocessing",
+    "asynchronous functions": "AsyncDataStream AsyncFunction AsyncFunctionDescriptor "
+    "AsyncRetryPredicate AsyncRetryStrategy",
+    "the Table API and Flink 1": "ConfigOption ConfigOptions InputDependencyConstraint",
+    "connectors of other systems": "DeliveryGuarantee",
+    "readers, compaction and splits of files": "BulkFormat DefaultRollingPolicy "
+    "FileCompactStrategy FileCompactor FileEnumeratorProvider FileSplitAssignerProvider "
+    "OnCheckpointRollingPolicy StreamingFileSink",
+    "DataStream.cache": "CachedDataStream",
+    "classes behind Types": "BasicType DateTypeInfo ExternalTypeInfo InstantTypeInfo "
+    "LocalTimeTypeInfo SqlTimeTypeInfo TimeTypeInfo TimestampTypeInfo",
+    "still to come": "BaseBroadcastProcessFunction BasicArrayTypeInfo ByteArraySchema "
+    "CheckpointStorage CountWindowSerializer DeserializationSchema DynamicEventTimeSessionWindows "
+    "DynamicProcessingTimeSessionWindows EmbeddedRocksDBStateBackend GlobalWindowSerializer "
+    "HashMapStateBackend Instant JobManagerCheckpointStorage JobStatus Metric ObjectArrayTypeInfo "
+    "PredefinedOptions PrimitiveArrayTypeInfo SerializationSchema SimpleStringSchema StateBackend "
+    "TimeWindowSerializer TypeSerializer VoidNamespaceSerializer",
+    "how PyFlink runs functions": "FunctionWrapper InternalIterableAllWindowFunction "
+    "InternalIterableProcessAllWindowFunction InternalIterableProcessWindowFunction "
+    "InternalIterableWindowFunction InternalProcessAllWindowContext InternalProcessWindowContext "
+    "InternalSingleValueAllWindowFunction InternalSingleValueProcessAllWindowFunction "
+    "InternalSingleValueProcessWindowFunction InternalSingleValueWindowFunction "
+    "InternalWindowFunction JavaFunctionWrapper Min OperatorStateStore "
+    "PassThroughAllWindowFunction PassThroughWindowFunction ReduceFunctionWrapper "
+    "WindowOperationDescriptor",
+}
+"""Names that are missing wherever PyFlink has them, by what they are for."""
+
+
+def words(table: dict[str, str]) -> set[str]:
+    return {word for text in table.values() for word in text.split()}
+
+
+def find(module: str, name: str) -> Any:
+    """What a program gets that changed its imports; None: an ImportError."""
+    package, _, rest = module.partition(".")
+    here = "flinkray.datastream" + ("" if package == "datastream" else f".{package}")
+    try:
+        return getattr(importlib.import_module(f"{here}.{rest}".rstrip(".")), name, None)
+    except ModuleNotFoundError:
+        return None
+
+
+def not_found(names: dict[str, list[str]]) -> dict[str, list[str]]:
+    """What is neither there nor known to be missing."""
+    modules = {f"datastream.{module}" for module in words(MISSING_MODULES)}
+    here = {module: here for module, here in names.items() if module not in modules}
+    absent = {
+        module: [n for n in here if n not in words(MISSING) and find(module, n) is None]
+        for module, here in here.items()
+    }
+    return {module: names for module, names in absent.items() if names}
+
+
+def test_names_are_where_pyflink_has_them() -> None:
+    assert not_found(NAMES) == {}
+
+
+def test_name_that_is_nowhere_is_noticed() -> None:
+    names = {"common.time": ["Duration", "Aeon"], "datastream.nowhere": ["DataStream"]}
+    assert not_found(names) == {"common.time": ["Aeon"], "datastream.nowhere": ["DataStream"]}
+
+
+def test_a_name_means_the_same_in_all_its_modules() -> None:
+    found: dict[str, set[int]] = {}
+    for module, names in NAMES.items():
+        for name in names:
+            value = find(module, name)
+            if value is not None:
+                found.setdefault(name, set()).add(id(value))
+    assert len(found) > 100
+    assert {name for name, values in found.items() if len(values) > 1} == set()
+
+
+def test_what_is_listed_as_missing_is_missing() -> None:
+    assert {name for names in NAMES.values() for name in names} >= words(MISSING)
+    assert set(NAMES) >= {f"datastream.{module}" for module in words(MISSING_MODULES)}
+    there = [
+        (module, name)
+        for module, names in NAMES.items()
+        for name in names
+        if module.removeprefix("datastream.") in words(MISSING_MODULES) or name in words(MISSING)
+        if find(module, name) is not None
+    ]
+    assert there == []
+
+
+def test_no_class_that_programs_use_most_is_missing() -> None:
+    listed = {owner.__name__ for owner, _ in SURFACE} | set(PYFLINK)
+    assert listed & words(MISSING) == set()
+
+
+def test_names_are_where_an_installed_pyflink_has_them() -> None:
+    """Of any version from 2.0 on; the list above is of one."""
+    version = pytest.importorskip("pyflink.version", minversion="2.0").__version__
+    names = public_names(Path(importlib.import_module("pyflink").__path__[0]))
+    assert len(names) > 50
+    assert not_found(names) == {}
+    if version == "2.3.0":
+        assert names == NAMES
