@@ -25,6 +25,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
+from flinkray.datastream.common.job_status import JobStatus
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 from flinkray.streaming.program.execution_target import execution_target
@@ -149,15 +150,15 @@ class ClusterJobClient(JobClient):
     def get_job_id(self) -> JobID:
         return self._handle.job_id
 
-    def get_job_status(self) -> Future[str]:
+    def get_job_status(self) -> Future[JobStatus]:
         job_id = self._handle.job_id
         return self._cluster.start(self._status(job_id))
 
-    async def _status(self, job_id: JobID) -> str:
+    async def _status(self, job_id: JobID) -> JobStatus:
         status = await self._cluster.ask(
             f"get the status of job {job_id}", lambda gateway: gateway.request_job_status(job_id)
         )
-        return status.value
+        return JobStatus[status.name]
 
     def cancel(self) -> Future[None]:
         return self._cluster.start(self._cancel())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
+    BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoGroupFunction,
@@ -38,6 +39,7 @@ from flinkray.streaming.functions.window_functions import (
 __all__ = [
     "AggregateFunction",
     "AllWindowFunction",
+    "BaseBroadcastProcessFunction",
     "BroadcastProcessFunction",
     "CoFlatMapFunction",
     "CoGroupFunction",

@@ -11,6 +11,7 @@ from flinkray.core.ids import JobID
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
+from flinkray.datastream.common.job_status import JobStatus
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.sinks.simple import CollectSink
 
@@ -22,7 +23,7 @@ class LocalJobClient(JobClient):
         self._job_id = job_id
         self._job = job
         self._future: Future[JobExecutionResult] = Future()
-        self._status = "RUNNING"
+        self._status = JobStatus.RUNNING
         self._thread = threading.Thread(
             target=self._run, name=f"flinkray-job-{job_id.short()}", daemon=True
         )
@@ -33,18 +34,18 @@ class LocalJobClient(JobClient):
         try:
             self._job.run()
         except FlinkRayError as error:  # whoever asks for the result is told
-            self._status = "FAILED"
+            self._status = JobStatus.FAILED
             self._future.set_exception(error)
             return
-        self._status = "CANCELED" if self._job.cancelled else "FINISHED"
+        self._status = JobStatus.CANCELED if self._job.cancelled else JobStatus.FINISHED
         runtime = self._job.clock.monotonic() - begun
         self._future.set_result(JobExecutionResult(self._job_id, runtime))
 
     def get_job_id(self) -> JobID:
         return self._job_id
 
-    def get_job_status(self) -> Future[str]:
-        status: Future[str] = Future()
+    def get_job_status(self) -> Future[JobStatus]:
+        status: Future[JobStatus] = Future()
         status.set_result(self._status)
         return status
 

@@ -14,6 +14,7 @@ import pytest
 
 import flinkray.datastream as api
 from flinkray.datastream import common, connectors, functions, metrics, state, window
+from flinkray.datastream.common import JobStatus
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions import runtime_context
 
@@ -139,6 +140,14 @@ SURFACE: list[tuple[Any, str]] = [
     (connectors.FileSink, "create_writer"),
 ]
 
+WITH_DOCTESTS = [
+    "checkpoint_storage", "closeable_iterator", "common.configuration", "common.job_status",
+    "common.restart_strategy", "common.serialization", "common.time", "connectors.file_system",
+    "data_stream", "data_stream_sink", "environment_settings", "slot_sharing_group",
+    "stream_execution_environment", "window_serializers",
+]  # fmt: skip
+"""Modules of ``flinkray.datastream`` whose docstrings have examples."""
+
 
 @pytest.mark.parametrize(
     ("owner", "names"), SURFACE, ids=lambda value: getattr(value, "__name__", "")
@@ -160,12 +169,7 @@ def test_every_public_class_has_a_docstring(package: str) -> None:
     assert {name for name in classes if not exported[name].__doc__} == set()
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["checkpoint_storage", "closeable_iterator", "common.configuration", "common.restart_strategy",
-     "common.serialization", "connectors.file_system", "data_stream", "data_stream_sink",
-     "environment_settings", "slot_sharing_group", "stream_execution_environment"],
-)  # fmt: skip
+@pytest.mark.parametrize("module", WITH_DOCTESTS)
 def test_examples_in_docstrings_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"flinkray.datastream.{module}"))
     assert found.failed == 0
@@ -196,7 +200,7 @@ def test_program_that_runs_beside_the_caller(env: Any) -> None:
     client = env.execute_async("beside")
     result = client.get_job_execution_result().result(timeout=30)
     assert result.get_job_id() == client.get_job_id()
-    assert client.get_job_status().result() == "FINISHED"
+    assert client.get_job_status().result() is JobStatus.FINISHED
 
 
 def test_program_that_is_cancelled_ends(env: Any) -> None:
@@ -204,7 +208,7 @@ def test_program_that_is_cancelled_ends(env: Any) -> None:
     env.from_source(source).sink_to(connectors.DiscardingSink())
     client = env.execute_async("endless")
     client.cancel().result(timeout=30)
-    assert client.get_job_status().result() == "CANCELED"
+    assert client.get_job_status().result() is JobStatus.CANCELED
 
 
 def test_failure_beside_the_caller_is_raised_to_who_asks(env: Any) -> None:
@@ -212,7 +216,7 @@ def test_failure_beside_the_caller_is_raised_to_who_asks(env: Any) -> None:
     client = env.execute_async("fails")
     with pytest.raises(OperatorError, match="ZeroDivisionError"):
         client.get_job_execution_result().result(timeout=30)
-    assert client.get_job_status().result() == "FAILED"
+    assert client.get_job_status().result() is JobStatus.FAILED
 
 
 def test_empty_program_is_refused(env: Any) -> None:

@@ -12,15 +12,10 @@ from typing import Any
 import pytest
 
 from flinkray.datastream import StreamExecutionEnvironment
-from tests.datastream.test_api_surface import SURFACE
+from tests.datastream.test_api_surface import SURFACE, WITH_DOCTESTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["datastream.md", "datastream-reference.md"]
-WITH_DOCTESTS = [
-    "checkpoint_storage", "closeable_iterator", "common.configuration", "common.restart_strategy",
-    "common.serialization", "connectors.file_system", "data_stream", "data_stream_sink",
-    "environment_settings", "slot_sharing_group", "stream_execution_environment",
-]  # fmt: skip
 
 
 def blocks(page: str) -> list[str]:

@@ -30,7 +30,7 @@ from flinkray.datastream import (
     Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import Time
+from flinkray.datastream.common import Instant, SimpleStringSchema, Time
 from flinkray.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -505,3 +505,18 @@ def test_row_types_make_rows_with_field_names(env: Any) -> None:
     named = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
     assert results(stream.map(lambda r: (r[0], r.f1), named)) == [Row.of(["id", "name"], [1, "a"])]
     assert results(stream.map(lambda r: r, PAIR)) == [(1, "a")]
+
+
+def test_instants_are_values_and_keys(env: Any) -> None:
+    moments = [(Instant.of_epoch_milli(milli),) for milli in (5, -1, 5)]
+    stream = env.from_collection(moments, Types.TUPLE([Types.INSTANT()])).key_by(lambda v: v[0])
+    before = list(stream.map(RememberMap()).execute_and_collect())
+    assert sorted(before, key=str) == [Instant(0, 5_000_000), None, None]
+    for nanos in (-1, 1_000_000_000):
+        with pytest.raises(ValueError, match="nanos must be 0 to 999999999"):
+            Instant(0, nanos)
+
+
+def test_text_in_an_encoding_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match="no encoding is called 'UTF-9'"):
+        SimpleStringSchema("UTF-9")

@@ -11,7 +11,9 @@ from tests.house.sources import parsed
 
 PACKAGE = Path(__file__).parents[2] / "flinkray"
 
-OF_PYFLINK = frozenset({"Configuration", "FileSink", "FileSource", "JobExecutionResult"})
+OF_PYFLINK = frozenset(
+    {"Configuration", "FileSink", "FileSource", "JobExecutionResult", "JobStatus"}
+)
 """Names of PyFlink's in :mod:`flinkray.datastream`, beside what they stand for in the runtime."""
 
 

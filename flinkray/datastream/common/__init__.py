@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from flinkray.core.durations import Duration, Time
 from flinkray.core.ids import JobID
 from flinkray.datastream.common.completable_future import CompletableFuture
 from flinkray.datastream.common.configuration import Configuration
 from flinkray.datastream.common.execution_config import ExecutionConfig
 from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
+from flinkray.datastream.common.job_status import JobStatus
 from flinkray.datastream.common.restart_strategy import (
     RestartStrategies,
     RestartStrategyConfiguration,
 )
-from flinkray.datastream.common.serialization import Encoder
+from flinkray.datastream.common.serialization import (
+    ByteArraySchema,
+    DeserializationSchema,
+    Encoder,
+    SerializationSchema,
+    SimpleStringSchema,
+)
+from flinkray.datastream.common.serializer import TypeSerializer
+from flinkray.datastream.common.time import Duration, Instant, Time
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 from flinkray.streaming.time.watermarks import (
@@ -24,21 +32,28 @@ from flinkray.streaming.time.watermarks import (
 )
 
 __all__ = [
+    "ByteArraySchema",
     "CompletableFuture",
     "Configuration",
+    "DeserializationSchema",
     "Duration",
     "Encoder",
     "ExecutionConfig",
+    "Instant",
     "JobClient",
     "JobExecutionResult",
     "JobID",
+    "JobStatus",
     "RestartStrategies",
     "RestartStrategyConfiguration",
     "Row",
     "RowKind",
+    "SerializationSchema",
+    "SimpleStringSchema",
     "Time",
     "TimestampAssigner",
     "TypeInformation",
+    "TypeSerializer",
     "Types",
     "WatermarkGenerator",
     "WatermarkOutput",

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 from flinkray.core.ids import JobID
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
+from flinkray.datastream.common.job_status import JobStatus
 
 
 class JobClient(ABC):
@@ -17,8 +18,8 @@ class JobClient(ABC):
         """The job that runs."""
 
     @abstractmethod
-    def get_job_status(self) -> Future[str]:
-        """RUNNING, FINISHED, FAILED, CANCELED; on a cluster also CREATED, RESTARTING and others."""
+    def get_job_status(self) -> Future[JobStatus]:
+        """In this process RUNNING, FINISHED, FAILED or CANCELED."""
 
     @abstractmethod
     def cancel(self) -> Future[None]:

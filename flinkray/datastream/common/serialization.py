@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from flinkray.streaming.errors import StreamError
 
@@ -31,3 +34,51 @@ class Encoder:
         """``str(value)`` on a line."""
         check_charset(charset_name)
         return Encoder("text")
+
+
+class SerializationSchema(ABC):
+    """Makes bytes of values, for sinks of one's own."""
+
+    @abstractmethod
+    def serialize(self, element: Any) -> bytes:
+        """The value as bytes."""
+
+
+class DeserializationSchema(ABC):
+    """Makes values of bytes, for sources of one's own."""
+
+    @abstractmethod
+    def deserialize(self, message: bytes) -> Any:
+        """The value that the bytes stand for."""
+
+
+class SimpleStringSchema(SerializationSchema, DeserializationSchema):
+    """Texts, in any encoding that Python has.
+
+    >>> schema = SimpleStringSchema("ISO-8859-1")
+    >>> schema.serialize("naïve"), schema.deserialize(b"na\\xefve")
+    (b'na\\xefve', 'naïve')
+    """
+
+    def __init__(self, charset: str = "UTF-8") -> None:
+        try:
+            codecs.lookup(charset)
+        except LookupError as error:
+            raise ValueError(f"no encoding is called {charset!r}") from error
+        self._charset = charset
+
+    def serialize(self, element: str) -> bytes:
+        return element.encode(self._charset)
+
+    def deserialize(self, message: bytes) -> str:
+        return bytes(message).decode(self._charset)
+
+
+class ByteArraySchema(SerializationSchema, DeserializationSchema):
+    """Bytes as they are."""
+
+    def serialize(self, element: bytes) -> bytes:
+        return bytes(element)
+
+    def deserialize(self, message: bytes) -> bytes:
+        return bytes(message)

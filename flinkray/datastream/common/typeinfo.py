@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from flinkray.streaming.records.typeinfo import (
+    BasicArrayTypeInfo,
     BasicTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
+    ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
+    PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TupleTypeInfo,
     TypeInformation,
@@ -14,10 +17,13 @@ from flinkray.streaming.records.typeinfo import (
 )
 
 __all__ = [
+    "BasicArrayTypeInfo",
     "BasicTypeInfo",
     "ListTypeInfo",
     "MapTypeInfo",
+    "ObjectArrayTypeInfo",
     "PickledBytesTypeInfo",
+    "PrimitiveArrayTypeInfo",
     "RowTypeInfo",
     "TupleTypeInfo",
     "TypeInformation",

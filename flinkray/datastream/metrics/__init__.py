@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from flinkray.datastream.metrics.metricbase import Counter, Distribution, Gauge, Meter, MetricGroup
+from flinkray.datastream.metrics.metricbase import (
+    Counter,
+    Distribution,
+    Gauge,
+    Meter,
+    Metric,
+    MetricGroup,
+)
 
-__all__ = ["Counter", "Distribution", "Gauge", "Meter", "MetricGroup"]
+__all__ = ["Counter", "Distribution", "Gauge", "Meter", "Metric", "MetricGroup"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class SinkFunction(Function, ABC, Generic[IN]):
         """Take one value."""
 
 
-class TimeDomain:
+class TimeDomain(Enum):
     """What kind of time a timer is of."""
 
     EVENT_TIME = 0
@@ -199,8 +200,8 @@ class TimerContext(KeyedProcessContext):
     """The same for a timer; ``timestamp()`` is the timer's."""
 
     @abstractmethod
-    def time_domain(self) -> int:
-        """One of :class:`TimeDomain`."""
+    def time_domain(self) -> TimeDomain:
+        """What kind of time the timer is of."""
 
 
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
@@ -310,7 +311,11 @@ class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
         """The key of the record or timer."""
 
 
-class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
+class BaseBroadcastProcessFunction(Function):
+    """What the two process functions with broadcast state have in common."""
+
+
+class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, IN2, OUT]):
     """A process function of a stream and a broadcast stream."""
 
     Context: TypeAlias = BroadcastContext
@@ -325,7 +330,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
         """Results for a value that every subtask is given; broadcast state can be changed."""
 
 
-class KeyedBroadcastProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
+class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[KEY, IN1, IN2, OUT]):
     """A process function of a keyed stream and a broadcast stream."""
 
     Context: TypeAlias = BroadcastContext

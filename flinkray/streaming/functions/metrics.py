@@ -7,7 +7,11 @@ from functools import partial
 from typing import Any
 
 
-class Counter:
+class Metric:
+    """What a group has under a name."""
+
+
+class Counter(Metric):
     """A number that is counted up and down."""
 
     def __init__(self) -> None:
@@ -26,7 +30,7 @@ class Counter:
         return self._count
 
 
-class Meter:
+class Meter(Metric):
     """How many events there were, and how many per second in the last *time_span* seconds.
 
     The rate is that between two readings, at least five seconds apart, as of Flink's MeterView.
@@ -45,7 +49,7 @@ class Meter:
         return self._count
 
 
-class Distribution:
+class Distribution(Metric):
     """Count, sum, least and greatest of the values it was updated with."""
 
     def __init__(self) -> None:
@@ -62,7 +66,7 @@ class Distribution:
         self.max = value if self.max is None else max(self.max, value)
 
 
-class Gauge:
+class Gauge(Metric):
     """A number that is read when somebody looks."""
 
     def __init__(self, read: Callable[[], int]) -> None:

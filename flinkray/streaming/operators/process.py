@@ -107,7 +107,7 @@ class KeyedRecordContext(TimerContext):
     def get_current_key(self) -> Any:
         return self._key_context.key
 
-    def time_domain(self) -> int:
+    def time_domain(self) -> TimeDomain:
         return self.domain
 
 

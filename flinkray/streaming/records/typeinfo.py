@@ -189,8 +189,8 @@ class TupleTypeInfo(_Composite):
 class ListTypeInfo(TypeInformation):
     """Lists and arrays of one element type."""
 
-    def __init__(self, element_type: TypeInformation, name: str = "ListTypeInfo") -> None:
-        super().__init__(name)
+    def __init__(self, element_type: TypeInformation) -> None:
+        super().__init__(type(self).__name__)
         self.element_type = element_type
 
     def converter(self) -> Convert | None:
@@ -213,6 +213,18 @@ class ListTypeInfo(TypeInformation):
 
     def __repr__(self) -> str:
         return f"{self._name}<{self.element_type!r}>"
+
+
+class PrimitiveArrayTypeInfo(ListTypeInfo):
+    """Lists of numbers."""
+
+
+class BasicArrayTypeInfo(ListTypeInfo):
+    """Lists of basic values."""
+
+
+class ObjectArrayTypeInfo(ListTypeInfo):
+    """Lists of anything."""
 
 
 class MapTypeInfo(TypeInformation):
@@ -315,7 +327,7 @@ class Types:
 
     @staticmethod
     def INSTANT() -> TypeInformation:  # noqa: N802
-        """A moment."""
+        """An ``Instant``, or ``datetime.datetime`` for columns."""
         return BasicTypeInfo("Instant", pa.timestamp("us", "UTC"))
 
     @staticmethod
@@ -356,19 +368,19 @@ class Types:
         return TupleTypeInfo(field_types)
 
     @staticmethod
-    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> PrimitiveArrayTypeInfo:  # noqa: N802
         """Lists of numbers."""
-        return ListTypeInfo(element_type, "PrimitiveArrayTypeInfo")
+        return PrimitiveArrayTypeInfo(element_type)
 
     @staticmethod
-    def BASIC_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+    def BASIC_ARRAY(element_type: TypeInformation) -> BasicArrayTypeInfo:  # noqa: N802
         """Lists of basic values."""
-        return ListTypeInfo(element_type, "BasicArrayTypeInfo")
+        return BasicArrayTypeInfo(element_type)
 
     @staticmethod
-    def OBJECT_ARRAY(element_type: TypeInformation) -> ListTypeInfo:  # noqa: N802
+    def OBJECT_ARRAY(element_type: TypeInformation) -> ObjectArrayTypeInfo:  # noqa: N802
         """Lists of anything."""
-        return ListTypeInfo(element_type, "ObjectArrayTypeInfo")
+        return ObjectArrayTypeInfo(element_type)
 
     @staticmethod
     def LIST(element_type_info: TypeInformation) -> ListTypeInfo:  # noqa: N802

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flinkray.state import MapStateDescriptor, StateError, ValueStateDescriptor
-from flinkray.streaming.functions.functions import KeyedBroadcastProcessFunction
+from flinkray.streaming.functions.functions import KeyedBroadcastProcessFunction, TimeDomain
 from flinkray.streaming.operators.broadcast import KeyedBroadcastProcessOperator
 from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
@@ -53,7 +53,11 @@ def test_keyed_broadcast_function_has_keys_timers_and_rules() -> None:
     h.process(20, on=1)
     h.watermark(100)
     h.watermark(100, on=1)
-    assert h.values() == [("above", "a"), ("a", 12, 20, 0), ("b", 1, 20, 0)]
+    assert h.values() == [
+        ("above", "a"),
+        ("a", 12, 20, TimeDomain.EVENT_TIME),
+        ("b", 1, 20, TimeDomain.EVENT_TIME),
+    ]
 
 
 def test_columns_of_each_side_come_as_rows_with_their_timestamps() -> None:
@@ -70,7 +74,7 @@ def test_state_rules_and_timers_go_on_after_a_restore() -> None:
     restored = harness(restore=h.snapshot())
     for on in (0, 1):
         restored.watermark(100, on=on)
-    assert restored.records() == [(("a", 6, 10, 0), 100)]
+    assert restored.records() == [(("a", 6, 10, TimeDomain.EVENT_TIME), 100)]
     restored.process(("a", 6), at=106)
     assert restored.records() == [(("above", "a"), 106)]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from flinkray.streaming.functions.functions import (
     KeyedProcessFunction,
+    TimeDomain,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import KeyedProcessOperator
@@ -49,11 +50,13 @@ def test_timers_fire_with_their_key_and_before_the_watermark() -> None:
     h.process(("b", 7), ("a", 5), ("quiet", 6), ("a", 5), at=0)
     h.watermark(10)
     assert h.output() == [
-        Record(("a", 5, 5, 0), 5), Record(("b", 7, 7, 0), 7), Watermark(10),
-    ]  # fmt: skip
+        Record(("a", 5, 5, TimeDomain.EVENT_TIME), 5),
+        Record(("b", 7, 7, TimeDomain.EVENT_TIME), 7),
+        Watermark(10),
+    ]
     assert h.side("side") == ["seven"]
     h.processing_time(50)
-    assert h.output() == [Record(("a", 50, None, 1))]
+    assert h.output() == [Record(("a", 50, None, TimeDomain.PROCESSING_TIME))]
 
 
 class Count(Counting, KeyedProcessFunction[Any, Any, Any]):

@@ -1,0 +1,61 @@
+"""Serializers of windows, which assigners of PyFlink's programs name."""
+
+from __future__ import annotations
+
+import struct
+from io import BytesIO
+
+from flinkray.datastream.common.serializer import TypeSerializer
+from flinkray.streaming.windowing.window import CountWindow, GlobalWindow, TimeWindow
+
+_LONG = struct.Struct(">q")
+_TWO_LONGS = struct.Struct(">qq")
+
+
+class TimeWindowSerializer(TypeSerializer[TimeWindow]):
+    """Start and end, of eight bytes each.
+
+    >>> stream = BytesIO()
+    >>> TimeWindowSerializer().serialize(TimeWindow(-5, 10), stream)
+    >>> TimeWindowSerializer().deserialize(BytesIO(stream.getvalue()))
+    TimeWindow(start=-5, end=10)
+    """
+
+    def serialize(self, element: TimeWindow, stream: BytesIO) -> None:
+        stream.write(_TWO_LONGS.pack(element.start, element.end))
+
+    def deserialize(self, stream: BytesIO) -> TimeWindow:
+        return TimeWindow(*_TWO_LONGS.unpack(stream.read(_TWO_LONGS.size)))
+
+
+class CountWindowSerializer(TypeSerializer[CountWindow]):
+    """The window's number, of eight bytes.
+
+    >>> stream = BytesIO()
+    >>> CountWindowSerializer().serialize(CountWindow(3), stream)
+    >>> CountWindowSerializer().deserialize(BytesIO(stream.getvalue()))
+    CountWindow(id=3)
+    """
+
+    def serialize(self, element: CountWindow, stream: BytesIO) -> None:
+        stream.write(_LONG.pack(element.id))
+
+    def deserialize(self, stream: BytesIO) -> CountWindow:
+        return CountWindow(*_LONG.unpack(stream.read(_LONG.size)))
+
+
+class GlobalWindowSerializer(TypeSerializer[GlobalWindow]):
+    """One byte, as in Flink: there is only one such window.
+
+    >>> stream = BytesIO()
+    >>> GlobalWindowSerializer().serialize(GlobalWindow.get(), stream)
+    >>> GlobalWindowSerializer().deserialize(BytesIO(stream.getvalue()))
+    GlobalWindow
+    """
+
+    def serialize(self, element: GlobalWindow, stream: BytesIO) -> None:
+        stream.write(b"\0")
+
+    def deserialize(self, stream: BytesIO) -> GlobalWindow:
+        stream.read(1)
+        return GlobalWindow.get()
