@@ -74,12 +74,13 @@ class EnvironmentSettings:
 
     def get_parallelism(self) -> int:
         """The parallelism of operators that have none of their own."""
-        return self._config.get_parallelism() or self._parallelism
+        parallelism = self._config.get_parallelism()
+        return (
+            self._parallelism if parallelism == ExecutionConfig.PARALLELISM_DEFAULT else parallelism
+        )
 
     def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
         """The number of key groups."""
-        if not 1 <= max_parallelism <= 1 << 15:
-            raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
         self._config.set_max_parallelism(max_parallelism)
         return self
 

@@ -19,6 +19,11 @@ def _set_chaining(env: Any, value: str) -> None:
         env.disable_operator_chaining()
 
 
+def _set_uids(env: Any, value: str) -> None:
+    if value != "true":
+        env.get_config().disable_auto_generated_uids()
+
+
 FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
     "execution.buffer-timeout": lambda env, v: env.set_buffer_timeout(parse_milliseconds(v)),
     "execution.buffer-timeout.interval": lambda env, v: env.set_buffer_timeout(
@@ -38,6 +43,7 @@ FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
     "pipeline.auto-watermark-interval": lambda env, v: env.get_config().set_auto_watermark_interval(
         parse_milliseconds(v)
     ),
+    "pipeline.auto-generate-uids": _set_uids,
     "pipeline.operator-chaining": _set_chaining,
     "pipeline.operator-chaining.enabled": _set_chaining,
     "state.backend.changelog.enabled": lambda env, v: env.enable_changelog_state_backend(

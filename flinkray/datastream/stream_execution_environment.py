@@ -82,7 +82,7 @@ class StreamExecutionEnvironment(StreamProgram):
         env = StreamExecutionEnvironment(cluster=cluster or target.cluster)
         if target.parallelism is not None:
             env.set_parallelism(target.parallelism)
-        env.configure(Configuration.of(target.configuration))
+        env.configure(Configuration.from_dict(target.configuration))
         return env if configuration is None else env.configure(configuration)
 
     # --- sources --------------------------------------------------------------------------------
@@ -187,6 +187,7 @@ class StreamExecutionEnvironment(StreamProgram):
             auto_watermark_interval=self._config.get_auto_watermark_interval(),
             buffer_timeout=self._buffer_timeout,
             batch=batch,
+            auto_generated_uids=self._config.has_auto_generated_uids_enabled(),
             sort_memory=parse_memory_size(
                 self._configuration.get_string("execution.sorted-inputs.memory", "128mb")
             ),
@@ -249,11 +250,11 @@ class StreamExecutionEnvironment(StreamProgram):
         if self._cluster is not None:
             from flinkray.datastream.cluster_execution import ClusterResults
 
-            stream.end_with(name, CollectOperator()).set_parallelism(1)
+            stream.end_with(name, CollectOperator()).set_parallelism(1).uid(name)
             graph = self._checked_graph(job_name, True)
             return ClusterResults(self._cluster, self._job(graph))
         results = CollectSink()
-        stream.sink_to(results).name(name).set_parallelism(1)
+        stream.sink_to(results).name(name).set_parallelism(1).uid(name)
         return LocalResults(LocalJob(self._checked_graph(job_name, True), self._clock), results)
 
     def _job(self, graph: StreamGraph) -> JobGraph:
@@ -294,7 +295,8 @@ class StreamExecutionEnvironment(StreamProgram):
                     "that the program is given"
                 )
             assert result is not None
-            returned.end_with("Result", ResultFilesOperator(result, returned.get_type()))
+            sink = returned.end_with("Result", ResultFilesOperator(result, returned.get_type()))
+            sink.uid("Result")
         graph = self.get_stream_graph(name, clear=True)
         if not graph.batch:
             raise ConfigurationError(

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import (
     AggregateFunction,
     CheckpointingMode,
     CoFlatMapFunction,
     Configuration,
+    ExecutionConfig,
     ExternalizedCheckpointRetention,
     FileSystemCheckpointStorage,
     FilterFunction,
@@ -520,3 +522,84 @@ def test_instants_are_values_and_keys(env: Any) -> None:
 def test_text_in_an_encoding_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ValueError, match="no encoding is called 'UTF-9'"):
         SimpleStringSchema("UTF-9")
+
+
+def test_options_are_read_as_what_their_text_is_of() -> None:
+    config = Configuration.from_dict({"a": "7", "b": "TRUE", "c": "0.5"})
+    config.set_bytearray("d", bytearray(b"\x00\xff"))
+    assert (config.get_integer("a", 0), config.get_float("a", 0.0)) == (7, 7.0)
+    assert (config.get_boolean("b", False), config.get_float("c", 0.0)) == (True, 0.5)
+    assert config.get_bytearray("d", bytearray()) == bytearray(b"\x00\xff")
+    assert config.get_integer("none", 3) == 3
+    assert config.key_set() == {"a", "b", "c", "d"}
+    told = {"before": "kept"}
+    Configuration().add_all(config, "in.").add_all_to_dict(told)
+    texts = {"in.a": "7", "in.b": "TRUE", "in.c": "0.5", "in.d": "AP8="}
+    assert told == {"before": "kept", **texts}
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (lambda config: config.get_integer("key", 0), "key must be a whole number, got 'maybe'"),
+        (lambda config: config.get_boolean("key", True), "key must be true or false, got 'maybe'"),
+        (lambda config: config.get_float("key", 0.0), "key must be a number, got 'maybe'"),
+        (
+            lambda config: config.get_bytearray("key", bytearray()),
+            "key must be bytes in Base64, got 'maybe'",
+        ),
+    ],
+)
+def test_option_of_another_type_is_refused_by_name(read: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        read(Configuration().set_string("key", "maybe"))
+
+
+def test_lists_in_options_are_of_semicolons_or_yaml() -> None:
+    parse = Configuration.parse_list_value
+    assert parse("- a\n- b") == parse("[a, 'b']") == parse("a; b;") == ["a", "b"]
+    assert parse("") == parse(None) == []
+
+
+def test_execution_settings_have_pyflinks_defaults(env: Any) -> None:
+    config = StreamExecutionEnvironment().get_config()
+    assert config.get_parallelism() == ExecutionConfig.PARALLELISM_DEFAULT
+    assert config.set_parallelism(3).set_parallelism(-2).get_parallelism() == 3
+    for wrong in (0, -3):
+        with pytest.raises(ValueError, match="parallelism must be at least 1"):
+            config.set_parallelism(wrong)
+    for wrong in (0, (1 << 15) + 1):
+        with pytest.raises(ValueError, match="max parallelism must be 1 to 32768"):
+            config.set_max_parallelism(wrong)
+    assert config.is_closure_cleaner_enabled()
+    assert config.has_auto_generated_uids_enabled()
+    assert not config.has_generic_types_disabled()
+    assert not config.is_force_kryo_enabled()
+    assert not config.is_force_avro_enabled()
+    assert not config.is_object_reuse_enabled()
+    assert not config.is_use_snapshot_compression()
+    assert env.get_config() == StreamExecutionEnvironment().set_parallelism(2).get_config()
+    assert env.get_config() != config
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [
+        (lambda config: config.set_latency_tracking_interval(100), "flinkray info"),
+        (lambda config: config.set_task_cancellation_interval(1), "task.cancellation.interval"),
+        (lambda config: config.set_task_cancellation_timeout(1), "task.cancellation.timeout"),
+    ],
+)
+def test_execution_setting_that_a_program_cannot_have_is_refused(call: Any, way_out: str) -> None:
+    config = ExecutionConfig()
+    with pytest.raises(ConfigurationError, match=rf"^set_\w+.*: .*leave it out, .*{way_out}"):
+        call(config)
+    assert config.set_latency_tracking_interval(0).get_latency_tracking_interval() == 0
+
+
+def test_operators_need_uids_where_none_are_generated(env: Any) -> None:
+    env.configure(Configuration().set_string("pipeline.auto-generate-uids", "false"))
+    doubled = env.from_collection([1]).uid("one").map(lambda v: 2 * v).name("double")
+    with pytest.raises(StreamError, match=r"^double has no uid.*uid\("):
+        env.get_execution_plan()
+    assert list(doubled.set_uid_hash("0" * 32).execute_and_collect()) == [2]

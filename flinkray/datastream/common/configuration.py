@@ -2,77 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import base64
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import TypeVar
 
 from flinkray.core.config_option import duration
+from flinkray.core.errors import ConfigurationError
+
+T = TypeVar("T")
+
+_Value = str | int | float | bool | bytes
 
 
 class Configuration:
-    """Options by name, as text.
+    """Options by name.  A value that was set as one type can be read as another one that its text
+    is of.
 
     >>> config = Configuration()
     >>> config.set_string("pipeline.name", "demo").set_integer("parallelism.default", 2).to_dict()
     {'pipeline.name': 'demo', 'parallelism.default': '2'}
+    >>> config.get_float("parallelism.default", 1.0), config.get_boolean("no.such.key", True)
+    (2.0, True)
     """
 
     def __init__(self, other: Configuration | None = None) -> None:
-        self._values: dict[str, Any] = {} if other is None else dict(other._values)
+        self._values: dict[str, _Value] = {} if other is None else dict(other._values)
 
-    @staticmethod
-    def of(values: Mapping[str, str]) -> Configuration:
+    @classmethod
+    def from_dict(cls, map: Mapping[str, str]) -> Configuration:
         """With these options."""
-        configuration = Configuration()
-        configuration._values.update(values)
+        configuration = cls()
+        configuration._values.update(map)
         return configuration
 
+    @staticmethod
+    def parse_list_value(value: str | None) -> list[str]:
+        """The parts of ``a;b``, or of a YAML list of plain texts.
+
+        >>> Configuration.parse_list_value("a.jar;b.jar")
+        ['a.jar', 'b.jar']
+        >>> Configuration.parse_list_value("[a.jar, 'b.jar']")
+        ['a.jar', 'b.jar']
+        """
+        text = (value or "").strip()
+        if text.startswith("[") and text.endswith("]"):
+            parts = text[1:-1].split(",")
+        elif text.startswith("- "):
+            parts = [line.strip().removeprefix("- ") for line in text.splitlines()]
+        else:
+            parts = text.split(";")
+        return [part.strip().strip("'\"") for part in parts if part.strip()]
+
     def set_string(self, key: str, value: str) -> Configuration:
+        """Set a text."""
         self._values[key] = value
         return self
 
     set = set_string
 
     def set_integer(self, key: str, value: int) -> Configuration:
+        """Set a number."""
         self._values[key] = value
         return self
 
     def set_boolean(self, key: str, value: bool) -> Configuration:
+        """Set true or false."""
         self._values[key] = value
         return self
 
     def set_float(self, key: str, value: float) -> Configuration:
+        """Set a number."""
         self._values[key] = value
         return self
 
+    def set_bytearray(self, key: str, value: bytes | bytearray) -> Configuration:
+        """Set bytes, whose text is their Base64."""
+        self._values[key] = bytes(value)
+        return self
+
     def get_string(self, key: str, default_value: str) -> str:
+        """The value as a text."""
         return _text(self._values[key]) if key in self._values else default_value
 
     get = get_string
 
     def get_integer(self, key: str, default_value: int) -> int:
-        return int(self._values.get(key, default_value))
+        """The value as a number.
+
+        Raises:
+            ConfigurationError: it is none; as with all that follow.
+        """
+        return self._read(key, int, "a whole number", default_value)
 
     def get_boolean(self, key: str, default_value: bool) -> bool:
-        value = self._values.get(key, default_value)
-        return value if isinstance(value, bool) else str(value).lower() == "true"
+        """Whether the value is true."""
+        return self._read(key, _truth, "true or false", default_value)
 
     def get_float(self, key: str, default_value: float) -> float:
-        return float(self._values.get(key, default_value))
+        """The value as a number."""
+        return self._read(key, float, "a number", default_value)
+
+    def get_bytearray(self, key: str, default_value: bytearray) -> bytearray:
+        """The value as bytes."""
+        return self._read(key, _bytes, "bytes in Base64", default_value)
+
+    def _read(self, key: str, parse: Callable[[str], T], what: str, default_value: T) -> T:
+        if key not in self._values:
+            return default_value
+        text = _text(self._values[key])
+        try:
+            return parse(text)
+        except ValueError:
+            raise ConfigurationError(f"{key} must be {what}, got {text!r}") from None
+
+    def key_set(self) -> AbstractSet[str]:
+        """The keys that have a value."""
+        return set(self._values)
 
     def contains_key(self, key: str) -> bool:
+        """Whether the key has a value."""
         return key in self._values
 
     def remove_config(self, key: str) -> bool:
         """Whether it was there."""
         return self._values.pop(key, None) is not None
 
-    def add_all(self, other: Configuration, prefix: str = "") -> Configuration:
-        self._values.update({prefix + key: value for key, value in other._values.items()})
+    def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:
+        """Take over the other's values, under keys that begin with *prefix*."""
+        self._values.update({(prefix or "") + key: value for key, value in other._values.items()})
         return self
 
     add_configuration = add_all
 
+    def add_all_to_dict(self, target_dict: dict[str, str]) -> None:
+        """Put all values into a dictionary, as texts."""
+        target_dict.update(self.to_dict())
+
     def to_dict(self) -> dict[str, str]:
+        """All values, as texts."""
         return {key: _text(value) for key, value in self._values.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -85,8 +153,20 @@ class Configuration:
         return f"Configuration({self.to_dict()})"
 
 
-def _text(value: Any) -> str:
+def _text(value: _Value) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _bytes(text: str) -> bytearray:
+    return bytearray(base64.b64decode(text, validate=True))
 
 
 def parse_milliseconds(value: object) -> int:

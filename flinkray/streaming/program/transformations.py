@@ -110,6 +110,8 @@ class GraphSettings:
     auto_watermark_interval: int = 200
     buffer_timeout: int | None = 100
     batch: bool = False
+    auto_generated_uids: bool = True
+    """False: an operator without uid is refused."""
     sort_memory: int = DEFAULT_MEMORY
     job_parameters: dict[str, str] = field(default_factory=dict)
     cached_files: dict[str, str] = field(default_factory=dict)
@@ -119,7 +121,8 @@ def build_graph(transformations: Iterable[Transformation], settings: GraphSettin
     """The graph of all *transformations* and what they read from.
 
     Raises:
-        StreamError: parallelisms, partitionings or groups that do not go together.
+        StreamError: parallelisms, partitionings or groups that do not go together, or an operator
+            has no uid where it must.
     """
     graph = StreamGraph(
         settings.job_name,
@@ -184,6 +187,11 @@ class _Builder:
     def _operator(self, transformation: OperatorTransformation) -> StreamNode:
         inputs = [self.upstreams(part) for part in transformation.inputs]
         settings = self._settings
+        if not settings.auto_generated_uids and not (transformation.uid or transformation.uid_hash):
+            raise StreamError(
+                f"{transformation.name} has no uid, and disable_auto_generated_uids was called: "
+                "give each operator one with uid(...)"
+            )
         if settings.batch and transformation.local_operator is not None:
             inputs = [[self._local(transformation, up) for up in ups] for ups in inputs]
         parallelism = 1 if transformation.non_parallel else transformation.parallelism
