@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from flinkray.core.durations import Duration, Time
 from flinkray.datastream.checkpoint_config import CheckpointConfig
-from flinkray.datastream.checkpoint_storage import FileSystemCheckpointStorage
+from flinkray.datastream.checkpoint_storage import (
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
@@ -31,6 +35,12 @@ from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
+from flinkray.datastream.state_backend import (
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    PredefinedOptions,
+    StateBackend,
+)
 from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flinkray.datastream.time_characteristic import TimeCharacteristic
 from flinkray.streaming.functions.functions import (
@@ -79,6 +89,7 @@ __all__ = [
     "BroadcastProcessFunction",
     "BroadcastStream",
     "CheckpointConfig",
+    "CheckpointStorage",
     "CheckpointingMode",
     "CloseableIterator",
     "CoFlatMapFunction",
@@ -92,14 +103,17 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "Duration",
+    "EmbeddedRocksDBStateBackend",
     "ExecutionConfig",
     "ExternalizedCheckpointRetention",
     "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatMapFunction",
     "GlobalWindow",
+    "HashMapStateBackend",
     "JobClient",
     "JobExecutionResult",
+    "JobManagerCheckpointStorage",
     "JoinFunction",
     "JoinedStreams",
     "KeySelector",
@@ -112,6 +126,7 @@ __all__ = [
     "MergingWindowAssigner",
     "OutputTag",
     "Partitioner",
+    "PredefinedOptions",
     "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",
@@ -123,6 +138,7 @@ __all__ = [
     "RuntimeExecutionMode",
     "SinkFunction",
     "SlotSharingGroup",
+    "StateBackend",
     "StreamExecutionEnvironment",
     "Time",
     "TimeCharacteristic",

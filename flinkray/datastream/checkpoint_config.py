@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from flinkray.core.durations import Duration, milliseconds
-from flinkray.datastream.checkpoint_storage import FileSystemCheckpointStorage
+from flinkray.datastream.checkpoint_storage import CheckpointStorage, FileSystemCheckpointStorage
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 
+logger = logging.getLogger(__name__)
+
 
 class CheckpointConfig:
-    """When and how checkpoints are taken; times are milliseconds."""
+    """When and how checkpoints are taken; times are milliseconds.
+
+    None are taken yet.  The log says so when an interval is set, and the other settings are kept.
+    """
 
     DEFAULT_MODE = CheckpointingMode.EXACTLY_ONCE
     DEFAULT_TIMEOUT = 600_000
@@ -19,6 +26,7 @@ class CheckpointConfig:
     def __init__(self) -> None:
         self._mode = self.DEFAULT_MODE
         self._interval = -1
+        self._has_warned = False
         self._timeout = self.DEFAULT_TIMEOUT
         self._min_pause = self.DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS
         self._max_concurrent = self.DEFAULT_MAX_CONCURRENT_CHECKPOINTS
@@ -27,7 +35,7 @@ class CheckpointConfig:
         self._unaligned = False
         self._force_unaligned = False
         self._alignment_timeout = 0
-        self._storage: FileSystemCheckpointStorage | None = None
+        self._storage: CheckpointStorage | None = None
 
     def is_checkpointing_enabled(self) -> bool:
         return self._interval > 0
@@ -45,6 +53,13 @@ class CheckpointConfig:
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> CheckpointConfig:
         self._interval = _at_least(10, checkpoint_interval, "a checkpoint interval")
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "Checkpoints are enabled, every %d ms, but none are taken yet. A program that "
+                "fails on a cluster is restarted by default, and begins again without its state.",
+                checkpoint_interval,
+            )
         return self
 
     def get_checkpoint_timeout(self) -> int:
@@ -136,14 +151,16 @@ class CheckpointConfig:
     set_aligned_checkpoint_timeout = set_alignment_timeout
     get_aligned_checkpoint_timeout = get_alignment_timeout
 
-    def set_checkpoint_storage(self, storage: FileSystemCheckpointStorage) -> CheckpointConfig:
+    def set_checkpoint_storage(self, storage: CheckpointStorage) -> CheckpointConfig:
+        if not isinstance(storage, CheckpointStorage):
+            raise TypeError(f"a CheckpointStorage is needed, got {storage!r}")
         self._storage = storage
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> CheckpointConfig:
         return self.set_checkpoint_storage(FileSystemCheckpointStorage(checkpoint_path))
 
-    def get_checkpoint_storage(self) -> FileSystemCheckpointStorage | None:
+    def get_checkpoint_storage(self) -> CheckpointStorage | None:
         return self._storage
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TypeVar
@@ -17,9 +18,12 @@ from flinkray.datastream.common.restart_strategy import (
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.flink_settings import FLINK_SETTINGS
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
+from flinkray.datastream.state_backend import HashMapStateBackend, StateBackend
 from flinkray.datastream.time_characteristic import TimeCharacteristic
 from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 from flinkray.streaming.errors import StreamError
+
+logger = logging.getLogger(__name__)
 
 _Self = TypeVar("_Self", bound="EnvironmentSettings")
 _default_local_parallelism = 1
@@ -52,6 +56,7 @@ class EnvironmentSettings:
         self._chaining = True
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._changelog: bool | None = None
+        self._state_backend: StateBackend | None = None
         self._time_characteristic = TimeCharacteristic.EventTime
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
         self._cached_files: dict[str, tuple[str, bool]] = {}
@@ -135,7 +140,8 @@ class EnvironmentSettings:
     def enable_checkpointing(
         self: _Self, interval: int, mode: CheckpointingMode | None = None
     ) -> _Self:
-        """Take a checkpoint every *interval* milliseconds, on a cluster."""
+        """Take a checkpoint every *interval* milliseconds, on a cluster: still to come, as a
+        warning in the log says."""
         self._checkpoint_config.set_checkpoint_interval(interval)
         if mode is not None:
             self._checkpoint_config.set_checkpointing_mode(mode)
@@ -188,13 +194,39 @@ class EnvironmentSettings:
         return self._savepoint_directory
 
     def enable_changelog_state_backend(self: _Self, enabled: bool) -> _Self:
-        """Whether checkpoints hold changes of state only, on a cluster."""
+        """Whether checkpoints hold changes of state only; none are taken yet, as a warning in the
+        log says."""
+        if enabled and not self._changelog:
+            logger.warning(
+                "The changelog state backend is enabled and has no effect: no checkpoints are "
+                "taken yet."
+            )
         self._changelog = enabled
         return self
 
     def is_changelog_state_backend_enabled(self) -> bool | None:
         """None: not set."""
         return self._changelog
+
+    def set_state_backend(self: _Self, state_backend: StateBackend) -> _Self:
+        """Where state is kept while the program runs, as programs for Flink 1 set it.  It is kept
+        in memory in any case; of other backends a warning in the log says so."""
+        if not isinstance(state_backend, StateBackend):
+            raise TypeError(f"a StateBackend is needed, got {state_backend!r}")
+        if not isinstance(state_backend, HashMapStateBackend):
+            self._warn_of_state_backend(str(state_backend))
+        self._state_backend = state_backend
+        return self
+
+    def get_state_backend(self) -> StateBackend | None:
+        """None: not set."""
+        return self._state_backend
+
+    def _warn_of_state_backend(self, name: str) -> None:
+        logger.warning(
+            "The state backend %s has no effect: state is kept in memory, and has to fit into it.",
+            name,
+        )
 
     def set_stream_time_characteristic(self, characteristic: TimeCharacteristic) -> None:
         """Kept for old programs; window assigners say by what time they go."""
@@ -239,25 +271,36 @@ class EnvironmentSettings:
     def set_python_requirements(
         self, requirements_file_path: str, requirements_cache_dir: str | None = None
     ) -> None:
-        """Packages that functions need, as a requirements file.  Programs in this process have them
-        installed; clusters refuse it."""
-        self._of_no_effect["set_python_requirements"] = (
-            "install the packages on the cluster's nodes, or in the runtime environment of its Ray"
+        """Packages that functions need, as a requirements file.  Without effect in this process, as
+        a warning in the log says; clusters refuse it."""
+        self._has_no_effect(
+            "set_python_requirements",
+            "install the packages where functions run: in this environment, or on the cluster's "
+            "nodes or in the runtime environment of its Ray",
         )
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """An archive that is unpacked where functions run; clusters refuse it."""
-        self._of_no_effect["add_python_archive"] = (
+        """An archive that is unpacked where functions run.  Without effect in this process, as a
+        warning in the log says; clusters refuse it."""
+        self._has_no_effect(
+            "add_python_archive",
             "unpack it, and give its directory to register_cached_file (data) or add_python_file "
-            "(code)"
+            "(code)",
         )
 
     def set_python_executable(self, python_exec: str) -> None:
-        """The interpreter that runs functions; clusters refuse it."""
-        self._of_no_effect["set_python_executable"] = (
-            "functions run in the interpreter of the cluster's Ray, which must be the version of "
-            "the client's"
+        """The interpreter that runs functions.  Without effect in this process, as a warning in the
+        log says; clusters refuse it."""
+        self._has_no_effect(
+            "set_python_executable",
+            "functions run in this interpreter, or in the interpreter of the cluster's Ray, which "
+            "must be of the same version",
         )
+
+    def _has_no_effect(self, call: str, instead: str) -> None:
+        if call not in self._of_no_effect:
+            logger.warning("%s has no effect, and clusters refuse it: %s.", call, instead)
+        self._of_no_effect[call] = instead
 
     def _job_files(self) -> tuple[JobFile, ...]:
         """What the program brings along to a cluster.

@@ -144,7 +144,7 @@ WITH_DOCTESTS = [
     "checkpoint_storage", "closeable_iterator", "common.configuration", "common.execution_config",
     "common.job_status", "common.restart_strategy", "common.serialization", "common.time",
     "connectors.file_system", "data_stream", "data_stream_sink", "environment_settings",
-    "slot_sharing_group", "stream_execution_environment", "window_serializers",
+    "slot_sharing_group", "state_backend", "stream_execution_environment", "window_serializers",
 ]  # fmt: skip
 """Modules of ``flinkray.datastream`` whose docstrings have examples."""
 

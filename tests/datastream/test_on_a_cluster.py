@@ -33,7 +33,7 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import JobStatus, Time
+from flinkray.datastream.common import Configuration, JobStatus, Time
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import (
     DiscardingSink,
@@ -325,9 +325,18 @@ def test_a_file_that_was_not_registered_is_named(cluster: ThreadedCluster, tmp_p
             env.execute()
 
 
-def test_a_file_that_is_not_there_is_refused_by_the_client(cluster: ThreadedCluster) -> None:
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda env, path: env.add_python_file(path),
+        lambda env, path: env.configure(Configuration().set_string("python.files", path)),
+    ],
+)
+def test_a_file_that_is_not_there_is_refused_by_the_client(
+    add: Callable[[StreamExecutionEnvironment, str], object], cluster: ThreadedCluster
+) -> None:
     env = on(cluster)
-    env.add_python_file("no/such/module.py")
+    add(env, "no/such/module.py")
     env.from_collection([1]).print()
     with pytest.raises(JobFileError, match=r"no/such/module\.py cannot be sent along"):
         env.execute()

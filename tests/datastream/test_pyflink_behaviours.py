@@ -12,15 +12,19 @@ from flinkray.datastream import (
     CheckpointingMode,
     CoFlatMapFunction,
     Configuration,
+    EmbeddedRocksDBStateBackend,
     ExecutionConfig,
     ExternalizedCheckpointRetention,
     FileSystemCheckpointStorage,
     FilterFunction,
     FlatMapFunction,
+    HashMapStateBackend,
+    JobManagerCheckpointStorage,
     KeyedProcessFunction,
     MapFunction,
     MemorySize,
     OutputTag,
+    PredefinedOptions,
     ProcessAllWindowFunction,
     ProcessFunction,
     ProcessWindowFunction,
@@ -492,6 +496,124 @@ def test_environment_is_configured_by_flinks_names(env: Any) -> None:
     configured = StreamExecutionEnvironment.get_execution_environment(other)
     assert configured.get_parallelism() == 7
     assert configured.get_config().get_auto_watermark_interval() == 300
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    "enable",
+    [
+        lambda env: env.enable_checkpointing(1000),
+        lambda env: env.get_checkpoint_config().set_checkpoint_interval(1000),
+        lambda env: env.configure(
+            Configuration().set_string("execution.checkpointing.interval", "1 s")
+        ),
+    ],
+)
+def test_whoever_enables_checkpoints_is_told_once_that_there_are_none(
+    enable: Any, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    enable(env)
+    enable(env)
+    (told,) = warnings_of(caplog)
+    assert told.startswith("Checkpoints are enabled, every 1000 ms, but none are taken yet.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        (
+            lambda env: env.set_state_backend(EmbeddedRocksDBStateBackend()),
+            "The state backend EmbeddedRocksDBStateBackend has no effect",
+        ),
+        (
+            lambda env: env.configure(Configuration().set_string("state.backend.type", "rocksdb")),
+            "The state backend EmbeddedRocksDBStateBackend has no effect",
+        ),
+        (
+            lambda env: env.enable_changelog_state_backend(True),
+            "The changelog state backend is enabled and has no effect",
+        ),
+        (
+            lambda env: env.set_python_requirements("requirements.txt"),
+            "set_python_requirements has no effect, and clusters refuse it: install the packages",
+        ),
+        (
+            lambda env: env.configure(Configuration().set_string("python.requirements", "a#b")),
+            "set_python_requirements has no effect, and clusters refuse it: install the packages",
+        ),
+        (
+            lambda env: env.configure(Configuration().set_string("python.archives", "a.zip#b")),
+            "add_python_archive has no effect, and clusters refuse it: unpack it",
+        ),
+        (
+            lambda env: env.add_python_archive("a.zip"),
+            "add_python_archive has no effect, and clusters refuse it: unpack it",
+        ),
+        (
+            lambda env: env.configure(Configuration().set_string("python.executable", "python3")),
+            "set_python_executable has no effect, and clusters refuse it: functions run in this",
+        ),
+    ],
+)
+def test_setting_without_effect_says_so_at_once(
+    setting: Any, told: str, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting(env)
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith(told)
+
+
+def test_state_backend_that_is_in_memory_is_what_there_is(
+    env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert env.get_state_backend() is None
+    backend = HashMapStateBackend()
+    assert env.set_state_backend(backend).get_state_backend() is backend
+    env.configure(Configuration().set_string("state.backend.type", "hashmap"))
+    env.enable_changelog_state_backend(False)
+    assert warnings_of(caplog) == []
+    with pytest.raises(TypeError, match="a StateBackend is needed, got 'rocksdb'"):
+        env.set_state_backend("rocksdb")
+    with pytest.raises(ConfigurationError, match="must be one of hashmap, rocksdb, got 'tape'"):
+        env.configure(Configuration().set_string("state.backend.type", "tape"))
+
+
+def test_settings_of_rocksdb_are_checked_and_kept() -> None:
+    backend = EmbeddedRocksDBStateBackend()
+    assert not backend.is_incremental_checkpoints_enabled()
+    assert backend.get_predefined_options() is PredefinedOptions.DEFAULT
+    backend.set_predefined_options(PredefinedOptions.FLASH_SSD_OPTIMIZED)
+    assert backend.get_predefined_options() is PredefinedOptions.FLASH_SSD_OPTIMIZED
+    assert backend.get_number_of_transfer_threads() == 4
+    backend.set_number_of_transfer_threads(8)
+    assert backend.get_number_of_transfer_threads() == 8
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        backend.set_number_of_transfer_threads(0)
+    for path, wrong in (("s3://a/b", "of another file system"), ("a/b", "relative")):
+        with pytest.raises(ValueError, match=wrong):
+            backend.set_db_storage_paths("/data", path)
+    assert backend.get_db_storage_paths() == []
+    with pytest.raises(ConfigurationError, match="there is no JVM"):
+        backend.set_options("org.example.Factory")
+
+
+def test_checkpoint_storages_have_pyflinks_defaults_and_bounds(env: Any) -> None:
+    storage = JobManagerCheckpointStorage()
+    assert (storage.get_checkpoint_path(), storage.get_savepoint_path()) == (None, None)
+    assert storage.get_max_state_size() == JobManagerCheckpointStorage.DEFAULT_MAX_STATE_SIZE
+    assert JobManagerCheckpointStorage("file:///a/", 7).get_checkpoint_path() == "file:///a"
+    with pytest.raises(ValueError, match="must be positive, got 0 bytes"):
+        JobManagerCheckpointStorage(max_state_size=0)
+    with pytest.raises(ValueError, match="must be 0 to 1048576 bytes, got 1048577"):
+        FileSystemCheckpointStorage("file:///a", (1 << 20) + 1)
+    assert FileSystemCheckpointStorage("file:///a", 0).get_write_buffer_size() == 4096
+    config = env.get_checkpoint_config()
+    assert config.set_checkpoint_storage(storage).get_checkpoint_storage() is storage
+    with pytest.raises(TypeError, match="a CheckpointStorage is needed, got 'file:///a'"):
+        config.set_checkpoint_storage("file:///a")
 
 
 def test_checkpoint_storage_has_a_plain_path() -> None:

@@ -43,8 +43,6 @@ MISSING = {
     "LocalTimeTypeInfo SqlTimeTypeInfo TimeTypeInfo TimestampTypeInfo",
     "classes behind with_dynamic_gap": "DynamicEventTimeSessionWindows "
     "DynamicProcessingTimeSessionWindows",
-    "still to come": "CheckpointStorage EmbeddedRocksDBStateBackend HashMapStateBackend "
-    "JobManagerCheckpointStorage PredefinedOptions StateBackend",
     "how PyFlink runs functions": "FunctionWrapper InternalIterableAllWindowFunction "
     "InternalIterableProcessAllWindowFunction InternalIterableProcessWindowFunction "
     "InternalIterableWindowFunction InternalProcessAllWindowContext InternalProcessWindowContext "
