@@ -17,6 +17,14 @@ class CloseableIterator(Iterator[Any]):
     1
     """
 
+    def next(self) -> Any:
+        """The next result.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        return next(self)
+
     @abstractmethod
     def close(self) -> None:
         """End the program; results that were not taken are dropped."""

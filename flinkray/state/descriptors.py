@@ -87,6 +87,10 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
             )
         self.reduce_function = reduce_function
 
+    def get_reduce_function(self) -> Any:
+        """What the state was described with."""
+        return self.reduce_function
+
     @property
     def reduce(self) -> Callable[[Any, Any], Any]:
         function = self.reduce_function
@@ -111,3 +115,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
                 f"{', '.join(missing)}"
             )
         self.agg_function = agg_function
+
+    def get_agg_function(self) -> Any:
+        """What the state was described with."""
+        return self.agg_function

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -15,7 +16,9 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
 )
 from flinkray.datastream.common import Encoder, Row, Types, WatermarkStrategy
+from flinkray.datastream.common.serializer import TypeSerializer
 from flinkray.datastream.common.time import Duration, Time
+from flinkray.datastream.common.typeinfo import PrimitiveArrayTypeInfo, RowTypeInfo
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors.file_system import (
     FileSink,
@@ -44,7 +47,12 @@ from flinkray.datastream.state import (
 )
 from flinkray.datastream.window import (
     EventTimeSessionWindows,
+    EventTimeTrigger,
+    MergingWindowAssigner,
     SlidingEventTimeWindows,
+    TimeWindow,
+    TimeWindowSerializer,
+    Trigger,
     TumblingEventTimeWindows,
 )
 from flinkray.testing import DataStreamTestSinkFunction
@@ -167,23 +175,24 @@ def test_side_outputs() -> None:
     assert side_sink.get_results() == ["0", "10", "20"]
 
 
+class Sum(AggregateFunction[Any, Any, Any]):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: int, accumulator: int) -> int:
+        return accumulator + value
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
+
+
 def test_process_function_with_timers_and_all_kinds_of_state(capsys: Any) -> None:
     """PF-16, PF-22"""
     env = StreamExecutionEnvironment.get_execution_environment()
     env.get_config().set_auto_watermark_interval(2000)
-
-    class Sum(AggregateFunction[Any, Any, Any]):
-        def create_accumulator(self) -> int:
-            return 0
-
-        def add(self, value: int, accumulator: int) -> int:
-            return accumulator + value
-
-        def get_result(self, accumulator: int) -> int:
-            return accumulator
-
-        def merge(self, acc_a: int, acc_b: int) -> int:
-            return acc_a + acc_b
 
     class MyProcess(KeyedProcessFunction[Any, Any, Any]):
         def open(self, runtime_context: RuntimeContext) -> None:
@@ -379,3 +388,68 @@ def test_window_behind_window_and_late_data() -> None:
         .reduce(lambda a, b: ("all", min(a[1], b[1]), max(a[2], b[2]), a[3] + b[3]))
     )
     assert list(counted.execute_and_collect()) == [("all", 0, 20, 3), ("b", 20, 30, 1)]
+
+
+class MergingByTen(MergingWindowAssigner):
+    """Windows of ten milliseconds from each record on, merged where they overlap."""
+
+    def assign_windows(self, element: Any, timestamp: int, context: Any) -> list[TimeWindow]:
+        return [TimeWindow(timestamp, timestamp + 10)]
+
+    def get_default_trigger(self, env: Any = None) -> Trigger:
+        return EventTimeTrigger.create()
+
+    def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
+        return TimeWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        return True
+
+    def merge_windows(
+        self,
+        windows: Iterable[TimeWindow],
+        callback: MergingWindowAssigner.MergeCallback[TimeWindow],
+    ) -> None:
+        TimeWindow.merge_windows(windows, callback)
+
+
+class Bounds(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, context.window().start, context.window().end, len(list(elements))
+
+
+class SecondField(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value[1])
+
+
+def test_window_assigner_of_a_programs_own_names_a_serializer_and_merges() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    data = env.from_collection([("a", 1), ("a", 9), ("a", 40), ("b", 5)])
+    windows = (
+        data.assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondField())
+        )
+        .key_by(lambda v: v[0])
+        .window(MergingByTen())
+    )
+    with windows.process(Bounds()).execute_and_collect() as results:
+        found = [results.next() for _ in range(3)]
+        with pytest.raises(StopIteration):
+            results.next()
+    assert found == [("b", 5, 15, 1), ("a", 1, 19, 2), ("a", 40, 50, 1)]
+    assert get_type_hints(MergingByTen.merge_windows)["callback"].__args__ == (TimeWindow,)
+    assert MergingByTen().get_window_serializer() == TimeWindowSerializer()
+
+
+def test_types_and_descriptors_tell_what_they_were_made_of() -> None:
+    row = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
+    assert isinstance(row, RowTypeInfo)
+    assert (row.get_field_index("name"), row.get_field_names()) == (1, ["id", "name"])
+    with pytest.raises(ValueError, match="'size' is not in list"):
+        row.get_field_index("size")
+    assert isinstance(Types.PRIMITIVE_ARRAY(Types.INT()), PrimitiveArrayTypeInfo)
+    assert Types.PRIMITIVE_ARRAY(Types.INT()) != Types.LIST(Types.INT())
+    assert ReducingStateDescriptor("least", min, Types.INT()).get_reduce_function() is min
+    total = Sum()
+    assert AggregatingStateDescriptor("total", total, Types.INT()).get_agg_function() is total

@@ -314,6 +314,8 @@ class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
 class BaseBroadcastProcessFunction(Function):
     """What the two process functions with broadcast state have in common."""
 
+    BaseContext: TypeAlias = BaseBroadcastContext
+
 
 class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, IN2, OUT]):
     """A process function of a stream and a broadcast stream."""

@@ -109,6 +109,13 @@ class RowTypeInfo(_Composite):
     def get_field_names(self) -> list[str]:
         return list(self.field_names)
 
+    def get_field_index(self, field_name: str) -> int:
+        """
+        Raises:
+            ValueError: no field has this name.
+        """
+        return self.field_names.index(field_name)
+
     def converter(self) -> Convert | None:
         names, named = self.field_names, self._is_named
         converters = self._field_converters()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.state.descriptors import ValueStateDescriptor
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
+from flinkray.streaming.windowing import window
 from flinkray.streaming.windowing.triggers import (
     CountTrigger,
     EventTimeTrigger,
@@ -23,7 +24,6 @@ from flinkray.streaming.windowing.window import (
     CountWindow,
     GlobalWindow,
     TimeWindow,
-    merged_groups,
 )
 
 _Self = TypeVar("_Self")
@@ -65,18 +65,13 @@ class WindowAssigner(_Contexts, ABC):
         """Whether windows end by watermarks."""
 
 
-class MergeCallback(ABC):
-    """Told what is merged."""
-
-    @abstractmethod
-    def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None: ...
-
-
 class MergingWindowAssigner(WindowAssigner):
     """An assigner whose windows merge (sessions)."""
 
+    MergeCallback: TypeAlias = window.MergeCallback
+
     @abstractmethod
-    def merge_windows(self, windows: Iterable[Any], callback: MergeCallback) -> None:
+    def merge_windows(self, windows: Iterable[Any], callback: window.MergeCallback[Any]) -> None:
         """Call back for each group of several windows that become one."""
 
 
@@ -223,10 +218,10 @@ class _SessionWindows(MergingWindowAssigner):
             raise StreamError(f"a session's gap must be positive, got {gap} ms")
         return (TimeWindow(timestamp, timestamp + gap),)
 
-    def merge_windows(self, windows: Iterable[TimeWindow], callback: MergeCallback) -> None:
-        for merged, members in merged_groups(windows):
-            if len(members) > 1:
-                callback.merge(members, merged)
+    def merge_windows(
+        self, windows: Iterable[TimeWindow], callback: window.MergeCallback[TimeWindow]
+    ) -> None:
+        TimeWindow.merge_windows(windows, callback)
 
     def get_default_trigger(self, env: Any = None) -> Trigger:
         return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()

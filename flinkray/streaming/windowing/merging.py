@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flinkray.streaming.windowing.assigners import MergeCallback, MergingWindowAssigner
+from flinkray.streaming.windowing.assigners import MergingWindowAssigner
+from flinkray.streaming.windowing.window import MergeCallback
 
 OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]
 """Called with the merged window, the windows that were merged, the state window of the result, and
 the state windows whose contents go into that one."""
 
 
-class _Collected(MergeCallback):
+class _Collected(MergeCallback[Any]):
     def __init__(self) -> None:
         self.merges: list[tuple[Any, list[Any]]] = []
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
@@ -14,6 +15,16 @@ class Window(Protocol):
 
     def max_timestamp(self) -> int:
         """The latest timestamp that belongs to the window, and that of its results."""
+
+
+W = TypeVar("W")
+
+
+class MergeCallback(ABC, Generic[W]):
+    """Told what is merged."""
+
+    @abstractmethod
+    def merge(self, to_be_merged: Iterable[W], merge_result: W) -> None: ...
 
 
 class TimeWindow(NamedTuple):
@@ -38,6 +49,13 @@ class TimeWindow(NamedTuple):
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
         """Where the window of that size begins that *timestamp* belongs to."""
         return timestamp - (timestamp - offset) % window_size
+
+    @staticmethod
+    def merge_windows(windows: Iterable[TimeWindow], callback: MergeCallback[TimeWindow]) -> None:
+        """Call back for each group of several windows that overlap or touch."""
+        for merged, members in merged_groups(windows):
+            if len(members) > 1:
+                callback.merge(members, merged)
 
     def __str__(self) -> str:
         return f"TimeWindow(start={self.start}, end={self.end})"
