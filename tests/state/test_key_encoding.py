@@ -1,0 +1,275 @@
+"""Which keys are equal, and how that is written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import math
+import subprocess
+import sys
+import uuid
+import zoneinfo
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.datastream.common import Row
+from flinkray.state.key_encoding import UnsupportedKeyError, decode_key, encode_key
+
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: Any
+    y: Any
+    note: str = dataclasses.field(default="", compare=False)
+
+
+@attrs.frozen
+class Place:
+    name: str
+    seen: int = attrs.field(default=0, eq=False)
+
+
+class Customer(pydantic.BaseModel, frozen=True):
+    number: int
+    name: str
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class UserId(str):
+    """A text that says what it is."""
+
+
+class Version:
+    """Equality written by hand."""
+
+    def __init__(self, *parts: int) -> None:
+        self.parts = list(parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.parts))
+
+
+EQUAL: list[tuple[Any, Any]] = [
+    (1, 1.0),
+    (1, True),
+    (0, -0.0),
+    (1, decimal.Decimal("1.00")),
+    (0.5, fractions.Fraction(1, 2)),
+    (0.5, decimal.Decimal("0.50")),
+    (2, complex(2, 0)),
+    (1 << 80, float(1 << 80)),
+    (1, np.int64(1)),
+    (1, np.uint8(1)),
+    (1, np.bool_(True)),
+    (0.5, np.float32(0.5)),
+    (0.5, np.longdouble(0.5)),
+    ("a", np.str_("a")),
+    ("a", UserId("a")),
+    (1, Level.LOW),
+    (1, pa.scalar(1, pa.int8())),
+    ("a", pa.scalar("a", pa.large_string())),
+    ((1, "a"), (1.0, "a")),
+    ((1, 2), Pair(1.0, 2)),
+    (Point(1, "a", "one note"), Point(True, "a", "another")),
+    (Place("x", 1), Place("x", 2)),
+    (Customer(number=1, name="x"), Customer(number=1, name="x")),
+    (Row(1, "a"), Row(1.0, "a")),
+    (Version(1, 2), Version(1, 2)),
+    (frozenset({1, "a"}), frozenset({"a", 1.0})),
+    (NOON, NOON.astimezone(BERLIN)),
+    (NOON, pd.Timestamp(NOON)),
+    (NOON.time().replace(tzinfo=NOON.tzinfo), datetime.time(14, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))),
+    (datetime.datetime(2026, 1, 2), pd.Timestamp(2026, 1, 2)),
+    (datetime.datetime(2026, 1, 2), np.datetime64("2026-01-02")),
+    (datetime.timedelta(1), pd.Timedelta(days=1)),
+    (datetime.timedelta(1), np.timedelta64(24, "h")),
+    (PurePosixPath("a/b"), PurePosixPath("a//b")),
+    (math.nan, float("nan")),
+    (math.nan, np.float64("nan")),
+    (math.nan, decimal.Decimal("nan")),
+    ((math.nan, 1), (-math.nan, 1)),
+    (math.inf, decimal.Decimal("inf")),
+    (pd.NaT, np.datetime64("NaT")),
+    (Access.READ | Access.WRITE, Access.WRITE | Access.READ),
+]  # fmt: skip
+
+DIFFERENT: list[Any] = [
+    None, 0, 1, -1, 255, 256, -256, 1 << 64, -(1 << 64), 0.5, -0.5, 1e-300, 0.1,
+    decimal.Decimal("0.1"), fractions.Fraction(1, 3), 1j, math.nan, math.inf, -math.inf,
+    "", "a", "a\x00", "a\x00\xff", "ab", "\ud800", "1", b"", b"a", b"a\x00", b"1",
+    (), (1,), (1, 1), ((1,), 1), (1, (1,)), ("a", "b"), ("ab", ""), ("", "ab"), (None,),
+    frozenset(), frozenset({1}), Point(1, 2), Point(2, 1), Place("x"), Customer(number=1, name="x"),
+    Row(1, 2), Row(x=1, y=2), Version(1), Color.RED, Color.BLUE, Access.READ, Color, Point,
+    datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2), NOON, NOON.time(),
+    NOON.time().replace(tzinfo=NOON.tzinfo), datetime.timedelta(1), pd.Timestamp(1),
+    pd.Timestamp(2), pd.NaT, uuid.UUID(int=1), PurePosixPath("a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL)
+def test_equal_keys_have_one_encoding(one: Any, other: Any) -> None:
+    assert encode_key(one) == encode_key(other)
+
+
+def test_different_keys_have_different_encodings() -> None:
+    encodings = [encode_key(key) for key in DIFFERENT]
+    assert len(set(encodings)) == len(DIFFERENT)
+
+
+ATOMS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.fractions()
+    | st.decimals(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.dates()
+    | st.datetimes(timezones=st.none() | st.timezones(), allow_imaginary=False)
+    | st.times(timezones=st.none() | st.just(datetime.timezone.utc))
+    | st.timedeltas(datetime.timedelta(-(10**6)), datetime.timedelta(10**6))
+    | st.uuids()
+)
+KEYS = st.recursive(
+    ATOMS, lambda keys: st.lists(keys, max_size=3).map(tuple) | st.frozensets(keys, max_size=3)
+)
+
+
+@given(KEYS)
+def test_decoding_gives_an_equal_key(key: Any) -> None:
+    decoded = decode_key(encode_key(key))
+    assert encode_key(decoded) == encode_key(key)
+    assert decoded == key or "nan" in repr(key)
+
+
+@given(KEYS, KEYS)
+def test_encodings_are_equal_when_keys_are(one: Any, other: Any) -> None:
+    if "nan" not in repr((one, other)):
+        assert (encode_key(one) == encode_key(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        st.integers(),
+        st.binary(),
+        st.text(st.characters(max_codepoint=0xFFFF)),
+        st.lists(st.integers()).map(tuple),
+        st.lists(st.binary()).map(tuple),
+        st.tuples(st.binary(), st.integers()),
+    ],
+)
+def test_encodings_sort_as_keys_do(values: st.SearchStrategy[Any]) -> None:
+    @given(values, values)
+    def check(one: Any, other: Any) -> None:
+        assert (encode_key(one) < encode_key(other)) == (one < other)
+
+    check()
+
+
+@given(st.binary(max_size=20))
+def test_bytes_that_are_no_encoded_key_are_refused(data: bytes) -> None:
+    try:
+        key = decode_key(data)
+    except ValueError:
+        return
+    assert encode_key(key) is not None
+
+
+def test_encodings_are_the_same_in_another_process_with_another_hash_seed() -> None:
+    keys = "('hello', 3, (b'x', 2.5), frozenset({'p', 'q', 'r'}), None, 1/3, datetime.date(2026, 1, 2))"
+    program = (
+        f"import datetime; from flinkray.state.key_encoding import encode_key; "
+        f"print(encode_key({keys}).hex())"
+    )
+    ran = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(p for p in sys.path if p)},
+        ).stdout
+        for seed in ("1", "77")
+    ]
+    assert ran[0] == ran[1]
+
+
+class Identity:
+    pass
+
+
+class Unhashable:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+@dataclasses.dataclass
+class Mutable:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ([1], r"a builtins.list cannot be a key: it may change .* use a tuple"),
+        ((1, [2]), r"a builtins.list cannot be a key"),
+        ({}, "dict"),
+        ({1}, "set"),
+        (bytearray(b"x"), "bytearray"),
+        (np.zeros(2), "ndarray"),
+        (Identity(), "Identity cannot be a key: it has no equality of its own"),
+        (Unhashable(), "Unhashable cannot be a key: it may change, and has no hash"),
+        (Mutable(1), "Mutable cannot be a key: it may change, and has no hash"),
+        (Point(1, [2]), r"a builtins.list cannot be a key"),
+        (lambda: 1, "function cannot be a key: it has no equality of its own"),
+        pytest.param(1 << (8 * 40_000), "bytes, more than 32767", id="a huge integer"),
+    ],
+)
+def test_what_cannot_be_a_key_is_refused_by_its_type(key: Any, reason: str) -> None:
+    with pytest.raises(UnsupportedKeyError, match=reason):
+        encode_key(key)
+
+
+def test_a_key_within_itself_is_refused() -> None:
+    version = Version()
+    version.parts.append(version)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedKeyError, match="nested more than 64 levels deep"):
+        encode_key(version)
