@@ -286,7 +286,7 @@ class DataStream(StreamSettings):
             key_selector: a KeySelector, a function, or the name of a field; with a name, streams of
                 columns stay columns.
         """
-        return KeyedStream(self, Keys(key_selector), key_type)
+        return KeyedStream(self, Keys(key_selector, key_type))
 
     def union(self, *streams: DataStream) -> DataStream:
         """The records of this and other streams, in no particular order."""
@@ -484,13 +484,10 @@ class KeyedStream(DataStream):
     [('a', 1), ('b', 5), ('a', 3)]
     """
 
-    def __init__(
-        self, origin: DataStream, keys: Keys, key_type: TypeInformation | None = None
-    ) -> None:
+    def __init__(self, origin: DataStream, keys: Keys) -> None:
         super().__init__(origin._env, origin._by_key(keys))
         self._origin = origin
         self._keys = keys
-        self._key_type = key_type
 
     # --- functions ------------------------------------------------------------------------------
 
@@ -616,7 +613,7 @@ class KeyedStream(DataStream):
 
     def get_key_type(self) -> TypeInformation:
         """The declared type of the keys; pickled bytes where none is known."""
-        return self._key_type or Types.PICKLED_BYTE_ARRAY()
+        return self._keys.key_type or Types.PICKLED_BYTE_ARRAY()
 
     shuffle = _unsupported("shuffle")
     rebalance = _unsupported("rebalance")

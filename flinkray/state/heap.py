@@ -30,6 +30,7 @@ from flinkray.state.heap_handles import (
     HeapValueState,
     KeyContext,
 )
+from flinkray.state.key_values import as_key
 from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange
 from flinkray.state.ttl_handles import ttl_handle
 
@@ -209,7 +210,13 @@ class HeapKeyedStateBackend:
                 known = self._restored.setdefault(name, (kind, namespaced, {}))
                 for group, payload in groups.items():
                     if group in self.key_groups:
-                        known[2].update(pickle.loads(payload))
+                        known[2].update(_kept(pickle.loads(payload), namespaced))
+
+
+def _kept(entries: list[tuple[Any, Any]], namespaced: bool) -> Iterator[tuple[Any, Any]]:
+    """With keys that a dictionary finds: those that were pickled are other objects."""
+    for key, value in entries:
+        yield ((as_key(key[0]), key[1]) if namespaced else as_key(key)), value
 
 
 def _by_key_group(

@@ -383,6 +383,7 @@ _EXACT: dict[type, Encoder] = {
     set: _refuse,
     bytearray: _refuse,
     np.ndarray: _refuse,
+    memoryview: lambda key, out, depth: _encode_bytes(bytes(key), out, depth),
 }
 """By type; what inherits the equality of one of them comes under it."""
 
@@ -413,6 +414,23 @@ def _encoder_of(key: Any) -> Encoder:
     if hasattr(kind, "__pydantic_fields__"):
         return _encode_pydantic
     return _encode_object
+
+
+def is_number_or_text(encoded: bytes) -> bool:
+    """Whether a key of another type with this encoding equals a Python number or text."""
+    return encoded[0] in (_INTEGER, _FLOAT, _NAN, _TEXT)
+
+
+def has_generated_equality(kind: type) -> bool:
+    """Whether keys of the type are equal exactly if their encodings are, without anybody's having
+    to look: it is one of Python's, or its ``__eq__`` was made from its fields."""
+    if kind in _EXACT or not hasattr(kind.__eq__, "__code__"):
+        return True
+    made_in = kind.__eq__.__code__.co_filename
+    return made_in == "<string>" or made_in.startswith(_GENERATED)
+
+
+_GENERATED = ("<attrs generated", "<frozen ")
 
 
 # --- decoding -------------------------------------------------------------------------------------

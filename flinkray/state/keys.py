@@ -3,30 +3,35 @@
 ``key_group = murmur(hash(key)) % max_parallelism`` with Flink's own murmur and Java's hash codes
 (MathUtils, KeyGroupRangeAssignment).  Python's ``hash`` is never used: it is randomised for text.
 
-An integer hashes as a Java ``long``, whatever the width of its Arrow column, because a Python
-int has no width; other values hash as their Java counterparts (``str`` by UTF-16 units, ``float``
-as ``double``, ``bytes`` and sequences as ``Arrays.hashCode``).  All keys of a stream should be of
-one type: ``1``, ``1.0`` and ``True`` are one key to a Python dict and three to a hash.
+Equal keys have one group (:mod:`flinkray.state.key_encoding` says which are equal).  So an integer
+hashes as a Java ``long``, whatever the width of its column, and ``1.0`` and ``True`` hash as ``1``
+does.  Texts and other floats hash as in Java, everything else by its encoding.  Where the type of
+the keys was declared, all of them are of that type, and hash as Java's values of it: see
+:class:`KeyKind`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import decimal
-import enum
-import pickle
+import math
 import struct
 import sys
-import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from flinkray.state.key_encoding import (
+    UnsupportedKeyError,
+    decode_key,
+    encode_key,
+    has_generated_equality,
+    is_number_or_text,
+)
 
 UPPER_BOUND_MAX_PARALLELISM = 1 << 15
 """Most key groups a job can have (KeyGroupRangeAssignment)."""
@@ -57,80 +62,68 @@ def hash_text(value: str) -> int:
     return _signed(result)
 
 
-def _hash_sequence(values: Iterable[Any]) -> int:
-    result = 1
-    for value in values:
-        result = (31 * result + stable_hash(value)) & _MASK
-    return _signed(result)
+def hash_double(value: float) -> int:
+    """``Double.hashCode``; of one zero and one NaN."""
+    if value != value:
+        return hash_long(0x7FF8_0000_0000_0000)
+    return hash_long(struct.unpack(">q", struct.pack(">d", value or 0.0))[0])
 
 
-def _hash_double(value: float) -> int:
-    if value == 0:
-        value = 0.0  # -0.0 equals 0.0, so it must not be another key group
-    bits = (
-        0x7FF8_0000_0000_0000
-        if value != value
-        else struct.unpack(">q", struct.pack(">d", value))[0]
-    )
-    return hash_long(bits)
+def hash_float(value: float) -> int:
+    """``Float.hashCode``: the 32 bits."""
+    if value != value:
+        return 0x7FC0_0000
+    bits: int = struct.unpack(">i", struct.pack(">f", value or 0.0))[0]
+    return bits
 
 
-def _hash_bytes(value: bytes) -> int:
-    result = 1
-    for byte in value:
-        result = (31 * result + (byte - 256 if byte > 127 else byte)) & _MASK
-    return _signed(result)
+def hash_boolean(value: bool) -> int:
+    """``Boolean.hashCode``."""
+    return 1231 if value else 1237
 
 
-def _hash_int(value: int) -> int:
+def _hash_integer(value: int) -> int:
     if -(1 << 63) <= value < 1 << 63:
         return hash_long(value)
-    return _hash_bytes(value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    return _hash_encoded(encode_key(value))
+
+
+def _hash_number(value: float) -> int:
+    return _hash_integer(int(value)) if value.is_integer() else hash_double(value)
+
+
+def _hash_encoded(encoded: bytes) -> int:
+    return _signed(zlib.crc32(encoded))
 
 
 _EXACT: dict[type, Callable[[Any], int]] = {
-    int: _hash_int,
+    int: _hash_integer,
+    bool: hash_long,
+    float: _hash_number,
     str: hash_text,
-    bool: lambda value: 1231 if value else 1237,
-    float: _hash_double,
-    bytes: _hash_bytes,
-    bytearray: lambda value: _hash_bytes(bytes(value)),
-    tuple: _hash_sequence,
-    list: _hash_sequence,
-    type(None): lambda _: 0,
-    decimal.Decimal: lambda value: hash_text(str(value.normalize())),
-    datetime.date: lambda value: hash_long(value.toordinal()),
-    datetime.datetime: lambda value: hash_text(value.isoformat()),
-    datetime.time: lambda value: hash_text(value.isoformat()),
-    datetime.timedelta: lambda value: hash_long(value // datetime.timedelta(microseconds=1)),
-    uuid.UUID: lambda value: _hash_bytes(value.bytes),
-    frozenset: lambda value: _signed(sum(stable_hash(item) for item in value)),
 }
+
+KeyHash = Callable[[Any], int]
+"""Of a key, signed, 32 bits."""
 
 
 def stable_hash(key: Any) -> int:
-    """A signed 32-bit hash that is the same in every process and Python version.
+    """A signed 32-bit hash that is the same in every process and Python version, and the same for
+    equal keys.
 
-    Values of other types: enums by name, dataclasses by their fields, subclasses of the types
-    above as those, NumPy scalars as the Python value, and anything else by its pickled bytes,
-    which is stable as long as the class and its contents are.
+    Raises:
+        UnsupportedKeyError: it cannot be a key.
     """
     known = _EXACT.get(type(key))
     if known is not None:
         return known(key)
-    if isinstance(key, enum.Enum):
-        return hash_text(key.name)
-    if isinstance(key, np.generic):
-        return stable_hash(key.item())
-    values = getattr(key, "_values", None)
-    if values is not None and hasattr(key, "get_row_kind"):
-        return _hash_sequence(values)
-    if dataclasses.is_dataclass(key) and not isinstance(key, type):
-        return _hash_sequence(getattr(key, field.name) for field in dataclasses.fields(key))
-    for base, function in _EXACT.items():
-        if isinstance(key, base):
-            return function(key)
-    return _signed(zlib.crc32(pickle.dumps(key, protocol=4)))
+    encoded = encode_key(key)
+    if is_number_or_text(encoded):
+        plain = decode_key(encoded)
+        known = _EXACT.get(type(plain))
+        if known is not None:
+            return known(plain)
+    return _hash_encoded(encoded)
 
 
 def murmur(code: int) -> int:
@@ -151,8 +144,88 @@ def murmur(code: int) -> int:
     return code
 
 
-def key_group_of(key: Any, max_parallelism: int) -> int:
-    return murmur(stable_hash(key)) % max_parallelism
+# --- keys of a declared type ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeyKind:
+    """A type that Flink's key groups are defined for, and how a key becomes a value of it."""
+
+    name: str
+    type: type
+    arrow: pa.DataType
+    hash_of: KeyHash
+    convert: Callable[[Any], Any]
+    """Raises ValueError, TypeError or OverflowError for what is no such value."""
+
+    def value_of(self, key: Any) -> Any:
+        """Raises UnsupportedKeyError: the key is no value of the type."""
+        try:
+            value = self.convert(key)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UnsupportedKeyError(
+                key, f"{key!r} is no {self.name}, which is the declared type of the keys"
+            ) from error
+        return value
+
+
+def _whole(bits: int) -> Callable[[Any], int]:
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def convert(key: Any) -> int:
+        value = int(key)
+        if value != key or not low <= value <= high:
+            raise ValueError(key)
+        return value
+
+    return convert
+
+
+def _boolean(key: Any) -> bool:
+    if key not in (False, True):
+        raise ValueError(key)
+    return bool(key)
+
+
+def _double(key: Any) -> float:
+    if isinstance(key, str | bytes):
+        raise TypeError(key)
+    value = float(key)
+    return value if value == value else math.nan
+
+
+def _single(key: Any) -> float:
+    value: float = struct.unpack(">f", struct.pack(">f", _double(key)))[0]
+    return value if value == value else math.nan
+
+
+def _text(key: Any) -> str:
+    if not isinstance(key, str):
+        raise TypeError(key)
+    return str(key)
+
+
+KEY_KINDS = {
+    kind.name: kind
+    for kind in (
+        KeyKind("BOOLEAN", bool, pa.bool_(), hash_boolean, _boolean),
+        KeyKind("BYTE", int, pa.int8(), int, _whole(8)),
+        KeyKind("SHORT", int, pa.int16(), int, _whole(16)),
+        KeyKind("INT", int, pa.int32(), int, _whole(32)),
+        KeyKind("LONG", int, pa.int64(), hash_long, _whole(64)),
+        KeyKind("FLOAT", float, pa.float32(), hash_float, _single),
+        KeyKind("DOUBLE", float, pa.float64(), hash_double, _double),
+        KeyKind("STRING", str, pa.large_string(), hash_text, _text),
+    )
+}
+"""By the name of the type in ``Types``."""
+
+
+# --- key groups -----------------------------------------------------------------------------------
+
+
+def key_group_of(key: Any, max_parallelism: int, hash_of: KeyHash = stable_hash) -> int:
+    return murmur(hash_of(key)) % max_parallelism
 
 
 def owner_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
@@ -240,50 +313,73 @@ def key_groups_of_integers(keys: npt.NDArray[Any], max_parallelism: int) -> Int3
     return groups
 
 
-def hash_array(keys: pa.Array) -> Int32s:
-    """:func:`stable_hash` of every value of a column, nulls included."""
+def hash_array(keys: pa.Array, hash_of: KeyHash = stable_hash) -> Int32s:
+    """The hash of every value of a column, nulls included."""
     kind = keys.type
     if pa.types.is_dictionary(kind):
-        hashes = np.append(hash_array(keys.dictionary), np.int32(0))
+        hashes = np.append(hash_array(keys.dictionary, hash_of), np.int32(hash_of(None)))
         indices = keys.indices.fill_null(len(keys.dictionary))
         spread: Int32s = hashes[indices.to_numpy(zero_copy_only=False)]
         return spread
-    if is_plain_integer(keys):
+    if is_plain_integer(keys) and hash_of in (stable_hash, hash_long):
         return _hash_integers(keys.to_numpy(zero_copy_only=False))
     encoded = pc.dictionary_encode(keys, null_encoding="encode")
     unique: Int32s = np.fromiter(
-        map(stable_hash, encoded.dictionary.to_pylist()), np.int32, len(encoded.dictionary)
+        map(hash_of, encoded.dictionary.to_pylist()), np.int32, len(encoded.dictionary)
     )
     of_rows: Int32s = unique[encoded.indices.to_numpy(zero_copy_only=False)]
     return of_rows
 
 
-def key_groups_of_array(keys: pa.Array, max_parallelism: int) -> Int32s:
+def key_groups_of_array(
+    keys: pa.Array, max_parallelism: int, hash_of: KeyHash = stable_hash
+) -> Int32s:
     """The key group of every value of a column."""
-    groups: Int32s = murmur_array(hash_array(keys)) % np.int32(max_parallelism)
+    groups: Int32s = murmur_array(hash_array(keys, hash_of)) % np.int32(max_parallelism)
     return groups
 
 
 class KeyGroupAssigner:
     """Remembers the key groups of keys it has seen, a bounded number of them."""
 
-    __slots__ = ("_known", "_limit", "max_parallelism")
+    __slots__ = ("_encodings", "_hash_of", "_known", "_limit", "max_parallelism")
 
-    def __init__(self, max_parallelism: int, limit: int = 1 << 16) -> None:
+    def __init__(
+        self, max_parallelism: int, hash_of: KeyHash = stable_hash, limit: int = 1 << 16
+    ) -> None:
         self.max_parallelism = max_parallelism
-        self._known: dict[tuple[type, Any], int] = {}
+        self._hash_of = hash_of
+        self._known: dict[Any, int] = {}
+        self._encodings: dict[Any, bytes] = {}
+        """Of keys whose class has an equality that somebody has written."""
         self._limit = limit
 
     def __call__(self, key: Any) -> int:
-        # The type belongs to it: 1, 1.0 and True are equal.
-        typed = (type(key), key)
-        group = self._known.get(typed)
+        """Raises UnsupportedKeyError: it equals another one, and their encodings differ."""
+        group = self._known.get(key)
         if group is None:
-            group = murmur(stable_hash(key)) % self.max_parallelism
+            group = murmur(self._hash_of(key)) % self.max_parallelism
+            if not has_generated_equality(type(key)):
+                self._check_equality(key)
+                return group
             if len(self._known) >= self._limit:
                 self._known.clear()
-            self._known[typed] = group
+            self._known[key] = group
         return group
+
+    def _check_equality(self, key: Any) -> None:
+        encoded = encode_key(key)
+        known = self._encodings.get(key)
+        if known is None:
+            if len(self._encodings) >= self._limit:
+                self._encodings.clear()
+            self._encodings[key] = encoded
+        elif known != encoded:
+            raise UnsupportedKeyError(
+                key,
+                f"{key!r} equals an earlier key and consists of other parts, so that another "
+                "process could not know that they are equal; use what makes them equal as the key",
+            )
 
 
 if sys.byteorder != "little":  # pragma: no cover - numpy views above assume it

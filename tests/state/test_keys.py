@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import subprocess
 import sys
 
@@ -13,10 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.state.keys import (
+    KEY_KINDS,
     KeyGroupAssigner,
     KeyGroupRange,
     default_max_parallelism,
+    hash_double,
+    hash_float,
     hash_long,
     hash_text,
     key_group_of,
@@ -31,7 +36,7 @@ from flinkray.state.keys import (
 APPENDIX = [
     (0, 94), (1, 86), (2, 127), (3, 113), (42, 29), (-1, 94), (10_000_000_000, 109),
     ("a", 81), ("b", 22), ("hello", 35), ("key", 72), ("flink", 98), ("Flink", 127),
-    ("中文", 39), (True, 77), (False, 3),
+    ("中文", 39),
 ]  # fmt: skip
 
 
@@ -39,6 +44,46 @@ APPENDIX = [
 def test_key_goes_to_the_group_that_flink_computes(key: object, group: int) -> None:
     assert key_group_of(key, 128) == group
     assert KeyGroupAssigner(128)(key) == group
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "hashed", "group"),
+    [
+        ("BOOLEAN", True, 1231, 77),
+        ("BOOLEAN", 0, 1237, 3),
+        ("INT", -1, -1, 80),
+        ("INT", 2.0, 2, 127),
+        ("LONG", -1, 0, 94),
+        ("STRING", "hello", 99162322, 35),
+    ],
+)
+def test_key_of_a_declared_type_goes_to_the_group_that_flink_computes_for_it(
+    name: str, key: object, hashed: int, group: int
+) -> None:
+    kind = KEY_KINDS[name]
+    value = kind.value_of(key)
+    assert kind.hash_of(value) == hashed
+    assert KeyGroupAssigner(128, kind.hash_of)(value) == group
+    assert key_groups_of_array(pa.array([value], kind.arrow), 128, kind.hash_of).tolist() == [group]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("INT", 1 << 31), ("LONG", 1.5), ("LONG", "1"), ("BYTE", -129), ("BOOLEAN", 2),
+        ("DOUBLE", "1.5"), ("FLOAT", 1e300), ("STRING", b"a"), ("SHORT", None),
+    ],
+)  # fmt: skip
+def test_key_that_is_not_of_the_declared_type_is_refused(name: str, key: object) -> None:
+    with pytest.raises(UnsupportedKeyError, match=f"is no {name}, which is the declared type"):
+        KEY_KINDS[name].value_of(key)
+
+
+def test_hash_codes_of_floats_are_javas() -> None:
+    assert hash_double(1.5) == 1073217536  # Double.valueOf(1.5).hashCode()
+    assert hash_double(-0.0) == hash_double(0.0) == 0
+    assert hash_float(1.5) == 1069547520  # Float.floatToIntBits(1.5f)
+    assert hash_float(math.nan) == 0x7FC00000
 
 
 def test_hash_codes_are_javas() -> None:
@@ -103,7 +148,9 @@ class Point:
 
 
 def test_structured_keys_hash_by_their_parts() -> None:
-    assert stable_hash((1, "a")) == stable_hash(Point(1, "a"))
+    assert stable_hash((1, "a")) == stable_hash((True, "a")) != stable_hash(Point(1, "a"))
+    assert stable_hash(Point(1, "a")) == stable_hash(Point(1.0, "a"))  # type: ignore[arg-type]
+    assert stable_hash(1) == stable_hash(1.0) == stable_hash(True) == stable_hash(np.float32(1))
     assert stable_hash(0.0) == stable_hash(-0.0)
     assert stable_hash(np.int64(7)) == stable_hash(7)
     assert stable_hash(datetime.date(2026, 1, 2)) != stable_hash(datetime.date(2026, 1, 3))
@@ -123,3 +170,26 @@ def test_hash_is_the_same_in_another_process() -> None:
         env={"PYTHONHASHSEED": "77", "PYTHONPATH": ":".join(p for p in sys.path if p)},
     )
     assert int(done.stdout) == stable_hash(key)
+
+
+class CaseInsensitive:
+    """Its equality leaves out what it consists of."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CaseInsensitive) and self.text.lower() == other.text.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.text.lower())
+
+    def __repr__(self) -> str:
+        return f"CaseInsensitive({self.text})"
+
+
+def test_equal_keys_that_consist_of_other_parts_are_refused_instead_of_divided() -> None:
+    assign = KeyGroupAssigner(128)
+    assert assign(CaseInsensitive("a")) == assign(CaseInsensitive("a"))
+    with pytest.raises(UnsupportedKeyError, match=r"\(A\) equals an earlier key and"):
+        assign(CaseInsensitive("A"))

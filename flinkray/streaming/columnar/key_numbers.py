@@ -7,13 +7,14 @@ keys of a batch are looked up in a dictionary.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from flinkray.state.key_values import as_key
 
 Slots = npt.NDArray[np.int32]
 
@@ -46,9 +47,8 @@ class KeyNumbers:
         return self._encoded_slots(column)
 
     def slot_of(self, key: Any) -> int:
-        """The slot of one key; NaN is one, as in Flink."""
-        if key != key:
-            key = math.nan  # a dictionary finds the same object, though it does not equal itself
+        """The slot of one key; NaN is one, as in Flink.  Raises UnsupportedKeyError."""
+        key = as_key(key)
         slot = self._slot_of.get(key)
         if slot is None:
             slot = len(self.keys)

@@ -129,7 +129,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
                 f"{self.context.name}: the records have no timestamps, and the watermark strategy "
                 "has no timestamp assigner: add with_timestamp_assigner(...)"
             )
-        stamped = Block(block.values, timestamps, block.keys, block.origin)
+        stamped = Block(block.values, timestamps, None, block.origin)
         self._active()
         if self._on_timestamps is not None:
             self._on_timestamps(max(timestamps))

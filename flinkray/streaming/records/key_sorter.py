@@ -1,8 +1,8 @@
 """Puts the records of bounded inputs in order of key and time, in bounded memory.
 
 Records are collected up to a limit, sorted and written to a temporary file as a run; in the end
-the runs are merged.  Keys are in the order of their stable hashes, so that it is the same in every
-run of a program.
+the runs are merged.  Keys are in the order of their encodings, so that it is the same in every run
+of a program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import cloudpickle
 
-from flinkray.state.keys import stable_hash
+from flinkray.state.key_encoding import encode_key
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
 
 DEFAULT_MEMORY = 128 << 20
@@ -30,8 +30,8 @@ _CHUNK = 1024
 _OVERHEAD = 200
 """Bytes that a record takes in memory beyond what its pickled form has."""
 
-Entry = tuple[int, int, int, Any, Any, bool]
-"""Hash of the key, timestamp, input, key, value, and whether there is a timestamp."""
+Entry = tuple[bytes, int, int, Any, Any, bool]
+"""Encoding of the key, timestamp, input, key, value, and whether there is a timestamp."""
 
 _ORDER: Callable[[Entry], Any] = itemgetter(0, 1)
 
@@ -50,7 +50,7 @@ class KeySorter:
         self._size = 0
         self._runs: list[IO[bytes]] = []
         self._files = ExitStack()
-        self._hashes: dict[tuple[type, Any], int] = {}
+        self._encodings: dict[Any, bytes] = {}
 
     @property
     def number_of_runs(self) -> int:
@@ -66,18 +66,17 @@ class KeySorter:
         for key, timestamp, value in zip(
             keys, times or [MIN_TIMESTAMP] * len(block), block.values, strict=True
         ):
-            self._entries.append((self._hash(key), timestamp, place, key, value, stamped))
+            self._entries.append((self._encode(key), timestamp, place, key, value, stamped))
         self._size += (len(cloudpickle.dumps(block.values[0])) + _OVERHEAD) * len(block)
         if self._size >= self._memory:
             self._spill()
 
-    def _hash(self, key: Any) -> int:
-        typed = (type(key), key)
-        known = self._hashes.get(typed)
+    def _encode(self, key: Any) -> bytes:
+        known = self._encodings.get(key)
         if known is None:
-            if len(self._hashes) >= 1 << 16:
-                self._hashes.clear()
-            known = self._hashes[typed] = stable_hash(key)
+            if len(self._encodings) >= 1 << 16:
+                self._encodings.clear()
+            known = self._encodings[key] = encode_key(key)
         return known
 
     def _spill(self) -> None:
@@ -97,15 +96,7 @@ class KeySorter:
         self._entries.sort(key=_ORDER)
         runs = [*map(_read, self._runs), iter(self._entries)]
         for _, entries in groupby(heapq.merge(*runs, key=_ORDER), key=itemgetter(0)):
-            remaining: Iterator[Entry] = entries
-            while True:
-                first = next(remaining, None)
-                if first is None:
-                    break
-                # Other keys with the same hash are rare: they wait in memory.
-                others: list[Entry] = []
-                yield first[3], chain((first,), _only(first[3], remaining, others))
-                remaining = iter(others)
+            yield _with_key(entries)
 
     def close(self) -> None:
         """Delete the files."""
@@ -114,12 +105,9 @@ class KeySorter:
         self._entries.clear()
 
 
-def _only(key: Any, entries: Iterator[Entry], others: list[Entry]) -> Iterator[Entry]:
-    for entry in entries:
-        if entry[3] == key:
-            yield entry
-        else:
-            others.append(entry)
+def _with_key(entries: Iterator[Entry]) -> tuple[Any, Iterator[Entry]]:
+    first = next(entries)
+    return first[3], chain((first,), entries)
 
 
 def _read(run: IO[bytes]) -> Iterator[Entry]:

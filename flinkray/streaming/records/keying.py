@@ -7,8 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from flinkray.state.key_values import are_plain, as_key
+from flinkray.state.keys import KEY_KINDS, KeyHash, KeyKind, stable_hash
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
 
 class Keys:
@@ -16,9 +19,11 @@ class Keys:
 
     Args:
         selector: a function of a value, a KeySelector, or the name of a field.
+        key_type: of the keys, if it was declared.  Keys of Flink's basic types become values of it,
+            and have Flink's key groups; others are not changed by it.
     """
 
-    def __init__(self, selector: Any) -> None:
+    def __init__(self, selector: Any, key_type: TypeInformation | None = None) -> None:
         self.field: str | None = None
         if isinstance(selector, str):
             self.field = selector
@@ -33,24 +38,68 @@ class Keys:
                 )
             self._of = of
         self.selector = selector
+        self.key_type = key_type
+        self._kind = _kind_of(key_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Keys, (self.selector,)
+        return Keys, (self.selector, self.key_type)
+
+    @property
+    def hash_of(self) -> KeyHash:
+        """What the key group of a key comes from."""
+        return stable_hash if self._kind is None else self._kind.hash_of
 
     def of_value(self, value: Any) -> Any:
-        return self._of(value)
+        """Raises UnsupportedKeyError: it cannot be a key, or not one of the declared type."""
+        key = self._of(value)
+        return as_key(key) if self._kind is None else self._kind.value_of(key)
 
     def of_block(self, block: Block) -> Sequence[Any]:
-        """The key of each value; taken from the block where whoever routed it knew them."""
-        keys = block.keys
-        if keys is None:
-            of = self._of
-            records = iter(block.values)
-            keys = [of(value) for value in records]
-        return keys
+        """The key of each value; taken from the block if the partitioner in front of this operator
+        knew them.
+
+        Raises:
+            UnsupportedKeyError: see :meth:`of_value`.
+        """
+        return self.computed(block) if block.keys is None else block.keys
+
+    def computed(self, block: Block) -> Sequence[Any]:
+        """The key of each value.  Raises UnsupportedKeyError: see :meth:`of_value`."""
+        keys = self.selected(block)
+        if self._kind is None and are_plain(keys):
+            return keys
+        keep = as_key if self._kind is None else self._kind.value_of
+        records = iter(block.values)
+        return [keep(key) for key, _ in zip(keys, records, strict=True)]
+
+    def selected(self, block: Block) -> list[Any]:
+        """What the selector says of each value, be it a key or not."""
+        of = self._of
+        records = iter(block.values)  # an error is traced to its record by it
+        return [of(value) for value in records]
 
     def of_columns(self, columns: Columns) -> pa.Array | None:
-        """The key column, or None where keys come from a function or there is no such column."""
+        """The key column, or None where keys come from a function or there is no such column.
+
+        Raises:
+            StreamError: the column is not of the declared type.
+        """
         if self.field is None or self.field not in columns.batch.schema.names:
             return None
-        return columns.batch.column(self.field)
+        column = columns.batch.column(self.field)
+        if self._kind is None or column.type == self._kind.arrow:
+            return column
+        try:
+            return column.cast(self._kind.arrow)
+        except pa.ArrowInvalid as error:
+            raise StreamError(
+                f"column {self.field!r} holds no {self._kind.name}, which is the declared type of "
+                f"the keys: {error}"
+            ) from error
+
+
+def _kind_of(key_type: TypeInformation | None) -> KeyKind | None:
+    for name, kind in KEY_KINDS.items():
+        if key_type == getattr(Types, name)():
+            return kind
+    return None

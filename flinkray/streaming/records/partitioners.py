@@ -17,12 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flinkray.state.key_values import are_plain
 from flinkray.state.keys import (
     KeyGroupAssigner,
+    hash_long,
     is_plain_integer,
     key_groups_of_array,
     key_groups_of_integers,
     owner_of,
+    stable_hash,
 )
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
@@ -226,30 +229,41 @@ class KeyGroupPartitioner(_ByChannel):
 
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
         super().setup(channels, max_parallelism, seed)
-        self._group_of = KeyGroupAssigner(max_parallelism)
+        self._group_of = KeyGroupAssigner(max_parallelism, self.keys.hash_of)
         self._owners = [
             owner_of(group, max_parallelism, channels) for group in range(max_parallelism)
         ]
         narrow = np.uint8 if channels <= 256 else np.int32  # less to go through, per row
         self._owner_array: npt.NDArray[Any] = np.array(self._owners, narrow)
-        self._of_integers = _ChannelsOfIntegers(self._owner_array, max_parallelism)
+        self._of_integers: _ChannelsOfIntegers | None = None
+        if self.keys.hash_of in (stable_hash, hash_long):
+            self._of_integers = _ChannelsOfIntegers(self._owner_array, max_parallelism)
 
     def channel_of(self, key: Any) -> int:
         return self._owners[self._group_of(key)]
 
+    def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
+        if block.keys is not None:  # those of another key_by, further up
+            block = Block(block.values, block.timestamps, None, block.origin)
+        return super().split_block(block)
+
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
-        keys = self.keys.of_block(block)
+        keys = self.keys.computed(block)
         group_of, owners = self._group_of, self._owners
-        return [owners[group_of(key)] for key in keys], keys
+        channels = [owners[group_of(key)] for key in keys]
+        # Others may be equal without being the same to a dictionary, once they have travelled.
+        return channels, keys if are_plain(keys) else None
 
     def choose_columns(self, columns: Columns) -> npt.NDArray[Any]:
         keys = self.keys.of_columns(columns)
         if keys is None:
             return super().choose_columns(columns)
-        if is_plain_integer(keys):
+        if self._of_integers is not None and is_plain_integer(keys):
             return self._of_integers.of(keys.to_numpy(zero_copy_only=False))
         if pa.types.is_dictionary(keys.type):
-            return self._owner_array[key_groups_of_array(keys, self._group_of.max_parallelism)]
+            max_parallelism = self._group_of.max_parallelism
+            groups = key_groups_of_array(keys, max_parallelism, self.keys.hash_of)
+            return self._owner_array[groups]
         encoded = pc.dictionary_encode(keys, null_encoding="encode")
         distinct = encoded.dictionary.to_pylist()  # their key groups are remembered
         channels = np.fromiter(map(self.channel_of, distinct), np.int32, len(distinct))
@@ -292,7 +306,7 @@ class CustomPartitioner(_ByChannel):
 
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
         partition, channels = self._partition, self.channels
-        keys = self._keys.of_block(block)
+        keys = self._keys.selected(block)
         records = iter(block.values)  # an error is traced to its record by it
         chosen = [partition(key, channels) for key, _ in zip(keys, records, strict=True)]
         wrong = next((place for place, c in enumerate(chosen) if not 0 <= c < channels), None)

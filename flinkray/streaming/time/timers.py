@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flinkray.state.heap_handles import KeyContext
+from flinkray.state.key_values import as_key
 from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.streaming.time.time_service import ProcessingTimeService, ScheduledCallback
@@ -179,9 +180,9 @@ class InternalTimerService:
                 continue
             event, processing = pickle.loads(payload)
             for timestamp, key, namespace in event:
-                self._event.add(timestamp, key, namespace)
+                self._event.add(timestamp, as_key(key), namespace)
             for timestamp, key, namespace in processing:
-                if self._processing.add(timestamp, key, namespace):
+                if self._processing.add(timestamp, as_key(key), namespace):
                     self._schedule(timestamp)
 
 

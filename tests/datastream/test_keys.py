@@ -1,0 +1,162 @@
+"""Which records share a key, whatever the keys are: rows, and two subtasks that exchange them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import zoneinfo
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+import pandas as pd
+import pydantic
+import pytest
+
+from flinkray.datastream import (
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+from flinkray.datastream.common import Row, Types
+from flinkray.datastream.state import ValueStateDescriptor
+from flinkray.streaming.errors import OperatorError
+
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
+INSTANTS = NOON, NOON.astimezone(BERLIN), pd.Timestamp(NOON)
+
+BY_POSITION = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    lambda value, _: value[1]
+)
+
+
+class CountOfKey(KeyedProcessFunction[Any, Any, Any]):
+    """Puts out how many records of the key have come."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield count
+
+
+def environment(parallelism: int = 2) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+
+
+def counts(keys: list[Any], selector: Callable[[Any], Any] = lambda value: value) -> list[int]:
+    """How often each distinct key has come, in ascending order.  Eight subtasks send them, none of
+    which knows what another has seen."""
+    places = environment(8).from_collection(range(len(keys)))
+    stream = places.rebalance().map(lambda place: place)
+    counted = stream.key_by(lambda place: selector(keys[place])).process(CountOfKey())
+    reached = Counter(counted.execute_and_collect())
+    # n keys have come at least once, m of them at least twice, and so on
+    times = [reached[count] - reached[count + 1] for count in range(1, len(keys) + 1)]
+    return [count for count, many in enumerate(times, 1) for _ in range(many)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: Any
+    y: Any
+
+
+@attrs.frozen
+class Place:
+    name: Any
+
+
+class Customer(pydantic.BaseModel, frozen=True):
+    name: str
+
+
+class Version:
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+
+def text(part: int) -> str:
+    """Equal texts, of which some are the same object and some are not."""
+    return "x" * 10 if part % 2 else "".join(["x"] * 10)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(lambda n: Version(text(n), text(n)), id="a class with equality of its own"),
+        pytest.param(lambda n: Version(*[text(0)] * 2), id="the same with a part that is shared"),
+        pytest.param(lambda n: Point(text(n), [1, 1.0][n % 2]), id="dataclass"),
+        pytest.param(lambda n: Place(text(n)), id="attrs"),
+        pytest.param(lambda n: Customer(name=text(n)), id="pydantic"),
+        pytest.param(lambda n: Row(text(n), [1, np.int32(1)][n % 2]), id="row"),
+        pytest.param(lambda n: [1, 1.0, True, np.float64(1)][n % 4], id="numbers"),
+        pytest.param(lambda n: [(1, "a"), (1.0, "a"), (1, "a"), (True, "a")][n % 4], id="tuples"),
+        pytest.param(lambda n: INSTANTS[n % 3], id="instants"),
+        pytest.param(lambda n: [float("nan"), np.float32("nan"), -math.nan][n % 3], id="NaN"),
+        pytest.param(lambda n: ("a", float("nan")), id="NaN in a tuple"),
+        pytest.param(lambda n: Point(0, float("nan")), id="NaN in a dataclass"),
+    ],
+)  # fmt: skip
+def test_all_records_of_equal_keys_share_state(key: Callable[[int], Any]) -> None:
+    assert counts([key(n) for n in range(100)]) == [100]
+
+
+def test_keys_that_differ_do_not_share_state() -> None:
+    stamps = [pd.Timestamp("2026-01-02") + pd.Timedelta(n, unit="ns") for n in range(20)]
+    assert counts([*stamps, *stamps, 1, "1", None, None, (1,), Point(1, 2)]) == [1] * 4 + [2] * 21
+
+
+def test_a_stream_that_is_keyed_again_has_the_new_keys_only() -> None:
+    """Also where the first keys were not used, but for an exchange."""
+    records = [(n % 3, n % 2, 1) for n in range(600)]
+    keyed = environment().from_collection(records).key_by(lambda record: record[0])
+    stamped = keyed.assign_timestamps_and_watermarks(BY_POSITION)
+
+    sums = stamped.key_by(lambda r: r[1]).reduce(lambda a, b: (0, a[1], a[2] + b[2]))
+
+    sums_of_key = Counter(record[1] for record in sums.execute_and_collect() if record[2] == 300)
+    assert sums_of_key == {0: 1, 1: 1}
+
+
+def test_keys_of_a_declared_type_are_values_of_it() -> None:
+    class KeysSeen(KeyedProcessFunction[Any, Any, Any]):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield repr(ctx.get_current_key())
+
+    stream = environment().from_collection([1, 1.0, True])
+    seen = stream.key_by(lambda value: value, key_type=Types.DOUBLE()).process(KeysSeen())
+    assert list(seen.execute_and_collect()) == ["1.0"] * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "declared", "reason"),
+    [
+        ([1], None, "a builtins.list cannot be a key: it may change while state is kept for it"),
+        ({"a": 1}, None, "a builtins.dict cannot be a key"),
+        (object(), None, "a builtins.object cannot be a key: it has no equality of its own"),
+        ("a", Types.INT(), "a builtins.str cannot be a key: 'a' is no INT"),
+    ],
+)
+def test_what_cannot_be_a_key_fails_with_its_type_the_operator_and_the_record(
+    key: Any, declared: Any, reason: str
+) -> None:
+    stream = environment().from_collection([7]).map(lambda value: value).name("numbers")
+    counted = stream.key_by(lambda _: key, key_type=declared).process(CountOfKey())
+    with pytest.raises(OperatorError, match=reason) as failed:
+        list(counted.execute_and_collect())
+    assert "in operator 'numbers'" in str(failed.value)
+    assert "on record 7" in str(failed.value)
