@@ -28,32 +28,52 @@ class _Missing:
 MISSING: Any = _Missing()
 
 
+class _NoKey:
+    """Refuses every look into a table, or into timers, by having no hash."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise StateError(
+            "keyed state and timers belong to a key, and there is none here: use them where a "
+            "record of the keyed stream or a timer is handled, not in open() or "
+            "process_broadcast_element()"
+        )
+
+
+NO_KEY: Any = _NoKey()
+
+
 class KeyContext:
     """The key that state is about now."""
 
     __slots__ = ("key",)
 
-    def __init__(self) -> None:
-        self.key: Any = None
+    def __init__(self, key: Any = NO_KEY) -> None:
+        self.key = key
+
+
+def reader_of_default(default: Any) -> Callable[[], Any]:
+    """What gives a state's default: each reader has its own, so that it may change it."""
+    if isinstance(default, _ATOMS):
+        return lambda: default
+    return lambda: copy.deepcopy(default)
 
 
 class HeapValueState(ValueState[Any]):
     """See :class:`ValueState`."""
 
-    __slots__ = ("_context", "_default", "_get", "_shared", "_table")
+    __slots__ = ("_context", "_default", "_get", "_table")
 
     def __init__(self, table: dict[Any, Any], context: KeyContext, default: Any) -> None:
         self._table = table
         self._get = table.get
         self._context = context
-        self._default = default
-        self._shared = isinstance(default, _ATOMS)
+        self._default = reader_of_default(default)
 
     def value(self) -> Any:
         value = self._get(self._context.key, MISSING)
-        if value is MISSING:
-            return self._default if self._shared else copy.deepcopy(self._default)
-        return value
+        return self._default() if value is MISSING else value
 
     def update(self, value: Any) -> None:
         if value is None:

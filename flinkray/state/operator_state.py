@@ -95,7 +95,7 @@ class OperatorStateBackend:
     """
 
     def __init__(self) -> None:
-        self._context = KeyContext()
+        self._context = KeyContext(None)  # one for all
         self._lists: dict[str, tuple[str, dict[Any, Any]]] = {}
         self._broadcast: dict[str, dict[Any, Any]] = {}
 

@@ -18,7 +18,13 @@ from flinkray.state.descriptors import (
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
-from flinkray.state.heap_handles import MISSING, KeyContext, MapIterator, _without_none
+from flinkray.state.heap_handles import (
+    MISSING,
+    KeyContext,
+    MapIterator,
+    _without_none,
+    reader_of_default,
+)
 from flinkray.state.interfaces import (
     AggregatingState,
     ListState,
@@ -82,11 +88,11 @@ class TtlValueState(ValueState[Any]):
 
     def __init__(self, expiry: _Expiry, default: Any) -> None:
         self._expiry = expiry
-        self._default = default
+        self._default = reader_of_default(default)
 
     def value(self) -> Any:
         value = self._expiry.read(self._expiry.table, self._expiry.context.key)
-        return self._default if value is MISSING else value
+        return self._default() if value is MISSING else value
 
     def update(self, value: Any) -> None:
         if value is None:

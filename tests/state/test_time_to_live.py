@@ -57,6 +57,12 @@ def test_value_expires_after_its_last_write_and_is_removed_on_access(at: Setup) 
     assert at.backend.number_of_entries("v") == 0
 
 
+def test_whoever_reads_the_default_value_may_change_it(at: Setup) -> None:
+    state = at.state(ValueStateDescriptor("v", default_value=[]), ttl().build())
+    state.value().append(1)
+    assert state.value() == []
+
+
 def test_expired_value_is_returned_once_where_that_is_allowed(at: Setup) -> None:
     """KS-07"""
     state = at.state(ValueStateDescriptor("v"), ttl().return_expired_if_not_cleaned_up().build())

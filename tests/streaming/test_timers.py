@@ -84,7 +84,7 @@ def test_all_due_timers_fire_in_order_with_their_key(timers: Timers) -> None:
         timers.event(key, timestamp)
     timers.service.advance_watermark(30)
     assert [fired[1:3] for fired in timers.fired] == [(10, "a"), (20, "b"), (30, "c")]
-    assert timers.context.key is None
+    assert timers.context.key is NO_KEY
     assert timers.service.number_of_event_time_timers() == 1
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.state.errors import StateError
+from flinkray.state.heap_handles import NO_KEY
 from flinkray.state.operator_state import HeapBroadcastState, OperatorStateBackend
 from flinkray.streaming.functions.functions import TimerService
 from flinkray.streaming.operators.operator import FunctionOperator
@@ -148,7 +149,7 @@ class KeyedBroadcastProcessOperator(TwoInputs, KeyedTimersOperator):
         self.output.emit_results(out, times, block.origin)
 
     def process_second(self, block: Block) -> None:
-        self.key_context.key = None
+        self.key_context.key = NO_KEY
         records = iter(block.values)
         out, times = process_records(
             self.function.process_broadcast_element, self._writable, block, records

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flinkray.state.heap_handles import KeyContext
+from flinkray.state.heap_handles import NO_KEY, KeyContext
 from flinkray.state.key_values import as_key
 from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -154,7 +154,7 @@ class InternalTimerService:
                     key, namespace = timer
                     context.key = key
                     callback(timestamp, key, namespace)
-        context.key = None
+        context.key = NO_KEY
 
     def number_of_event_time_timers(self, namespace: Any = ...) -> int:
         """All, or those of one namespace."""

@@ -79,17 +79,27 @@ def test_state_rules_and_timers_go_on_after_a_restore() -> None:
     assert restored.records() == [(("above", "a"), 106)]
 
 
-def test_broadcast_side_does_not_see_the_state_of_the_last_key() -> None:
+def test_state_of_keys_is_refused_where_there_is_no_key() -> None:
     class Looks(Limits):
         def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES)["limit"] = value
             yield self.sum.value()
 
+    class LooksEarly(Limits):
+        def open(self, runtime_context: Any) -> None:
+            super().open(runtime_context)
+            self.sum.update(1)
+
     h = OperatorHarness(KeyedBroadcastProcessOperator(Looks(), BY_FIRST, (RULES,)), keyed=True)
-    h.process(10, on=1)
+    no_key = "there is none here: use them where a record"
+    with pytest.raises(StateError, match=no_key):
+        h.process(10, on=1)
     h.process(("a", 6))
-    h.process(20, on=1)
-    assert h.values() == [0, 0]
+    with pytest.raises(StateError, match=no_key):
+        h.process(20, on=1)  # nor is it that of the last record
+    early = KeyedBroadcastProcessOperator(LooksEarly(), BY_FIRST, (RULES,))
+    with pytest.raises(StateError, match=no_key):
+        OperatorHarness(early, keyed=True)
 
 
 def test_rules_can_be_read_only_on_the_keyed_side_and_state_of_keys_not_on_the_other() -> None:
