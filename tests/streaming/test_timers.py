@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.state import KeyContext
+from flinkray.state.heap_handles import NO_KEY
 from flinkray.state.keys import KeyGroupRange
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.timers import InternalTimerService
