@@ -44,12 +44,24 @@ _END = 0x00
 _ESCAPED_ZERO = b"\x00\xff"
 _ZERO_SIZE = 0x8000
 _MOST_BYTES = 0x7FFF
+_MOST_DIGITS = 5_000
+"""Before or behind the point of a decimal."""
 _SIGN = 1 << 63
 _ALL_BITS = (1 << 64) - 1
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _AWARE_EPOCH = _EPOCH.replace(tzinfo=datetime.timezone.utc)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "D": 86_400_000_000_000,
+    "W": 604_800_000_000_000,
+}
 _DAY = 86_400_000_000
 """Microseconds."""
 
@@ -59,7 +71,33 @@ class UnsupportedKeyError(StateError):
 
     def __init__(self, key: object, reason: str) -> None:
         kind = type(key)
+        self.of = key
         super().__init__(f"a {kind.__module__}.{kind.__qualname__} cannot be a key: {reason}")
+
+
+class _Encoding(bytearray):
+    """What was written so far."""
+
+    has_written_equality = False
+    """Whether somebody has written the equality of a part, so that it may be another one."""
+
+
+class NaN(float):
+    """The NaN that is kept in keys: it equals every other one, and can be found."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and math.isnan(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return _NAN
+
+
+NAN = NaN("nan")
 
 
 def encode_key(key: Any) -> bytes:
@@ -68,12 +106,25 @@ def encode_key(key: Any) -> bytes:
     Raises:
         UnsupportedKeyError: there is none.
     """
-    out = bytearray()
-    _encode(key, out, 0)
-    return bytes(out)
+    return encode_to_check(key)[0]
 
 
-def _encode(key: Any, out: bytearray, depth: int) -> None:
+def encode_to_check(key: Any) -> tuple[bytes, bool]:
+    """The encoding, and whether equal keys may have another one all the same, because somebody has
+    written the equality of a class in the key.  Raises UnsupportedKeyError."""
+    out = _Encoding()
+    try:
+        _encode(key, out, 0)
+    except RecursionError as error:
+        raise UnsupportedKeyError(key, "it is nested too deeply, or within itself") from error
+    except UnsupportedKeyError as error:
+        if error.of is key:
+            raise
+        raise UnsupportedKeyError(key, f"of what is in it, {error}") from error
+    return bytes(out), out.has_written_equality
+
+
+def _encode(key: Any, out: _Encoding, depth: int) -> None:
     encoder = _EXACT.get(type(key))
     if encoder is None:
         encoder = _encoder_of(key)
@@ -85,7 +136,7 @@ def _encode(key: Any, out: bytearray, depth: int) -> None:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def _encode_integer(key: int, out: bytearray, depth: int) -> None:
+def _encode_integer(key: int, out: _Encoding, depth: int) -> None:
     size = (key.bit_length() + 7) // 8
     if size > _MOST_BYTES:
         raise UnsupportedKeyError(key, f"it has {size} bytes, more than {_MOST_BYTES}")
@@ -98,7 +149,7 @@ def _encode_integer(key: int, out: bytearray, depth: int) -> None:
         out += (key + (1 << 8 * size) - 1).to_bytes(size, "big")
 
 
-def _encode_float(key: float, out: bytearray, depth: int) -> None:
+def _encode_float(key: float, out: _Encoding, depth: int) -> None:
     if key != key:
         out.append(_NAN)
     elif key.is_integer():  # raises for neither infinity, which is no integer
@@ -108,20 +159,22 @@ def _encode_float(key: float, out: bytearray, depth: int) -> None:
         out += struct.pack(">BQ", _FLOAT, bits ^ (_ALL_BITS if bits & _SIGN else _SIGN))
 
 
-def _encode_decimal(key: decimal.Decimal, out: bytearray, depth: int) -> None:
+def _encode_decimal(key: decimal.Decimal, out: _Encoding, depth: int) -> None:
     if key.is_nan():
         out.append(_NAN)
     elif key.is_infinite():
         _encode_float(math.copysign(math.inf, key), out, depth)
+    elif key and abs(key.adjusted()) > _MOST_DIGITS:
+        raise UnsupportedKeyError(key, f"it has more than {_MOST_DIGITS} digits")
     else:
         _encode_fraction(key.as_integer_ratio(), out)
 
 
-def _encode_rational(key: fractions.Fraction, out: bytearray, depth: int) -> None:
+def _encode_rational(key: fractions.Fraction, out: _Encoding, depth: int) -> None:
     _encode_fraction((key.numerator, key.denominator), out)
 
 
-def _encode_fraction(ratio: tuple[int, int], out: bytearray) -> None:
+def _encode_fraction(ratio: tuple[int, int], out: _Encoding) -> None:
     numerator, denominator = ratio
     if denominator == 1:
         _encode_integer(numerator, out, 0)
@@ -138,7 +191,7 @@ def _encode_fraction(ratio: tuple[int, int], out: bytearray) -> None:
     _encode_integer(denominator, out, 0)
 
 
-def _encode_complex(key: complex, out: bytearray, depth: int) -> None:
+def _encode_complex(key: complex, out: _Encoding, depth: int) -> None:
     if key.imag == 0:
         _encode_float(key.real, out, depth)
         return
@@ -150,34 +203,35 @@ def _encode_complex(key: complex, out: bytearray, depth: int) -> None:
 # --- texts and what consists of parts -------------------------------------------------------------
 
 
-def _encode_text(key: str, out: bytearray, depth: int) -> None:
+def _encode_text(key: str, out: _Encoding, depth: int) -> None:
     out.append(_TEXT)
     out += key.encode("utf-8", "surrogatepass").replace(b"\x00", _ESCAPED_ZERO)
     out.append(_END)
 
 
-def _encode_bytes(key: bytes, out: bytearray, depth: int) -> None:
+def _encode_bytes(key: bytes, out: _Encoding, depth: int) -> None:
     out.append(_BYTES)
     out += key.replace(b"\x00", _ESCAPED_ZERO)
     out.append(_END)
 
 
-def _encode_parts(tag: int, parts: Iterable[Any], out: bytearray, depth: int) -> None:
+def _encode_parts(tag: int, parts: Iterable[Any], out: _Encoding, depth: int) -> None:
     out.append(tag)
     for part in parts:
         _encode(part, out, depth + 1)
     out.append(_END)
 
 
-def _encode_tuple(key: Sequence[Any], out: bytearray, depth: int) -> None:
+def _encode_tuple(key: Sequence[Any], out: _Encoding, depth: int) -> None:
     _encode_parts(_TUPLE, key, out, depth)
 
 
-def _encode_set(key: Iterable[Any], out: bytearray, depth: int) -> None:
+def _encode_set(key: Iterable[Any], out: _Encoding, depth: int) -> None:
     parts = []
     for item in key:
-        part = bytearray()
+        part = _Encoding()
         _encode(item, part, depth + 1)
+        out.has_written_equality |= part.has_written_equality
         parts.append(bytes(part))
     out.append(_SET)
     out += b"".join(sorted(parts))
@@ -187,12 +241,12 @@ def _encode_set(key: Iterable[Any], out: bytearray, depth: int) -> None:
 # --- times ----------------------------------------------------------------------------------------
 
 
-def _encode_date(key: datetime.date, out: bytearray, depth: int) -> None:
+def _encode_date(key: datetime.date, out: _Encoding, depth: int) -> None:
     out.append(_DATE)
     _encode_integer(key.toordinal(), out, depth)
 
 
-def _encode_datetime(key: datetime.datetime, out: bytearray, depth: int) -> None:
+def _encode_datetime(key: datetime.datetime, out: _Encoding, depth: int) -> None:
     if key != key:  # pandas' NaT
         out.append(_NO_TIME)
         return
@@ -206,7 +260,7 @@ def _encode_datetime(key: datetime.datetime, out: bytearray, depth: int) -> None
     _encode_integer(micros * 1000 + getattr(key, "nanosecond", 0), out, depth)
 
 
-def _encode_time(key: datetime.time, out: bytearray, depth: int) -> None:
+def _encode_time(key: datetime.time, out: _Encoding, depth: int) -> None:
     micros = (key.hour * 3600 + key.minute * 60 + key.second) * 1_000_000 + key.microsecond
     offset = key.utcoffset()
     out.append(_TIME)
@@ -214,7 +268,7 @@ def _encode_time(key: datetime.time, out: bytearray, depth: int) -> None:
     _encode_integer(0 if offset is None else 1, out, depth)
 
 
-def _encode_duration(key: datetime.timedelta, out: bytearray, depth: int) -> None:
+def _encode_duration(key: datetime.timedelta, out: _Encoding, depth: int) -> None:
     micros = (key.days * 86_400 + key.seconds) * 1_000_000 + key.microseconds
     out.append(_DURATION)
     _encode_integer(micros * 1000 + getattr(key, "nanoseconds", 0), out, depth)
@@ -223,67 +277,99 @@ def _encode_duration(key: datetime.timedelta, out: bytearray, depth: int) -> Non
 # --- classes --------------------------------------------------------------------------------------
 
 
-def _encode_uuid(key: uuid.UUID, out: bytearray, depth: int) -> None:
+def _encode_uuid(key: uuid.UUID, out: _Encoding, depth: int) -> None:
     out.append(_UUID)
     out += key.bytes
 
 
-def _encode_enum(key: enum.Enum, out: bytearray, depth: int) -> None:
+def _encode_enum(key: enum.Enum, out: _Encoding, depth: int) -> None:
     out.append(_ENUM)
     _encode_name(type(key), out, depth)
     # A union of flags has no name in every version of Python.
     _encode(key.value if isinstance(key, enum.Flag) else key.name, out, depth + 1)
 
 
-def _encode_numpy(key: np.generic, out: bytearray, depth: int) -> None:
+def _encode_name(key: Any, out: _Encoding, depth: int) -> None:
+    out.append(_NAME)
+    _encode_text(key.__module__, out, depth)
+    _encode_text(key.__qualname__, out, depth)
+
+
+def _encode_numpy(key: np.generic, out: _Encoding, depth: int) -> None:
     if isinstance(key, np.datetime64 | np.timedelta64):
-        if np.isnat(key):
-            out.append(_NO_TIME)
-            return
-        is_time = isinstance(key, np.datetime64)
-        whole = int(key.astype("datetime64[ns]" if is_time else "timedelta64[ns]").astype(np.int64))
-        out.append(_DATETIME if is_time else _DURATION)
-        _encode_integer(whole, out, depth)
-    elif isinstance(key, np.longdouble):
+        _encode_numpy_time(key, out)
+    elif isinstance(key, np.floating):
         _encode_float(float(key), out, depth)
+    elif isinstance(key, np.complexfloating):
+        _encode_complex(complex(key), out, depth)
     elif isinstance(key, np.void | np.object_):
         _refuse(key, out, depth)
     else:
         _encode(key.item(), out, depth)
 
 
-def _encode_arrow(key: pa.Scalar, out: bytearray, depth: int) -> None:
-    _encode(key.as_py(), out, depth)
+def _encode_numpy_time(key: np.datetime64 | np.timedelta64, out: _Encoding) -> None:
+    if np.isnat(key):
+        out.append(_NO_TIME)
+        return
+    is_time = isinstance(key, np.datetime64)
+    unit, count = np.datetime_data(key.dtype)
+    if unit in ("Y", "M") and is_time:
+        key, unit, count = key.astype("datetime64[D]"), "D", 1
+    nanos = _NANOSECONDS.get(unit)
+    if nanos is None:
+        raise UnsupportedKeyError(key, f"{key!r} has no length in nanoseconds")
+    out.append(_DATETIME if is_time else _DURATION)
+    _encode_integer(int(key.astype(np.int64)) * count * nanos, out, 0)
 
 
-def _encode_name(key: Any, out: bytearray, depth: int) -> None:
-    out.append(_NAME)
-    _encode_text(key.__module__, out, depth)
-    _encode_text(key.__qualname__, out, depth)
+def _encode_arrow(key: pa.Scalar, out: _Encoding, depth: int) -> None:
+    kind = key.type
+    if key.is_valid and (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
+        is_time = pa.types.is_timestamp(kind)
+        out.append(_DURATION if not is_time else _DATETIME if kind.tz is None else _INSTANT)
+        _encode_integer(key.value * _NANOSECONDS[kind.unit], out, depth)
+    elif key.is_valid and pa.types.is_time64(kind) and key.value * _NANOSECONDS[kind.unit] % 1000:
+        raise UnsupportedKeyError(key, "it has nanoseconds; cast it to microseconds")
+    else:
+        _encode(key.as_py(), out, depth)
 
 
-def _encode_fields(names: Callable[[Any], Iterable[str]]) -> Callable[[Any, bytearray, int], None]:
-    def encode(key: Any, out: bytearray, depth: int) -> None:
-        _require_equality(key)
+def compared_fields(kind: type) -> list[str] | None:
+    """The fields that the equality of a class was made from; None if it was not."""
+    if dataclasses.is_dataclass(kind):
+        fields = [field.name for field in dataclasses.fields(kind) if field.compare]
+        twin: Any = dataclasses.make_dataclass("Twin", fields).__eq__
+        code: Any = getattr(kind.__eq__, "__code__", None)
+        if code is None or code.co_code != twin.__code__.co_code:
+            return None
+        return fields if code.co_names == twin.__code__.co_names else None
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    if attributes is None or any(attribute.eq_key is not None for attribute in attributes):
+        return None
+    made_in: str = getattr(getattr(kind.__eq__, "__code__", None), "co_filename", "")
+    return [a.name for a in attributes if a.eq] if made_in.startswith("<attrs generated") else None
+
+
+def is_of_pandas(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "pandas"
+
+
+def _encoder_of_fields(names: Sequence[str]) -> Encoder:
+    def encode(key: Any, out: _Encoding, depth: int) -> None:
+        require_equality(key)
         out.append(_OBJECT)
         _encode_name(type(key), out, depth)
-        for name in names(key):
+        for name in names:
             _encode(getattr(key, name), out, depth + 1)
         out.append(_END)
 
     return encode
 
 
-_encode_dataclass = _encode_fields(
-    lambda key: [field.name for field in dataclasses.fields(key) if field.compare]
-)
-_encode_attrs = _encode_fields(
-    lambda key: [field.name for field in type(key).__attrs_attrs__ if field.eq]
-)
-
-
-def _encode_pydantic(key: Any, out: bytearray, depth: int) -> None:
-    _require_equality(key)
+def _encode_pydantic(key: Any, out: _Encoding, depth: int) -> None:
+    require_equality(key)
+    out.has_written_equality = True
     out.append(_OBJECT)
     _encode_name(type(key), out, depth)
     for values in (key.__dict__, key.__pydantic_private__, key.__pydantic_extra__):
@@ -291,10 +377,14 @@ def _encode_pydantic(key: Any, out: bytearray, depth: int) -> None:
     out.append(_END)
 
 
-def _encode_object(key: Any, out: bytearray, depth: int) -> None:
+def _encode_object(key: Any, out: _Encoding, depth: int) -> None:
     """By what it is rebuilt from, as pickle does, but without its memory of shared parts."""
-    _require_equality(key)
-    reduced = key.__reduce_ex__(4)
+    require_equality(key)
+    out.has_written_equality = True
+    try:
+        reduced = key.__reduce_ex__(4)
+    except TypeError as error:
+        raise UnsupportedKeyError(key, str(error)) from error
     if isinstance(reduced, str):
         _encode_name(key, out, depth)
         return
@@ -308,15 +398,16 @@ def _encode_object(key: Any, out: bytearray, depth: int) -> None:
     out.append(_END)
 
 
-def _encode_part_of_object(part: Any, out: bytearray, depth: int) -> None:
+def _encode_part_of_object(part: Any, out: _Encoding, depth: int) -> None:
     """What an object consists of may be such that it could not be a key itself."""
     kind = type(part)
     if kind is dict:
         encoded = []
         for name, value in part.items():
-            pair = bytearray()
+            pair = _Encoding()
             _encode_part_of_object(name, pair, depth + 1)
             _encode_part_of_object(value, pair, depth + 1)
+            out.has_written_equality |= pair.has_written_equality
             encoded.append(bytes(pair))
         out.append(_MAP)
         out += b"".join(sorted(encoded))
@@ -338,7 +429,7 @@ def _encode_part_of_object(part: Any, out: bytearray, depth: int) -> None:
         _encode(part, out, depth)
 
 
-def _require_equality(key: Any) -> None:
+def require_equality(key: Any) -> None:
     kind = type(key)
     if kind.__hash__ is None:
         raise UnsupportedKeyError(
@@ -353,19 +444,20 @@ def _require_equality(key: Any) -> None:
         )
 
 
-def _refuse(key: Any, out: bytearray, depth: int) -> None:
+def _refuse(key: Any, out: _Encoding, depth: int) -> None:
     raise UnsupportedKeyError(
         key, "it may change while state is kept for it; use a tuple, bytes or a frozenset"
     )
 
 
-Encoder = Callable[[Any, bytearray, int], None]
+Encoder = Callable[[Any, _Encoding, int], None]
 
 _EXACT: dict[type, Encoder] = {
     type(None): lambda key, out, depth: out.append(_NONE),
     bool: lambda key, out, depth: _encode_integer(int(key), out, depth),
     int: _encode_integer,
     float: _encode_float,
+    NaN: lambda key, out, depth: out.append(_NAN),
     decimal.Decimal: _encode_decimal,
     fractions.Fraction: _encode_rational,
     complex: _encode_complex,
@@ -387,12 +479,19 @@ _EXACT: dict[type, Encoder] = {
 }
 """By type; what inherits the equality of one of them comes under it."""
 
-_PANDAS_TIMES = (datetime.datetime, datetime.timedelta)
-"""The bases of pandas' times, which have equality of their own: the same, and nanoseconds."""
+_FOUND: dict[type, Encoder] = {}
+"""Of classes, once they were met."""
 
 
 def _encoder_of(key: Any) -> Encoder:
     kind = type(key)
+    found = _FOUND.get(kind)
+    if found is None:
+        found = _FOUND[kind] = _find_encoder(key, kind)
+    return found
+
+
+def _find_encoder(key: Any, kind: type) -> Encoder:
     if isinstance(key, np.generic):
         return _encode_numpy
     if isinstance(key, pa.Scalar):
@@ -400,17 +499,17 @@ def _encoder_of(key: Any) -> Encoder:
     for base, encoder in _EXACT.items():
         if isinstance(key, base) and (
             (kind.__eq__ is base.__eq__ and kind.__hash__ is base.__hash__)
-            or (base in _PANDAS_TIMES and kind.__module__.partition(".")[0] == "pandas")
+            or (issubclass(base, datetime.datetime | datetime.timedelta) and is_of_pandas(kind))
         ):
             return encoder
-    if isinstance(key, enum.Enum):
+    equality: Any = kind.__eq__
+    if isinstance(key, enum.Enum) and equality is object.__eq__:
         return _encode_enum
     if isinstance(key, type):
         return _encode_name
-    if dataclasses.is_dataclass(kind):
-        return _encode_dataclass
-    if hasattr(kind, "__attrs_attrs__"):
-        return _encode_attrs
+    names = compared_fields(kind)
+    if names is not None:
+        return _encoder_of_fields(names)
     if hasattr(kind, "__pydantic_fields__"):
         return _encode_pydantic
     return _encode_object
@@ -421,16 +520,35 @@ def is_number_or_text(encoded: bytes) -> bool:
     return encoded[0] in (_INTEGER, _FLOAT, _NAN, _TEXT)
 
 
-def has_generated_equality(kind: type) -> bool:
-    """Whether keys of the type are equal exactly if their encodings are, without anybody's having
-    to look: it is one of Python's, or its ``__eq__`` was made from its fields."""
-    if kind in _EXACT or not hasattr(kind.__eq__, "__code__"):
-        return True
-    made_in = kind.__eq__.__code__.co_filename
-    return made_in == "<string>" or made_in.startswith(_GENERATED)
+class EqualityChecks:
+    """Finds keys that Python calls equal and that consist of different parts, of a bounded number
+    of those that were seen."""
 
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._encodings: dict[Any, bytes] = {}
 
-_GENERATED = ("<attrs generated", "<frozen ")
+    def has_to_look_at(self, key: Any) -> bool:
+        """Whether the key is one of those for which that is possible.
+
+        Raises:
+            UnsupportedKeyError: an earlier key equals it and has another encoding.
+        """
+        encoded, is_possible = encode_to_check(key)
+        if is_possible:
+            known = self._encodings.get(key)
+            if known is None:
+                if len(self._encodings) >= self._limit:
+                    self._encodings.clear()
+                self._encodings[key] = encoded
+            elif known != encoded:
+                raise UnsupportedKeyError(
+                    key,
+                    f"{key!r} equals an earlier key and consists of other parts, so that another "
+                    "process could not know that they are equal; use what makes them equal as the "
+                    "key",
+                )
+        return is_possible
 
 
 # --- decoding -------------------------------------------------------------------------------------
@@ -528,16 +646,22 @@ def _decode_date(data: bytes, at: int) -> tuple[datetime.date, int]:
 
 def _decode_datetime(data: bytes, at: int) -> tuple[Any, int]:
     nanos, at = _decode(data, at)
-    if nanos % 1000:
-        return np.datetime64(nanos, "ns"), at
-    return _EPOCH + _MICROSECOND * (nanos // 1000), at
+    return _time_of(nanos, _EPOCH, pa.timestamp("ns")), at
 
 
 def _decode_instant(data: bytes, at: int) -> tuple[Any, int]:
     nanos, at = _decode(data, at)
-    if nanos % 1000:
-        return pa.scalar(nanos, pa.timestamp("ns", "UTC")), at
-    return _AWARE_EPOCH + _MICROSECOND * (nanos // 1000), at
+    return _time_of(nanos, _AWARE_EPOCH, pa.timestamp("ns", "UTC")), at
+
+
+def _time_of(nanos: int, zero: Any, kind: pa.DataType) -> Any:
+    """As Python's value if it has one, else as Arrow's: of equal times one equal value."""
+    try:
+        if nanos % 1000 == 0:
+            return zero + _MICROSECOND * (nanos // 1000)
+        return pa.scalar(nanos, kind)
+    except OverflowError as error:
+        raise UnsupportedKeyError(nanos, f"{nanos} ns are out of the range of {kind}") from error
 
 
 def _decode_time(data: bytes, at: int) -> tuple[datetime.time, int]:
@@ -553,14 +677,15 @@ def _decode_time(data: bytes, at: int) -> tuple[datetime.time, int]:
 
 def _decode_duration(data: bytes, at: int) -> tuple[Any, int]:
     nanos, at = _decode(data, at)
-    if nanos % 1000:
-        return np.timedelta64(nanos, "ns"), at
-    return _MICROSECOND * (nanos // 1000), at
+    return _time_of(nanos, datetime.timedelta(0), pa.duration("ns")), at
 
 
 def _decode_uuid(data: bytes, at: int) -> tuple[uuid.UUID, int]:
     return uuid.UUID(bytes=data[at : at + 16]), at + 16
 
+
+NO_TIME = np.datetime64("NaT")
+"""The one object that is kept for NumPy's and pandas' NaT, which do not equal themselves."""
 
 _DECODERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     _NONE: lambda data, at: (None, at),
@@ -568,7 +693,7 @@ _DECODERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     _FLOAT: _decode_float,
     _RATIONAL: _decode_rational,
     _COMPLEX: _decode_complex,
-    _NAN: lambda data, at: (math.nan, at),
+    _NAN: lambda data, at: (NAN, at),
     _TEXT: _decode_text,
     _BYTES: _decode_bytes,
     _TUPLE: _decode_tuple,
@@ -578,6 +703,6 @@ _DECODERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     _DATETIME: _decode_datetime,
     _INSTANT: _decode_instant,
     _DURATION: _decode_duration,
-    _NO_TIME: lambda data, at: (np.datetime64("NaT"), at),
+    _NO_TIME: lambda data, at: (NO_TIME, at),
     _UUID: _decode_uuid,
 }

@@ -1,4 +1,4 @@
-"""Keys as state keeps them: a value that a dictionary finds again.
+"""Keys as state keeps them: values that a dictionary finds again.
 
 A dictionary agrees with :mod:`flinkray.state.key_encoding` about nearly all keys.  It does not know
 that NaN is one key, nor what NumPy's and Arrow's scalars equal, and would find a mutable key only
@@ -8,9 +8,11 @@ until that is changed.
 from __future__ import annotations
 
 import copy
-import dataclasses
-import math
-import operator
+import datetime
+import decimal
+import enum
+import fractions
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -18,9 +20,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.state.key_encoding import UnsupportedKeyError, decode_key, encode_key
+from flinkray.state.key_encoding import (
+    NAN,
+    NaN,
+    UnsupportedKeyError,
+    compared_fields,
+    decode_key,
+    encode_key,
+    is_of_pandas,
+    require_equality,
+)
 
-_PLAIN = frozenset({type(None), bool, int, str, bytes})
+Keep = Callable[[Any], Any]
+
+_PLAIN = frozenset(
+    {type(None), bool, int, str, bytes, NaN}
+    | {datetime.date, datetime.time, datetime.timedelta, uuid.UUID, fractions.Fraction}
+)
 """Types whose values are keys as they are."""
 
 
@@ -41,44 +57,150 @@ def as_key(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
-    if kind is float:
-        return value if value == value else math.nan
-    if isinstance(value, tuple | frozenset):
-        return _rebuilt(value)
-    if isinstance(value, np.generic | pa.Scalar | memoryview):
-        return decode_key(encode_key(value))
-    if value != value:  # a decimal NaN, pandas' NaT
-        return decode_key(encode_key(value))
-    key = _with_fields(value, kind)
-    encode_key(key)
+    keep = _KEEPERS.get(kind)
+    if keep is None:
+        keep = _KEEPERS[kind] = _keeper_of(value, kind)
     try:
-        hash(key)
-    except TypeError as error:
-        raise UnsupportedKeyError(value, str(error)) from error
-    return key
+        return keep(value)
+    except RecursionError as error:
+        raise UnsupportedKeyError(value, "it is nested too deeply, or within itself") from error
 
 
-def _rebuilt(value: Any) -> Any:
+def _keep_float(value: float) -> float:
+    return value if value == value else NAN
+
+
+def _keep_decimal(value: decimal.Decimal) -> Any:
+    return NAN if value.is_nan() else value
+
+
+def _keep_complex(value: complex) -> complex:
+    if value != value:
+        raise UnsupportedKeyError(value, "it holds NaN, and does not equal itself")
+    return value
+
+
+def _keep_datetime(value: datetime.datetime) -> Any:
+    zone = value.tzinfo
+    if zone is None or type(zone) is datetime.timezone:
+        return value
+    if value.utcoffset() == value.replace(fold=1 - value.fold).utcoffset():
+        return value
+    # Where clocks are put back or forward, Python compares what they show.
+    return value.astimezone(datetime.timezone.utc)
+
+
+def _keep_decoded(value: Any) -> Any:
+    """Times of other libraries, which Python's may equal without having their hash."""
+    return decode_key(encode_key(value))
+
+
+def _keep_numpy(value: np.generic) -> Any:
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return _keep_decoded(value)
+    if isinstance(value, np.floating):
+        return _keep_float(float(value))
+    encode_key(value)
+    return as_key(value.item())
+
+
+def _keep_arrow(value: pa.Scalar) -> Any:
+    if pa.types.is_temporal(value.type):
+        return _keep_decoded(value)
+    return as_key(value.as_py())
+
+
+def _keep_memory(value: memoryview) -> bytes:
+    return bytes(value)
+
+
+def _keep_tuple(value: Any) -> Any:
     """A tuple, named or not, or a set."""
     kept = [as_key(part) for part in value]
-    if all(map(operator.is_, kept, value)):
+    if all(one is other for one, other in zip(kept, value, strict=True)):
         return value
-    make: Callable[[Iterable[Any]], Any] = getattr(value, "_make", type(value))
+    make: Callable[[Iterable[Any]], Any] = getattr(value, "_make", None) or _builtin(value)
     return make(kept)
 
 
-def _with_fields(value: Any, kind: type) -> Any:
-    """A dataclass or a class of attrs, with its fields as keys."""
-    if dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind) if field.compare]
-    else:
-        names = [field.name for field in getattr(kind, "__attrs_attrs__", ()) if field.eq]
-    result = value
-    for name in names:
-        part = getattr(value, name)
-        kept = as_key(part)
-        if kept is not part:
-            if result is value:
-                result = copy.copy(value)
-            object.__setattr__(result, name, kept)  # a frozen class has no other way
-    return result
+def _builtin(value: Any) -> Callable[[Iterable[Any]], Any]:
+    return frozenset if isinstance(value, frozenset) else tuple
+
+
+def _keeper_of_fields(names: Sequence[str]) -> Keep:
+    def keep(value: Any) -> Any:
+        result = value
+        for name in names:
+            part = getattr(value, name)
+            kept = as_key(part)
+            if kept is not part:
+                if result is value:
+                    result = copy.copy(value)
+                object.__setattr__(result, name, kept)  # a frozen class has no other way
+        return result
+
+    return keep
+
+
+def _keep_pydantic(value: Any) -> Any:
+    parts = dict(value.__dict__)
+    kept = {name: as_key(part) for name, part in parts.items()}
+    changed = {name: part for name, part in kept.items() if part is not parts[name]}
+    return value.model_copy(update=changed) if changed else value
+
+
+def _keep_copy(value: Any) -> Any:
+    """What may change, and knows how to be a key all the same."""
+    return value.__key_copy__(as_key)
+
+
+def _keep_object(value: Any) -> Any:
+    encode_key(value)
+    try:
+        hash(value)
+        is_itself = bool(value == value)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedKeyError(value, str(error)) from error
+    if not is_itself:
+        raise UnsupportedKeyError(value, "it does not equal itself")
+    return value
+
+
+def _keeper_of(value: Any, kind: type) -> Keep:
+    if isinstance(value, np.generic):
+        return _keep_numpy
+    if isinstance(value, pa.Scalar):
+        return _keep_arrow
+    if isinstance(value, datetime.datetime | datetime.timedelta) and is_of_pandas(kind):
+        return _keep_decoded
+    if hasattr(kind, "__key_copy__"):
+        return _keep_copy
+    if isinstance(value, enum.Enum | type):
+        return _as_it_is
+    names = compared_fields(kind)
+    if names is not None:
+        require_equality(value)
+        return _keeper_of_fields(names)
+    if hasattr(kind, "__pydantic_fields__"):
+        require_equality(value)
+        return _keep_pydantic
+    equality: Any = kind.__eq__
+    if isinstance(value, tuple | frozenset) and equality in (tuple.__eq__, frozenset.__eq__):
+        return _keep_tuple
+    return _keep_object
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_KEEPERS: dict[type, Keep] = {
+    float: _keep_float,
+    decimal.Decimal: _keep_decimal,
+    complex: _keep_complex,
+    datetime.datetime: _keep_datetime,
+    tuple: _keep_tuple,
+    frozenset: _keep_tuple,
+    memoryview: _keep_memory,
+}
+"""By type; those of other types are found once."""

@@ -12,7 +12,6 @@ the keys was declared, all of them are of that type, and hash as Java's values o
 
 from __future__ import annotations
 
-import math
 import struct
 import sys
 import zlib
@@ -26,10 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flinkray.state.key_encoding import (
+    NAN,
+    EqualityChecks,
+    NaN,
     UnsupportedKeyError,
     decode_key,
     encode_key,
-    has_generated_equality,
     is_number_or_text,
 )
 
@@ -100,6 +101,7 @@ _EXACT: dict[type, Callable[[Any], int]] = {
     int: _hash_integer,
     bool: hash_long,
     float: _hash_number,
+    NaN: hash_double,
     str: hash_text,
 }
 
@@ -173,10 +175,9 @@ def _whole(bits: int) -> Callable[[Any], int]:
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
 
     def convert(key: Any) -> int:
-        value = int(key)
-        if value != key or not low <= value <= high:
+        if not low <= key <= high or int(key) != key:
             raise ValueError(key)
-        return value
+        return int(key)
 
     return convert
 
@@ -191,12 +192,12 @@ def _double(key: Any) -> float:
     if isinstance(key, str | bytes):
         raise TypeError(key)
     value = float(key)
-    return value if value == value else math.nan
+    return value if value == value else NAN
 
 
 def _single(key: Any) -> float:
     value: float = struct.unpack(">f", struct.pack(">f", _double(key)))[0]
-    return value if value == value else math.nan
+    return value if value == value else NAN
 
 
 def _text(key: Any) -> str:
@@ -342,7 +343,7 @@ def key_groups_of_array(
 class KeyGroupAssigner:
     """Remembers the key groups of keys it has seen, a bounded number of them."""
 
-    __slots__ = ("_encodings", "_hash_of", "_known", "_limit", "max_parallelism")
+    __slots__ = ("_checks", "_hash_of", "_known", "_limit", "max_parallelism")
 
     def __init__(
         self, max_parallelism: int, hash_of: KeyHash = stable_hash, limit: int = 1 << 16
@@ -350,8 +351,7 @@ class KeyGroupAssigner:
         self.max_parallelism = max_parallelism
         self._hash_of = hash_of
         self._known: dict[Any, int] = {}
-        self._encodings: dict[Any, bytes] = {}
-        """Of keys whose class has an equality that somebody has written."""
+        self._checks = EqualityChecks(limit)
         self._limit = limit
 
     def __call__(self, key: Any) -> int:
@@ -359,27 +359,11 @@ class KeyGroupAssigner:
         group = self._known.get(key)
         if group is None:
             group = murmur(self._hash_of(key)) % self.max_parallelism
-            if not has_generated_equality(type(key)):
-                self._check_equality(key)
-                return group
-            if len(self._known) >= self._limit:
-                self._known.clear()
-            self._known[key] = group
+            if type(key) in _EXACT or not self._checks.has_to_look_at(key):
+                if len(self._known) >= self._limit:
+                    self._known.clear()
+                self._known[key] = group
         return group
-
-    def _check_equality(self, key: Any) -> None:
-        encoded = encode_key(key)
-        known = self._encodings.get(key)
-        if known is None:
-            if len(self._encodings) >= self._limit:
-                self._encodings.clear()
-            self._encodings[key] = encoded
-        elif known != encoded:
-            raise UnsupportedKeyError(
-                key,
-                f"{key!r} equals an earlier key and consists of other parts, so that another "
-                "process could not know that they are equal; use what makes them equal as the key",
-            )
 
 
 if sys.byteorder != "little":  # pragma: no cover - numpy views above assume it

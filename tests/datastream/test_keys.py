@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pydantic
 import pytest
 
@@ -28,6 +29,7 @@ from flinkray.streaming.errors import OperatorError
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
+NANOSECONDS = np.datetime64(1, "ns"), pd.Timestamp(1), pa.scalar(1, pa.timestamp("ns"))
 INSTANTS = NOON, NOON.astimezone(BERLIN), pd.Timestamp(NOON)
 
 BY_POSITION = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
@@ -78,6 +80,10 @@ class Customer(pydantic.BaseModel, frozen=True):
     name: str
 
 
+class Measure(pydantic.BaseModel, frozen=True):
+    value: float
+
+
 class Version:
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
@@ -109,10 +115,64 @@ def text(part: int) -> str:
         pytest.param(lambda n: [float("nan"), np.float32("nan"), -math.nan][n % 3], id="NaN"),
         pytest.param(lambda n: ("a", float("nan")), id="NaN in a tuple"),
         pytest.param(lambda n: Point(0, float("nan")), id="NaN in a dataclass"),
+        pytest.param(lambda n: Place(float("nan")), id="NaN in a class of attrs"),
+        pytest.param(lambda n: Measure(value=float("nan")), id="NaN in a pydantic model"),
+        pytest.param(lambda n: Row(1, float("nan")), id="NaN in a row"),
+        pytest.param(lambda n: [pd.NaT, np.datetime64("NaT")][n % 2], id="NaT"),
+        pytest.param(lambda n: NANOSECONDS[n % 3], id="nanoseconds"),
     ],
 )  # fmt: skip
 def test_all_records_of_equal_keys_share_state(key: Callable[[int], Any]) -> None:
     assert counts([key(n) for n in range(100)]) == [100]
+
+
+def test_instants_differ_where_the_clock_shows_the_same_twice() -> None:
+    first = datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
+    second = first.replace(fold=1)
+    in_utc = second.astimezone(datetime.timezone.utc)
+    assert counts([first, second, in_utc, first]) == [2, 2]
+
+
+def test_a_row_that_is_changed_later_stays_the_key_that_it_was() -> None:
+    row = Row(1)
+
+    def changing(place: int) -> Row:
+        row[0] = 1
+        return row
+
+    class Changes(CountOfKey):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield from super().process_element(value, ctx)
+            row[0] = 2
+
+    stream = environment(1).from_collection([0, 1, 2]).key_by(changing).process(Changes())
+    assert list(stream.execute_and_collect()) == [1, 2, 3]
+
+
+def test_columns_that_cannot_be_keys_are_refused_by_name() -> None:
+    for array, declared, reason in (
+        (pa.array([[1]]), None, "column 'k' holds list<"),
+        (pa.array([{"a": 1}]), None, "column 'k' holds struct<"),
+        (pa.array([1, None]), Types.LONG(), "None is no LONG"),
+        (pa.array(["5"]), Types.INT(), "'5' is no INT"),
+    ):
+        table = pa.table({"k": array, "n": [1] * len(array)})
+        stream = environment().from_arrow(table).key_by("k", key_type=declared).sum("n")
+        with pytest.raises(OperatorError, match=reason):
+            list(stream.execute_and_collect())
+
+
+@pytest.mark.parametrize(
+    ("values", "key_type"),
+    [([0.5, 1.5], Types.FLOAT()), ([1, 2], Types.DOUBLE()), ([1.0, 2.0], Types.LONG())],
+)
+def test_sums_of_columns_whose_keys_become_values_of_the_declared_type(
+    values: list[Any], key_type: Any
+) -> None:
+    table = pa.table({"k": values * 50, "n": [1] * 100})
+    sums = environment().from_arrow(table).key_by("k", key_type=key_type).sum("n")
+    last = Counter(row.k for row in sums.execute_and_collect() if row.n == 50)
+    assert last == Counter(values)
 
 
 def test_keys_that_differ_do_not_share_state() -> None:

@@ -8,6 +8,7 @@ import decimal
 import enum
 import fractions
 import math
+import re
 import subprocess
 import sys
 import uuid
@@ -25,7 +26,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.datastream.common import Row
-from flinkray.state.key_encoding import UnsupportedKeyError, decode_key, encode_key
+from flinkray.state.key_encoding import (
+    EqualityChecks,
+    UnsupportedKeyError,
+    decode_key,
+    encode_key,
+)
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
@@ -36,6 +42,13 @@ class Point:
     x: Any
     y: Any
     note: str = dataclasses.field(default="", compare=False)
+
+
+@attrs.frozen
+class Letter:
+    """Of fields that count by what a function says of them."""
+
+    text: str = attrs.field(eq=str.lower)
 
 
 @attrs.frozen
@@ -126,6 +139,13 @@ EQUAL: list[tuple[Any, Any]] = [
     ((math.nan, 1), (-math.nan, 1)),
     (math.inf, decimal.Decimal("inf")),
     (pd.NaT, np.datetime64("NaT")),
+    (np.datetime64(1, "ns"), pd.Timestamp(1)),
+    (np.datetime64(1, "ns"), pa.scalar(1, pa.timestamp("ns"))),
+    (pd.Timestamp(1, tz="UTC"), pa.scalar(1, pa.timestamp("ns", "UTC"))),
+    (np.timedelta64(1, "ns"), pd.Timedelta(1)),
+    (datetime.datetime(2300, 1, 1), np.datetime64("2300-01-01")),
+    (datetime.datetime(9999, 1, 1), np.datetime64("9999-01-01T00")),
+    (datetime.timedelta(200_000), np.timedelta64(200_000, "D")),
     (Access.READ | Access.WRITE, Access.WRITE | Access.READ),
 ]  # fmt: skip
 
@@ -256,6 +276,12 @@ class Mutable:
         (Unhashable(), "Unhashable cannot be a key: it may change, and has no hash"),
         (Mutable(1), "Mutable cannot be a key: it may change, and has no hash"),
         (Point(1, [2]), r"a builtins.list cannot be a key"),
+        (np.timedelta64(1, "Y"), "has no length in nanoseconds"),
+        (np.datetime64(1, "ps"), "has no length in nanoseconds"),
+        (pa.scalar(1, pa.time64("ns")), "it has nanoseconds; cast it to microseconds"),
+        (decimal.Decimal("1e10000000"), "more than 5000 digits"),
+        (decimal.Decimal("1e-10000000"), "more than 5000 digits"),
+        (re.compile("a"), "re.Pattern cannot be a key"),
         (lambda: 1, "function cannot be a key: it has no equality of its own"),
         pytest.param(1 << (8 * 40_000), "bytes, more than 32767", id="a huge integer"),
     ],
@@ -263,6 +289,64 @@ class Mutable:
 def test_what_cannot_be_a_key_is_refused_by_its_type(key: Any, reason: str) -> None:
     with pytest.raises(UnsupportedKeyError, match=reason):
         encode_key(key)
+
+
+def test_a_part_that_cannot_be_a_key_is_named_with_the_key_that_it_is_in() -> None:
+    with pytest.raises(UnsupportedKeyError, match=r"Point .*: of what is in it, a bui"):
+        encode_key(Point(1, [2]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A dataclass whose equality somebody has written: it is about less than the fields."""
+
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Written) and self.text.lower() == other.text.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.text.lower())
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked(Point):
+    """An equality that is about more than the fields that are compared."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Marked) and (self.x, self.note) == (other.x, other.note)
+
+    def __hash__(self) -> int:
+        return hash(self.x)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Letter("a"), Letter("A")),
+        (Written("a"), Written("A")),
+        ((1, Written("a")), (1, Written("A"))),
+        (Point(1, Written("a")), Point(1, Written("A"))),
+        (frozenset({Written("a")}), frozenset({Written("A")})),
+        (range(0, 3, 2), range(0, 4, 2)),
+    ],
+)
+def test_equal_keys_of_other_parts_are_found(one: Any, other: Any) -> None:
+    assert one == other
+    checks = EqualityChecks(10)
+    assert checks.has_to_look_at(one)
+    assert checks.has_to_look_at(one)
+    with pytest.raises(UnsupportedKeyError, match="equals an earlier key and consists of other"):
+        checks.has_to_look_at(other)
+
+
+@pytest.mark.parametrize("key", [1, "a", (1, 2), Point(1, 2), Place("a"), Color.RED, NOON])
+def test_keys_whose_equality_nobody_has_written_need_no_check(key: Any) -> None:
+    assert not EqualityChecks(10).has_to_look_at(key)
+
+
+def test_an_equality_about_more_than_the_fields_that_count_is_kept() -> None:
+    assert encode_key(Marked(1, 2, "one")) != encode_key(Marked(1, 2, "other"))
 
 
 def test_a_key_within_itself_is_refused() -> None:

@@ -73,7 +73,7 @@ class AggregateState:
             running = running_sums(slots, values, self._values)
         else:
             running = running_extremes(slots, values, self._values, self._ufunc)
-        columns = {self._key: keys, self._field: pa.array(running)}
+        columns = {self._key: batch.column(self._key), self._field: pa.array(running)}
         if self._others:
             rows = pc.take(self._all_first_rows(), pa.array(slots), boundscheck=False)
             columns |= dict(zip(self._others, rows.columns, strict=True))

@@ -18,11 +18,14 @@ from typing import IO, Any
 
 import cloudpickle
 
-from flinkray.state.key_encoding import encode_key
+from flinkray.state.key_encoding import EqualityChecks, encode_key
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
 
 DEFAULT_MEMORY = 128 << 20
 """Bytes; Flink's default of ``execution.sorted-inputs.memory``."""
+
+_KNOWN_KEYS = 1 << 16
+"""Whose encodings are remembered."""
 
 _CHUNK = 1024
 """Records that are written and read at once."""
@@ -51,6 +54,7 @@ class KeySorter:
         self._runs: list[IO[bytes]] = []
         self._files = ExitStack()
         self._encodings: dict[Any, bytes] = {}
+        self._checks = EqualityChecks(_KNOWN_KEYS)
 
     @property
     def number_of_runs(self) -> int:
@@ -74,9 +78,11 @@ class KeySorter:
     def _encode(self, key: Any) -> bytes:
         known = self._encodings.get(key)
         if known is None:
-            if len(self._encodings) >= 1 << 16:
-                self._encodings.clear()
-            known = self._encodings[key] = encode_key(key)
+            known = encode_key(key)
+            if not self._checks.has_to_look_at(key):
+                if len(self._encodings) >= _KNOWN_KEYS:
+                    self._encodings.clear()
+                self._encodings[key] = known
         return known
 
     def _spill(self) -> None:

@@ -82,20 +82,25 @@ class Keys:
         """The key column, or None where keys come from a function or there is no such column.
 
         Raises:
-            StreamError: the column is not of the declared type.
+            StreamError: columns of its type cannot be keys.
+            UnsupportedKeyError: it holds what is not of the declared type.
         """
         if self.field is None or self.field not in columns.batch.schema.names:
             return None
         column = columns.batch.column(self.field)
-        if self._kind is None or column.type == self._kind.arrow:
-            return column
-        try:
-            return column.cast(self._kind.arrow)
-        except pa.ArrowInvalid as error:
+        kind = column.type
+        if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
             raise StreamError(
-                f"column {self.field!r} holds no {self._kind.name}, which is the declared type of "
-                f"the keys: {error}"
-            ) from error
+                f"column {self.field!r} holds {kind}, which cannot be a key: use one of its parts, "
+                "or a function as the key"
+            )
+        if self._kind is None or (kind == self._kind.arrow and column.null_count == 0):
+            return column
+        if pa.types.is_dictionary(kind):
+            column = column.cast(kind.value_type)
+        encoded = column.dictionary_encode(null_encoding="encode")
+        distinct = [self._kind.value_of(key) for key in encoded.dictionary.to_pylist()]
+        return pa.array(distinct, self._kind.arrow).take(encoded.indices)
 
 
 def _kind_of(key_type: TypeInformation | None) -> KeyKind | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -172,6 +172,10 @@ class Row:
 
     def __hash__(self) -> int:
         return hash(tuple(self._values))
+
+    def __key_copy__(self, keep: Callable[[Any], Any]) -> Row:
+        """What is kept where a row is a key, with *keep* for each value: a row may be changed."""
+        return _rebuild(self._fields, [keep(value) for value in self._values], self._row_kind)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values)
