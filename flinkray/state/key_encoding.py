@@ -385,8 +385,10 @@ def _encode_object(key: Any, out: _Encoding, depth: int) -> None:
         reduced = key.__reduce_ex__(4)
     except TypeError as error:
         raise UnsupportedKeyError(key, str(error)) from error
-    if isinstance(reduced, str):
-        _encode_name(key, out, depth)
+    if isinstance(reduced, str):  # the name of a constant
+        out.append(_NAME)
+        _encode_text(type(key).__module__, out, depth)
+        _encode_text(reduced, out, depth)
         return
     function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
     out.append(_OBJECT)

@@ -100,6 +100,8 @@ def _keep_numpy(value: np.generic) -> Any:
         return _keep_decoded(value)
     if isinstance(value, np.floating):
         return _keep_float(float(value))
+    if isinstance(value, np.complexfloating):
+        return _keep_complex(complex(value))
     encode_key(value)
     return as_key(value.item())
 

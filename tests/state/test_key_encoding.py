@@ -8,6 +8,7 @@ import decimal
 import enum
 import fractions
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from flinkray.state.key_encoding import (
     decode_key,
     encode_key,
 )
+from flinkray.state.key_values import as_key
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
@@ -282,6 +284,7 @@ class Mutable:
         (decimal.Decimal("1e10000000"), "more than 5000 digits"),
         (decimal.Decimal("1e-10000000"), "more than 5000 digits"),
         (re.compile("a"), "re.Pattern cannot be a key"),
+        (np.zeros(1).view([("a", float)])[0], "numpy.void cannot be a key"),
         (lambda: 1, "function cannot be a key: it has no equality of its own"),
         pytest.param(1 << (8 * 40_000), "bytes, more than 32767", id="a huge integer"),
     ],
@@ -354,3 +357,34 @@ def test_a_key_within_itself_is_refused() -> None:
     version.parts.append(version)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedKeyError, match="nested more than 64 levels deep"):
         encode_key(version)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (pd.NA, "NAType cannot be a key: boolean value of NA is ambiguous"),
+        ((1, np.zeros(2)), "numpy.ndarray cannot be a key"),
+        (pd.Series([1]), "Series cannot be a key: it may change, and has no hash"),
+        (complex("nan"), "complex cannot be a key: it holds NaN"),
+        (np.complex64("nan"), "complex cannot be a key: it holds NaN"),
+        (pa.scalar(10**18, pa.timestamp("s")), "out of the range"),
+    ],
+)
+def test_what_state_could_not_find_again_is_refused(value: Any, reason: str) -> None:
+    with pytest.raises(UnsupportedKeyError, match=reason):
+        as_key(value)
+
+
+def test_a_key_that_is_nested_without_end_is_refused_where_it_is_selected() -> None:
+    nested: Any = ()
+    for _ in range(5000):
+        nested = (nested,)
+    with pytest.raises(UnsupportedKeyError, match="nested too deeply"):
+        as_key(nested)
+
+
+@given(KEYS)
+def test_what_is_kept_equals_the_key_and_is_found_after_it_has_travelled(key: Any) -> None:
+    kept = as_key(key)
+    assert encode_key(kept) == encode_key(key)
+    assert {kept: 1}[as_key(pickle.loads(pickle.dumps(key)))] == 1
