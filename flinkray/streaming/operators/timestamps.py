@@ -59,7 +59,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._strategy = strategy
         self._progressive = progressive
         """Batch mode has no watermarks but the last."""
-        self._needs_timestamps = needs_timestamps
+        self._needs_timestamps = needs_timestamps and not strategy.passes_everything_on
         """Whether records that have and get no timestamp are refused; otherwise they pass."""
 
     @property

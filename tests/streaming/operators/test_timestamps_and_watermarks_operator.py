@@ -18,6 +18,7 @@ from flinkray.streaming.records.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.time.watermarks import (
     PerElementWatermarks,
     WatermarkGenerator,
@@ -207,6 +208,18 @@ def test_batch_mode_has_timestamps_but_no_watermark_before_the_last() -> None:
     h.finish()
     h.watermark(MAX_TIMESTAMP)
     assert h.output() == [Record(8, 8), Watermark(MAX_TIMESTAMP)]
+
+
+def test_records_without_timestamps_pass_where_neither_these_nor_watermarks_are_made() -> None:
+    h = harness(WatermarkStrategy.no_watermarks())
+    h.process(3, 5)
+    h.process_columns(columns(x=[7]))
+    h.processing_time(500)
+    h.watermark(4)
+    h.watermark(MAX_TIMESTAMP)
+    assert h.output() == [
+        Record(3), Record(5), Record(Row(x=7)), Watermark(MAX_TIMESTAMP),
+    ]  # fmt: skip
 
 
 def test_failure_of_the_assigner_is_told_with_its_record() -> None:
