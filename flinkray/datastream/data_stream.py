@@ -158,7 +158,9 @@ class StreamProgram(EnvironmentSettings, ABC):
         self._transformations: list[Transformation] = []
 
     def add(self, transformation: OperatorTransformation) -> DataStream:
-        """Make an operator part of the program."""
+        """Make an operator part of the program, with the parallelism that the environment has
+        now."""
+        transformation.parallelism = self.get_parallelism()
         self._transformations.append(transformation)
         return DataStream(self, transformation)
 

@@ -71,14 +71,15 @@ class EnvironmentSettings:
         return self._config
 
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
-        """The number of subtasks of operators that have no parallelism of their own."""
+        """The number of subtasks of operators that are made from now on and have no parallelism of
+        their own."""
         if parallelism < 1:
             raise ValueError(f"parallelism must be at least 1, got {parallelism}")
         self._config.set_parallelism(parallelism)
         return self
 
     def get_parallelism(self) -> int:
-        """The parallelism of operators that have none of their own."""
+        """That of operators that are made now and have none of their own."""
         parallelism = self._config.get_parallelism()
         return (
             self._parallelism if parallelism == ExecutionConfig.PARALLELISM_DEFAULT else parallelism

@@ -181,7 +181,6 @@ class StreamExecutionEnvironment(StreamProgram):
         max_parallelism = self._config.get_max_parallelism()
         settings = GraphSettings(
             job_name=job_name or self._configuration.get_string("pipeline.name", "Flink Job"),
-            parallelism=self.get_parallelism(),
             max_parallelism=None if max_parallelism < 0 else max_parallelism,
             chaining_enabled=self._chaining,
             auto_watermark_interval=self._config.get_auto_watermark_interval(),

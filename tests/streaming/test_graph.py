@@ -8,9 +8,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flinkray.datastream import RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
+from flinkray.datastream import (
+    CoMapFunction,
+    RuntimeExecutionMode,
+    SlotSharingGroup,
+    StreamExecutionEnvironment,
+)
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.program.chain_builder import pointwise_producers
+
+
+class Either(CoMapFunction[Any, Any, Any]):
+    def map1(self, value: Any) -> Any:
+        return value
+
+    def map2(self, value: Any) -> Any:
+        return value
 
 
 @pytest.fixture
@@ -49,6 +62,39 @@ def test_other_parallelism_keys_union_and_groups_end_a_chain(env: Any) -> None:
     source.rebalance().map(lambda v: v).name("rebalanced")
     names = chain_names(env)
     assert {"parallel", "keyed", "both", "apart", "rebalanced"} <= set(names)
+
+
+def test_operator_has_the_parallelism_of_the_environment_when_it_was_made(env: Any) -> None:
+    before = env.from_sequence(1, 3).name("before")
+    env.set_parallelism(2)
+    first = before.map(lambda v: v).name("first")
+    env.set_parallelism(4)
+    second = first.map(lambda v: v).name("second")
+    second.print().name("sink")
+    own = second.map(lambda v: v).name("own").set_parallelism(3)
+    env.get_config().set_parallelism(5)
+    own.key_by(lambda v: v).sum().name("keyed")
+    own.map(lambda v: v).name("single").force_non_parallel()
+    own.connect(second).map(Either()).name("both")
+    env.set_parallelism(6)
+    expected = {
+        "before": 1, "first": 2, "second": 4, "sink": 4, "own": 3, "keyed": 5, "single": 1,
+        "both": 5,
+    }  # fmt: skip
+    assert {node.name: node.parallelism for node in env.get_stream_graph().nodes} == expected
+    plan = json.loads(env.get_execution_plan())["nodes"]
+    assert {node["type"]: node["parallelism"] for node in plan} == expected
+
+
+def test_default_parallelism_is_that_of_the_moment_too(env: Any) -> None:
+    env.set_default_local_parallelism(3)
+    try:
+        env.from_sequence(1, 3).name("three")
+    finally:
+        env.set_default_local_parallelism(1)
+    env.from_sequence(1, 3).name("one")
+    graph = env.get_stream_graph()
+    assert {node.name: node.parallelism for node in graph.nodes} == {"three": 3, "one": 1}
 
 
 def test_chaining_can_be_refused_by_operator_and_by_environment(env: Any) -> None:

@@ -54,7 +54,7 @@ class ExecutionConfig:
         return self._auto_watermark_interval
 
     def set_parallelism(self, parallelism: int) -> ExecutionConfig:
-        """The parallelism of operators that have none of their own."""
+        """That of operators that are made from now on and have none of their own."""
         if parallelism < 1 and parallelism not in (
             self.PARALLELISM_DEFAULT,
             self.PARALLELISM_UNKNOWN,

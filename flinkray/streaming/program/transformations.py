@@ -48,7 +48,7 @@ class OperatorTransformation(Transformation):
     inputs: list[Transformation] = field(default_factory=list)
     kind: str = "Operator"
     keyed: bool = False
-    parallelism: int | None = None
+    parallelism: int = 1
     max_parallelism: int | None = None
     non_parallel: bool = False
     """The parallelism is 1 and cannot be changed."""
@@ -104,7 +104,6 @@ class GraphSettings:
     """What holds for the whole program."""
 
     job_name: str = "Flink Streaming Job"
-    parallelism: int = 1
     max_parallelism: int | None = None
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
@@ -195,8 +194,6 @@ class _Builder:
         if settings.batch and transformation.local_operator is not None:
             inputs = [[self._local(transformation, up) for up in ups] for ups in inputs]
         parallelism = 1 if transformation.non_parallel else transformation.parallelism
-        if parallelism is None:
-            parallelism = settings.parallelism
         wanted = transformation.max_parallelism or settings.max_parallelism
         max_parallelism = max_parallelism_of(parallelism, wanted)
         if parallelism > max_parallelism:
