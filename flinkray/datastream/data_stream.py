@@ -395,7 +395,7 @@ class DataStream(StreamSettings):
         """Write into a Sink."""
         if not isinstance(sink, Sink):
             raise TypeError(f"sink_to takes a Sink, got {sink!r}; functions go to add_sink")
-        return self.end_with("Sink: Writer", SinkOperator(sink))
+        return self.end_with("Sink: Writer", SinkOperator(sink, self._stream.type_info))
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Write every value on a line of standard output."""

@@ -99,7 +99,7 @@ def test_word_count_from_files_to_files(tmp_path: Path, mode: Any) -> None:
     assert written.name.startswith("prefix")
     assert written.name.endswith(".ext")
     lines = written.read_text().splitlines()
-    assert "('be', 3)" in lines
+    assert "(be,3)" in lines
     assert len(lines) == (8 if mode is RuntimeExecutionMode.BATCH else 12)
 
 

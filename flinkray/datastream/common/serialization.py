@@ -31,7 +31,7 @@ class Encoder:
 
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
-        """``str(value)`` on a line."""
+        """A value on a line, as ``print()`` writes it."""
         check_charset(charset_name)
         return Encoder("text")
 

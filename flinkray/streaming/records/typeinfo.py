@@ -274,6 +274,11 @@ def java_string(value: Any) -> str:
     return str(value)
 
 
+def stringifier(type_info: TypeInformation | None) -> Callable[[Any], str]:
+    """The text of a value of that type, which may not be known, in Java's notation."""
+    return java_string if type_info is None else type_info.stringify
+
+
 class Types:
     """Makes type information: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
 

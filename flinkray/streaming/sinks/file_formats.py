@@ -16,13 +16,17 @@ import pyarrow.parquet as pq
 from flinkray.streaming.columnar.conversion import block_to_batch
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
 
 
 class FileFormat(ABC):
     """How records become bytes."""
 
     suffix: str
+
+    def of_type(self, type_info: TypeInformation | None) -> FileFormat:
+        """The format for records of that declared type; None: it is not known."""
+        return self
 
     @abstractmethod
     def open(self, path: Path) -> PartFile:
@@ -70,12 +74,19 @@ class _TextPart(PartFile):
 
 
 class TextFormat(FileFormat):
-    """``str(value)`` on a line."""
+    """A value on a line, as ``print()`` writes it."""
 
     suffix = "txt"
 
+    def __init__(self, type_info: TypeInformation | None = None) -> None:
+        self._type_info = type_info
+
+    def of_type(self, type_info: TypeInformation | None) -> FileFormat:
+        return self if type_info is None else TextFormat(type_info)
+
     def open(self, path: Path) -> PartFile:
-        return _TextPart(path, lambda value: f"{value}\n")
+        text = stringifier(self._type_info)
+        return _TextPart(path, lambda value: f"{text(value)}\n")
 
 
 class JsonFormat(FileFormat):

@@ -51,6 +51,7 @@ class FileWriter(SinkWriter[Rename]):
 
     def __init__(self, settings: FileSettings, context: WriterContext) -> None:
         self._settings = settings
+        self._format = settings.file_format.of_type(context.type_info)
         self._context = context
         self._directory = Path(settings.directory)
         self._uid = uuid.uuid4().hex[:12]
@@ -123,7 +124,7 @@ class FileWriter(SinkWriter[Rename]):
                 str(folder / f".{name}.inprogress"), str(folder / f"{name}{settings.suffix}")
             )
             now = self._context.time_service.now()
-            file = _OpenFile(settings.file_format.open(Path(names.hidden)), names, now, now)
+            file = _OpenFile(self._format.open(Path(names.hidden)), names, now, now)
             self._open[bucket] = file
         return file
 

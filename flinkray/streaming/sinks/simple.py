@@ -10,7 +10,7 @@ from typing import Any
 
 from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
 from flinkray.streaming.records.elements import Block, Columns
-from flinkray.streaming.records.typeinfo import TypeInformation, java_string
+from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
 from flinkray.streaming.sinks.sink import Sink, SinkWriter, WriterContext
 
 
@@ -29,8 +29,7 @@ class PrintOperator(StreamOperator):
         if self.context.parallelism > 1:
             prefix += f"{':' if prefix else ''}{self.context.subtask_index + 1}"
         self._prefix = f"{prefix}> " if prefix else ""
-        typed = self._type_info
-        self._text: Callable[[Any], str] = java_string if typed is None else typed.stringify
+        self._text = stringifier(self._type_info)
 
     def process_block(self, block: Block) -> None:
         text, prefix = self._text, self._prefix

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.operators.operator import OperatorState, StreamOperator
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
 CommitT = TypeVar("CommitT")
@@ -27,6 +28,8 @@ class WriterContext:
     time_service: ProcessingTimeService
     """The clock, and callbacks between two batches."""
     current_watermark: int = MIN_TIMESTAMP
+    type_info: TypeInformation | None = None
+    """The declared type of the records."""
 
 
 class SinkWriter(ABC, Generic[CommitT]):
@@ -83,8 +86,9 @@ _PENDING: ListStateDescriptor[Any] = ListStateDescriptor("sink-committables")
 class SinkOperator(StreamOperator):
     """Writes, and commits what completed checkpoints cover; at the end of the input the rest."""
 
-    def __init__(self, sink: Sink[Any]) -> None:
+    def __init__(self, sink: Sink[Any], type_info: TypeInformation | None = None) -> None:
         self.sink = sink
+        self._type_info = type_info
         self.shared = sink.shared
 
     def open(self) -> None:
@@ -94,6 +98,7 @@ class SinkOperator(StreamOperator):
             context.parallelism,
             context.attempt_number,
             context.time_service,
+            type_info=self._type_info,
         )
         self._writer: SinkWriter[Any] | None = self.sink.create_writer(self._writer_context)
         self._committer = self.sink.create_committer()

@@ -305,6 +305,50 @@ def test_second_run_writes_beside_the_first(tmp_path: Path) -> None:
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "a\n"]
 
 
+TYPED = Types.ROW([Types.STRING(), Types.TUPLE([Types.BOOLEAN(), Types.LIST(Types.INT())])])
+
+
+@pytest.mark.parametrize(
+    ("values", "type_info", "lines"),
+    [
+        ([("To", 4)], Types.TUPLE([Types.STRING(), Types.INT()]), ["(To,4)"]),
+        ([("a", (True, [1, None])), Row(None, None)], TYPED,
+         ["+I[a, (true,[1, null])]", "+I[null, null]"]),
+        ([Row("a", 1), True, None, ("a", 1)], None, ["+I[a, 1]", "true", "null", "('a', 1)"]),
+        ([{"a": False}], Types.MAP(Types.STRING(), Types.BOOLEAN()), ["{a=false}"]),
+    ],
+)  # fmt: skip
+def test_text_is_what_print_writes(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    values: list[Any],
+    type_info: Any,
+    lines: list[str],
+) -> None:
+    from flinkray.datastream.connectors.file_system import Encoder
+    from flinkray.datastream.connectors.file_system import FileSink as Built
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection(values, type_info)
+    encoder = Encoder.simple_string_encoder()
+    stream.sink_to(Built.for_row_format(str(tmp_path / "built"), encoder).build())
+    stream.sink_to(FileSink(tmp_path / "plain", "text"))
+    stream.key_by(lambda value: 0).sink_to(FileSink(tmp_path / "keyed"))
+    stream.print()
+    env.execute()
+    written = [path.read_text().splitlines() for path in tmp_path.rglob("part-*")]
+    assert written == [lines] * 3
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_text_of_columns_is_that_of_rows(tmp_path: Path) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    table = pa.table({"x": [1, None], "y": [True, False]})
+    env.from_arrow(table).sink_to(FileSink(tmp_path))
+    env.execute()
+    assert [path.read_text() for path in visible(tmp_path)] == ["+I[1, true]\n+I[null, false]\n"]
+
+
 def test_builders_make_the_same_sinks(tmp_path: Path) -> None:
     from flinkray.datastream.connectors.file_system import Encoder, OutputFileConfig
     from flinkray.datastream.connectors.file_system import FileSink as Built
