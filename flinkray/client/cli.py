@@ -71,14 +71,28 @@ def cli() -> None:
     """Run PySpark pipelines in the slots of a flinkray cluster on Ray."""
 
 
-@cli.command()
+class _RunCommand(click.Command):
+    """Options may follow a pipeline, but what follows a program belongs to the program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        if not given.get("is_program"):
+            arguments = given.get("arguments")
+            if isinstance(arguments, tuple) and "--python" in arguments:  # else no target is given
+                raise click.UsageError("--python belongs in front of the program", ctx)
+            ctx.allow_interspersed_args = True
+        return super().parse_args(ctx, args)
+
+
+@cli.command(cls=_RunCommand)
 @click.argument("target")
 @click.argument("arguments", nargs=-1)
 @click.option(
     "--python",
     "is_program",
     is_flag=True,
-    help="TARGET is a program of streams: it is executed, with ARGUMENTS.",
+    help="TARGET is a program of streams: it is executed, with all that follows as ARGUMENTS.",
 )
 @click.option(
     "--parallelism",
@@ -116,7 +130,8 @@ def run(
     machine, an embedded one is started for the job (--address local: always).
 
     With --python, TARGET is a script that is executed as the main module; what it executes of
-    flinkray.datastream runs on the cluster.
+    flinkray.datastream runs on the cluster.  Everything after TARGET is then the program's, options
+    included: those of this command, --python too, are given before TARGET.
 
     Ctrl-C cancels the job and waits for its end; a second one leaves at once.
     """

@@ -66,6 +66,24 @@ def test_a_program_runs_on_the_cluster_with_its_arguments(
     assert StreamExecutionEnvironment.get_execution_environment().get_parallelism() == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--output", "x", "-D", "a", "--parallelism", "9", "--python"],
+        ["in.txt", "--help", "--verbose"],
+        ["--", "--version"],
+    ],
+)
+def test_everything_after_a_program_is_the_programs(
+    cluster: ThreadedCluster, program: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    program.write_text(PROGRAM.replace("{sorted(results)}", "{sys.argv[2:]}"))
+    out = tmp_path / "out.txt"
+    line = ["run", "--parallelism", "3", "--python", str(program), str(out), *arguments]
+    assert execute(line, connect=given(cluster)) == 0
+    assert out.read_text() == f"3 {arguments}"
+
+
 def test_options_of_jobs_hold_for_the_jobs_of_a_program(
     cluster: ThreadedCluster, program: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +131,9 @@ def test_the_progress_of_a_program_is_shown(
     [
         (["run", "--python", "nothing.py"], "the script nothing.py does not exist"),
         (["run", "script.py", "argument"], "only programs (--python) take arguments"),
+        (["run", "script.py", "--python"], "--python belongs in front of the program"),
+        (["run"], "Missing argument 'TARGET'"),
+        (["run", "--python", "--output", "x", "nothing.py"], "No such option"),
     ],
 )
 def test_a_wrong_line_is_refused(
