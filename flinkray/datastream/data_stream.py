@@ -90,6 +90,7 @@ from flinkray.streaming.records.partitioners import (
     ShufflePartitioner,
     StreamPartitioner,
 )
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_result
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
@@ -416,10 +417,15 @@ class DataStream(StreamSettings):
         self, job_execution_name: str | int | None = None, limit: int | None = None
     ) -> CloseableIterator | list[Any]:
         """Run the program and give this stream's records: at most *limit* in a list, or all by an
-        iterator, which closes the program when it is closed."""
+        iterator, which closes the program when it is closed.  Those of a keyed stream are rows of
+        key and value."""
         if isinstance(job_execution_name, int):
             job_execution_name, limit = None, job_execution_name
-        return self._env.collect_results(self, job_execution_name, limit)
+        return self._env.collect_results(self._collected(), job_execution_name, limit)
+
+    def _collected(self) -> DataStream:
+        """The stream of what :meth:`execute_and_collect` gives."""
+        return self
 
     # --- building -------------------------------------------------------------------------------
 
@@ -613,6 +619,12 @@ class KeyedStream(DataStream):
         """As on any stream."""
         return self._origin.print(sink_identifier)
 
+    def _collected(self) -> DataStream:
+        value_type = self._stream.type_info or Types.PICKLED_BYTE_ARRAY()
+        row_type = Types.ROW([self.get_key_type(), value_type])
+        operator = MapOperator(_KeyAndValue(self._keys))
+        return self._then("Key and value", operator, row_type, typed=False)
+
     def get_key_type(self) -> TypeInformation:
         """The declared type of the keys; pickled bytes where none is known."""
         return self._keys.key_type or Types.PICKLED_BYTE_ARRAY()
@@ -646,6 +658,14 @@ class KeyedStream(DataStream):
     ) -> DataStream:
         settings.setdefault("sort_keys", (self._keys,))
         return self._then(name, operator, output_type, typed, keyed=True, **settings)
+
+
+class _KeyAndValue(MapFunction[Any, Row]):
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def map(self, value: Any) -> Row:
+        return Row(self._keys.of_value(value), value)
 
 
 def _values(stream: DataStream) -> DataStream:

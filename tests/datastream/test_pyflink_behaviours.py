@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flinkray.core.errors import ConfigurationError
@@ -429,6 +430,23 @@ def test_collecting_gives_a_list_with_a_limit_and_an_iterator_without(env: Any) 
     with env.from_collection([4, 5]).execute_and_collect("job name") as iterator:
         assert next(iterator) == 4
         assert list(iterator) == [5]
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
+def test_collecting_a_keyed_stream_gives_rows_of_key_and_value(env: Any, mode: Any) -> None:
+    env.set_runtime_mode(mode)
+    keyed = env.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(lambda v: v[0])
+    expected = [Row("a", ("a", 1)), Row("a", ("a", 3)), Row("b", ("b", 2))]
+    assert results(keyed) == expected
+    assert sorted(keyed.execute_and_collect(limit=9), key=str) == expected
+    typed = env.from_collection([1], Types.INT()).key_by(lambda v: v, Types.DOUBLE())
+    ((key, value),) = typed.execute_and_collect()
+    assert (type(key), type(value)) == (float, int)
+
+
+def test_collecting_keyed_columns_gives_rows_of_key_and_row(env: Any) -> None:
+    keyed = env.from_arrow(pa.table({"k": ["a"], "v": [1]})).key_by("k")
+    assert keyed.execute_and_collect(limit=1) == [Row("a", Row(k="a", v=1))]
 
 
 class Custom:
