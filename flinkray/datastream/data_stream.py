@@ -23,6 +23,7 @@ from flinkray.streaming.columnar.map_batches import MapBatchesOperator
 from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
@@ -141,13 +142,26 @@ def expect_function(function: Any, method: str, what: str) -> Any:
     """The function, if it has the method or is a plain function.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither, or ``async def``.
     """
     forgotten = isinstance(function, type) and issubclass(function, Function)
     if not forgotten and (callable(getattr(function, method, None)) or callable(function)):
+        refuse_coroutines(function, method)
         return function
     hint = "; make an object of it" if forgotten else ""
     raise TypeError(f"{what} or a function is needed, got {function!r}{hint}")
+
+
+def expect_kind(function: Any, kind: type, what: str) -> Any:
+    """The function.
+
+    Raises:
+        TypeError: the function is not of that class, or a method of it is ``async def``.
+    """
+    if not isinstance(function, kind):
+        raise TypeError(f"{what}, got {function!r}")
+    refuse_coroutines(function)
+    return function
 
 
 class StreamProgram(EnvironmentSettings, ABC):
@@ -228,10 +242,8 @@ class DataStream(StreamSettings):
 
     def process(self, func: ProcessFunction[Any, Any], output_type: Any = None) -> DataStream:
         """Any number of results, side outputs (``yield tag, value``) and time."""
-        if not isinstance(func, ProcessFunction):
-            raise TypeError(
-                f"process on a stream without keys needs a ProcessFunction, got {func!r}"
-            )
+        what = "process on a stream without keys needs a ProcessFunction"
+        expect_kind(func, ProcessFunction, what)
         return self._then("PROCESS", ProcessOperator(func), output_type)
 
     def project(self, *field_indexes: int) -> DataStream:
@@ -528,8 +540,8 @@ class KeyedStream(DataStream):
         self, func: KeyedProcessFunction[Any, Any, Any], output_type: Any = None
     ) -> DataStream:
         """State and timers of the record's key, any number of results, side outputs."""
-        if not isinstance(func, KeyedProcessFunction):
-            raise TypeError(f"process on a keyed stream needs a KeyedProcessFunction, got {func!r}")
+        what = "process on a keyed stream needs a KeyedProcessFunction"
+        expect_kind(func, KeyedProcessFunction, what)
         operator = KeyedProcessOperator(func, self._keys)
         return self._then_keyed("KEYED PROCESS", operator, output_type)
 
@@ -739,8 +751,7 @@ class ConnectedStreams:
         self, func: CoMapFunction[Any, Any, Any], output_type: TypeInformation | None = None
     ) -> DataStream:
         """``map1`` for the first stream's values, ``map2`` for the second's."""
-        if not isinstance(func, CoMapFunction):
-            raise TypeError(f"a CoMapFunction is needed, got {func!r}")
+        expect_kind(func, CoMapFunction, "a CoMapFunction is needed")
         keys = self._keys()
         return self._then("Co-Map", CoMapOperator(func, keys), output_type, keys)
 
@@ -748,8 +759,7 @@ class ConnectedStreams:
         self, func: CoFlatMapFunction[Any, Any, Any], output_type: TypeInformation | None = None
     ) -> DataStream:
         """``flat_map1`` and ``flat_map2``."""
-        if not isinstance(func, CoFlatMapFunction):
-            raise TypeError(f"a CoFlatMapFunction is needed, got {func!r}")
+        expect_kind(func, CoFlatMapFunction, "a CoFlatMapFunction is needed")
         keys = self._keys()
         return self._then("Co-Flat Map", CoFlatMapOperator(func, keys), output_type, keys)
 
@@ -763,13 +773,12 @@ class ConnectedStreams:
         keys = self._keys()
         operator: StreamOperator
         if keys is not None:
-            if not isinstance(func, KeyedCoProcessFunction):
-                raise TypeError(f"keyed streams need a KeyedCoProcessFunction, got {func!r}")
-            operator = KeyedCoProcessOperator(func, *keys)
+            what = "keyed streams need a KeyedCoProcessFunction"
+            function = expect_kind(func, KeyedCoProcessFunction, what)
+            operator = KeyedCoProcessOperator(function, *keys)
         else:
-            if not isinstance(func, CoProcessFunction):
-                raise TypeError(f"a CoProcessFunction is needed, got {func!r}")
-            operator = CoProcessOperator(func)
+            function = expect_kind(func, CoProcessFunction, "a CoProcessFunction is needed")
+            operator = CoProcessOperator(function)
         return self._then("Co-Process", operator, output_type, keys)
 
     def _then(
@@ -819,13 +828,13 @@ class BroadcastConnectedStream:
         descriptors = self.broadcast_stream.broadcast_state_descriptors
         operator: StreamOperator
         if isinstance(stream, KeyedStream):
-            if not isinstance(func, KeyedBroadcastProcessFunction):
-                raise TypeError(f"a KeyedBroadcastProcessFunction is needed, got {func!r}")
-            operator = KeyedBroadcastProcessOperator(func, stream._keys, descriptors)
+            what = "a KeyedBroadcastProcessFunction is needed"
+            function = expect_kind(func, KeyedBroadcastProcessFunction, what)
+            operator = KeyedBroadcastProcessOperator(function, stream._keys, descriptors)
         else:
-            if not isinstance(func, BroadcastProcessFunction):
-                raise TypeError(f"a BroadcastProcessFunction is needed, got {func!r}")
-            operator = BroadcastProcessOperator(func, descriptors)
+            what = "a BroadcastProcessFunction is needed"
+            function = expect_kind(func, BroadcastProcessFunction, what)
+            operator = BroadcastProcessOperator(function, descriptors)
         return two_input_stream(
             "Co-Process-Broadcast",
             operator,
@@ -916,16 +925,14 @@ class _Windowed:
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """The result of an accumulator; a window function is given just that one."""
-        if not isinstance(aggregate_function, AggregateFunction):
-            raise TypeError(f"an AggregateFunction is needed, got {aggregate_function!r}")
+        expect_kind(aggregate_function, AggregateFunction, "an AggregateFunction is needed")
         contents = AggregateContents(aggregate_function)
         return self._evaluated("Aggregate", contents, window_function, output_type)
 
     def apply(self, window_function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """A WindowFunction (AllWindowFunction on window_all) over all records."""
         wanted = WindowFunction if self._keyed else AllWindowFunction
-        if not isinstance(window_function, wanted):
-            raise TypeError(f"apply needs a {wanted.__name__} here, got {window_function!r}")
+        expect_kind(window_function, wanted, f"apply needs a {wanted.__name__} here")
         return self._evaluated("Window", ListContents(), window_function, output_type)
 
     def process(
@@ -933,10 +940,7 @@ class _Windowed:
     ) -> DataStream:
         """A ProcessWindowFunction (ProcessAllWindowFunction on window_all) over all records."""
         wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
-        if not isinstance(process_window_function, wanted):
-            raise TypeError(
-                f"process needs a {wanted.__name__} here, got {process_window_function!r}"
-            )
+        expect_kind(process_window_function, wanted, f"process needs a {wanted.__name__} here")
         return self._evaluated("Window", ListContents(), process_window_function, output_type)
 
     def map_batches(self, func: Any) -> DataStream:
@@ -1000,6 +1004,7 @@ class _Windowed:
     def _evaluation(self, function: Any) -> WindowEvaluation:
         if function is None:
             return PassOn()
+        refuse_coroutines(function)
         if isinstance(function, WindowFunction | AllWindowFunction):
             return Apply(function, isinstance(function, WindowFunction))
         if isinstance(function, ProcessWindowFunction | ProcessAllWindowFunction):
@@ -1358,8 +1363,7 @@ class IntervalJoined:
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Any number of results for each pair, at the later of the two times."""
-        if not isinstance(func, ProcessJoinFunction):
-            raise TypeError(f"a ProcessJoinFunction is needed, got {func!r}")
+        expect_kind(func, ProcessJoinFunction, "a ProcessJoinFunction is needed")
         operator = IntervalJoinOperator(
             func,
             self._lower,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import importlib
 import inspect
 import json
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -254,6 +256,109 @@ def test_program_begins_anew_after_it_was_executed(env: Any) -> None:
 def test_mistakes_are_refused_when_they_are_made(env: Any, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError, StreamError)):
         wrong(env.from_collection([1]))
+
+
+async def awaited(*values: Any) -> Any:
+    return values
+
+
+async def awaited_results(*values: Any) -> Any:
+    yield values
+
+
+class AwaitedCall:
+    async def __call__(self, *values: Any) -> Any:
+        return values
+
+
+class WithoutBase:
+    """What operators take without a base class of flinkray."""
+
+    map = flat_map = filter = get_key = invoke = partition = extract_timestamp = extract = awaited
+
+
+def awaiting(kind: Any, *names: str) -> Any:
+    """An object of that class, of whose methods those are `async def`."""
+    methods: dict[str, Any] = {name: lambda *values: None for name in kind.__abstractmethods__}
+    return type("Awaiting", (kind,), {**methods, **dict.fromkeys(names, awaited)})()
+
+
+BY_FIVE = window.TumblingEventTimeWindows.of(5)
+RULES: Any = state.MapStateDescriptor("rules")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s: s.map(awaited),
+        lambda s: s.map(partial(awaited, 1)),
+        lambda s: s.map(AwaitedCall()),
+        lambda s: s.map(WithoutBase()),
+        lambda s: s.map(awaiting(functions.MapFunction, "map")),
+        lambda s: s.map(awaiting(functions.MapFunction, "open")),
+        lambda s: s.flat_map(awaited_results),
+        lambda s: s.filter(awaited),
+        lambda s: s.filter(WithoutBase()),
+        lambda s: s.key_by(awaited),
+        lambda s: s.key_by(WithoutBase()),
+        lambda s: s.key_by(awaiting(functions.KeySelector, "get_key")),
+        lambda s: s.process(awaiting(functions.ProcessFunction, "process_element")),
+        lambda s: s.map_batches(awaited),
+        lambda s: s.partition_custom(awaited, str),
+        lambda s: s.partition_custom(hash, awaited),
+        lambda s: s.add_sink(awaited),
+        lambda s: s.add_sink(WithoutBase()),
+        lambda s: s.key_by(str).map(awaited),
+        lambda s: s.key_by(str).flat_map(awaited),
+        lambda s: s.key_by(str).filter(awaited),
+        lambda s: s.key_by(str).reduce(awaited),
+        lambda s: s.key_by(str).process(
+            awaiting(functions.KeyedProcessFunction, "on_timer")),
+        lambda s: s.window_all(BY_FIVE).reduce(awaited),
+        lambda s: s.window_all(BY_FIVE).reduce(
+            max, awaiting(functions.ProcessAllWindowFunction, "process")),
+        lambda s: s.window_all(BY_FIVE).aggregate(
+            awaiting(functions.AggregateFunction, "add")),
+        lambda s: s.key_by(str).window(BY_FIVE).apply(
+            awaiting(functions.WindowFunction, "apply")),
+        lambda s: s.key_by(str).window(BY_FIVE).process(
+            awaiting(functions.ProcessWindowFunction, "clear")),
+        lambda s: s.connect(s).map(awaiting(functions.CoMapFunction, "map2")),
+        lambda s: s.connect(s).flat_map(
+            awaiting(functions.CoFlatMapFunction, "flat_map1")),
+        lambda s: s.connect(s).process(
+            awaiting(functions.CoProcessFunction, "process_element2")),
+        lambda s: s.connect(s).key_by(str, str).process(
+            awaiting(functions.KeyedCoProcessFunction, "on_timer")),
+        lambda s: s.connect(s.broadcast(RULES)).process(
+            awaiting(functions.BroadcastProcessFunction, "process_broadcast_element")),
+        lambda s: s.key_by(str).connect(s.broadcast(RULES)).process(
+            awaiting(functions.KeyedBroadcastProcessFunction, "process_element")),
+        lambda s: s.key_by(str).interval_join(s.key_by(str)).between(0, 1).process(
+            awaiting(functions.ProcessJoinFunction, "process_element")),
+        lambda s: s.join(s).where(str).equal_to(str).window(BY_FIVE).apply(awaited),
+        lambda s: s.co_group(s).where(str).equal_to(awaited).window(BY_FIVE),
+        lambda _: api.WatermarkStrategy.no_watermarks().with_timestamp_assigner(awaited),
+        lambda _: api.WatermarkStrategy.no_watermarks().with_timestamp_assigner(WithoutBase()),
+        lambda _: window.EventTimeSessionWindows.with_dynamic_gap(WithoutBase()),
+        lambda _: connectors.DataGeneratorSource(awaited, 1),
+        lambda _: connectors.CallbackSink(None, awaiting(functions.MapFunction, "map").map),
+    ],
+)  # fmt: skip
+def test_functions_that_would_have_to_be_awaited_are_refused_by_name(env: Any, build: Any) -> None:
+    with pytest.raises(TypeError, match=r"(?i)^\w*awaited\S* is `async def`.* plain function"):
+        build(env.from_collection([1]))
+
+
+def test_function_may_await_in_methods_of_its_own(env: Any) -> None:
+    class Waits(functions.MapFunction[Any, Any]):
+        def map(self, value: Any) -> Any:
+            return asyncio.run(self.look_up(value))
+
+        async def look_up(self, value: Any) -> Any:
+            return value + 1
+
+    assert env.from_collection([1]).map(Waits()).execute_and_collect(limit=1) == [2]
 
 
 def test_batch_mode_needs_an_end(env: Any) -> None:

@@ -1,3 +1,10 @@
 """What users implement, and what it is given."""
 
-__all__ = ["functions", "metrics", "output_tag", "runtime_context", "window_functions"]
+__all__ = [
+    "coroutines",
+    "functions",
+    "metrics",
+    "output_tag",
+    "runtime_context",
+    "window_functions",
+]

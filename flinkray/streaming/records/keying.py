@@ -10,6 +10,7 @@ import pyarrow as pa
 from flinkray.state.key_values import are_plain, as_key
 from flinkray.state.keys import KEY_KINDS, KeyHash, KeyKind, stable_hash
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
@@ -36,6 +37,7 @@ class Keys:
                     "key_by takes a function, a KeySelector or the name of a field, "
                     f"got {selector!r}"
                 )
+            refuse_coroutines(selector, "get_key")
             self._of = of
         self.selector = selector
         self.key_type = key_type

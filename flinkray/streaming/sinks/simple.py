@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
@@ -123,6 +124,7 @@ class CallbackSink(Sink[Any]):
     ) -> None:
         if (on_value is None) == (on_batch is None):
             raise ValueError("give either on_value or on_batch")
+        refuse_coroutines(on_value or on_batch)
         self._on_value = on_value
         self._on_batch = on_batch
 

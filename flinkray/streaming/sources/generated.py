@@ -8,6 +8,7 @@ from typing import Any
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sources.collection import Slice, slices
 from flinkray.streaming.sources.reader import SequentialReader
@@ -45,6 +46,7 @@ class DataGeneratorSource(Source[Slice]):
     ) -> None:
         if count < 0 or (records_per_second is not None and records_per_second <= 0):
             raise StreamError("count must not be negative, and records_per_second be positive")
+        refuse_coroutines(generate)
         self._generate = generate
         self._count = count
         self._rate = records_per_second

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from flinkray.core.durations import Duration, Time, milliseconds
+from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
 from flinkray.streaming.time.watermark_alignment import Alignment
 
@@ -146,6 +147,7 @@ class WatermarkStrategy:
                 "a TimestampAssigner, or a function of value and timestamp, is needed, got "
                 f"{timestamp_assigner!r}"
             )
+        refuse_coroutines(timestamp_assigner, "extract_timestamp")
         return replace(self, timestamp_assigner=timestamp_assigner, timestamp_column=None)
 
     def with_timestamp_column(self, name: str) -> WatermarkStrategy:

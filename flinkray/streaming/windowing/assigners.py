@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.state.descriptors import ValueStateDescriptor
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
 from flinkray.streaming.windowing import window
 from flinkray.streaming.windowing.triggers import (
@@ -204,6 +205,7 @@ class _SessionWindows(MergingWindowAssigner):
         extract = getattr(extractor, "extract", extractor)
         if not callable(extract):
             raise TypeError(f"a SessionWindowTimeGapExtractor is needed, got {extractor!r}")
+        refuse_coroutines(extractor, "extract")
         return cls(extract)  # type: ignore[call-arg]
 
     def assign_windows(

@@ -1,0 +1,50 @@
+"""Operators call functions and do not await them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+
+def refuse_coroutines(function: Any, method: str = "") -> None:
+    """
+    Args:
+        function: a plain function, or an object with methods that operators call.
+        method: the name of one that it may have without deriving from a class of flinkray.
+
+    Raises:
+        TypeError: what would be called is ``async def``.
+    """
+    for call in _called(function, method):
+        if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+            while isinstance(call, partial):
+                call = call.func
+            name = getattr(call, "__qualname__", repr(call))
+            raise TypeError(
+                f"{name} is `async def`: its results would be coroutines, and operators do not "
+                "await them; give a plain function that returns results. An operator that awaits "
+                "does not exist yet"
+            )
+
+
+def _called(function: Any, method: str) -> Iterator[Any]:
+    yield function
+    declared = list(_declared_methods(type(function)))
+    named = getattr(function, method, None) if method else None
+    if named is not None:
+        yield named
+    elif not declared:
+        yield getattr(type(function), "__call__", None)  # noqa: B004 - it is looked at, not tested
+    yield from declared
+
+
+def _declared_methods(kind: type) -> Iterator[Any]:
+    """What *kind* has of the methods that classes of flinkray declare; its other methods are its
+    own affair."""
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] == "flinkray":
+            for name in vars(base):
+                if not name.startswith("_"):
+                    yield getattr(kind, name)
