@@ -209,11 +209,17 @@ def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
     client = env.execute_async()
     wait_until(marker.exists, 60, "a task to be stuck")
     assert client.get_job_status().result(60) == "RUNNING"
-    running = streams.job(client.get_job_id()).details()
+    job = streams.job(client.get_job_id())
+
+    def are_measured() -> bool:
+        return [vertex.measured for vertex in job.details().vertices] == [2, 2, 2]
+
+    wait_until(are_measured, 60, "all tasks to have told what they have done")
+    running = job.details()
     client.cancel().result(60)
     with pytest.raises(JobCancelledError):
         client.get_job_execution_result().result(60)
-    cancelled = streams.job(client.get_job_id()).details()
+    cancelled = job.details()
     for details in (running, cancelled):
         source, stuck, end = details.vertices
         assert (source.measured, stuck.measured, end.measured) == (2, 2, 2)
