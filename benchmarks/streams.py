@@ -12,9 +12,10 @@ with one.  Beside the columnar programs stands pyarrow's own group-by on the sam
 thread, from the same run; beside the keyed sum a bare loop with a dictionary.  The final sum has
 the results of the group-by; the running sum puts out a row for each row.
 
-Bytewax (one worker, processor time) and PyFlink (one slot, bundles of 100,000, time of the clock
-without the start of its workers) run from an environment of their own, which is made on first use;
-`--no-peers` does without.  Published figures (`_streams/published.py`) are those of two cores.
+Bytewax and Pathway (one worker each, processor time) and PyFlink (one slot, bundles of 100,000,
+time of the clock without the start of its workers) run from environments of their own, which are
+made on first use; `--no-peers` does without.  Published figures (`_streams/published.py`) are those
+of two cores.
 
 Exit status 1: a goal was missed.
 """
@@ -45,6 +46,13 @@ installation, and is slower with bundles of this size: 125,000 records a second 
 in a map, on two cores."""
 
 BYTEWAX_SUM = "Bytewax: keyed sum, state"
+TWICE = {
+    BYTEWAX_SUM: programs.KEYED,
+    "Bytewax: tumbling window, Python": programs.WINDOWED,
+    "Pathway: keyed sum, from Python": programs.KEYED,
+    "Pathway: tumbling window, from Python": programs.WINDOWED,
+}
+"""Programs of others, and those that are to be at least twice as fast, with one core each."""
 
 
 def measure(data: Data, runner: Runner, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
@@ -71,6 +79,9 @@ def peers(rows: int) -> Iterator[tuple[str, float]]:
     python = str(interpreter("streams"))
     for line in _answers([python, str(PEERS / "bytewax_streams.py"), str(rows)]):
         yield f"Bytewax: {line['program']}", line["records"] / line["seconds"]
+    script = str(PEERS / "pathway_streams.py")
+    for line in _answers([str(interpreter("pathway")), script, str(rows)]):
+        yield f"Pathway: {line['program']}", line["records"] / line["seconds"]
     for program, part in PYFLINK.items():
         count = str(int(rows * part))
         script = str(PEERS / "pyflink_streams.py")
@@ -131,7 +142,20 @@ def goals(found: dict[str, float], beside: dict[str, float], cores: int) -> list
     def within(what: str, program: str, other: str) -> Goal:
         return Goal(what, found[other] / found[program], 4.0, digits=2)
 
+    def over_the_loop(what: str, program: str, bound: float) -> Goal:
+        return Goal(
+            f"{what}: over a dictionary loop", found[program] / found[programs.LOOP], bound, True, 2
+        )
+
+    twice = [
+        at_least(f"{program}: over {other}", program, beside[other], 2, 1)
+        for other, program in TWICE.items()
+        if other in beside
+    ]
     return [
+        *twice,
+        over_the_loop("keyed sum with ValueState", programs.KEYED, 0.4),
+        over_the_loop("keyed sum with a batch function", programs.BATCHES, 1.5),
         at_least("map: over PyFlink's best mode", programs.MAP, PUBLISHED["map"].pyflink, 8),
         at_least(
             "keyed sum with ValueState: over PyFlink's best mode",

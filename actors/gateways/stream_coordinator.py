@@ -91,6 +91,34 @@ class CollectorPlace:
     partition: JobPartition
 
 
+@message
+class PrintedText:
+    """Lines that a task has printed."""
+
+    job_master_id: JobMasterId
+    task: str
+    """Its name with subtask and attempt."""
+    number: int
+    """Counts the task's messages from 1."""
+    data: bytes
+    """UTF-8, which may have surrogates; whole lines, if they are not too long."""
+
+
+@message
+class PrintedPart:
+    """What the client of a job reads of it."""
+
+    coordinator: str
+    """Which one has kept it: its process and attempt."""
+    texts: tuple[bytes, ...]
+    position: int
+    """Behind them; to read on from."""
+    left_out: int
+    """How many lines before these were not kept until they were read, all in all."""
+    is_end: bool
+    """Nothing follows these."""
+
+
 class StreamCoordinatorGateway(RpcGateway):
     """One per JobMaster of a job; dies with it."""
 
@@ -125,6 +153,15 @@ class StreamCoordinatorGateway(RpcGateway):
             CoordinatorReplacedError: the member is not of this JobMaster's.
         """
 
+    @abstractmethod
+    @ask_timeout(None)
+    async def printed(self, text: PrintedText) -> None:
+        """Keep it for the client, and return when more may come.  May be repeated.
+
+        Raises:
+            CoordinatorReplacedError: the task is not of this JobMaster's.
+        """
+
     # for the JobMaster
 
     @abstractmethod
@@ -145,3 +182,13 @@ class StreamCoordinatorGateway(RpcGateway):
     @ask_timeout(None)
     async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
         """Where the results are: waits until they are somewhere else than the client knows."""
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def read_printed(self, known: str | None, position: int) -> PrintedPart:
+        """What tasks have printed, from a position on: at least something, unless nothing comes
+        within seconds.  Asking for a position says that what is before it was read.
+
+        *known*: the coordinator that gave the position; what another one has is read from its
+        beginning.
+        """

@@ -1,6 +1,7 @@
 """What several processes use."""
 
 __all__ = [
+    "archives",
     "batched_sender",
     "chain_code",
     "cluster_services",

@@ -16,6 +16,11 @@ from flinkray.streaming.program.chain_plan import ChainPlan
 BUFFER_TIMEOUTS = "buffer-timeouts"
 """In the configuration of a stream invokable: of each result, in milliseconds, between spaces."""
 
+PRINTED_LINES = "printed-lines"
+"""In the configuration of a stream invokable with print sinks: TO_LOG or TO_CLIENT."""
+TO_LOG = "log"
+TO_CLIENT = "client"
+
 _UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, RecursionError)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from flinkray.actors.shared.archives import unpack
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import JobID
 from flinkray.rpc import RpcService
@@ -31,6 +32,8 @@ _LOCK = "lock"
 _BEING_MADE = 60.0
 """Seconds after which a folder without a lock is none that is being made."""
 
+_ARCHIVES_FOLDER = "archives"
+
 _ARCHIVES = (".zip", ".whl", ".egg")
 """Python imports from these as they are."""
 
@@ -42,9 +45,14 @@ class JobFiles:
     a process has left which died (:func:`sweep_job_files`).
     """
 
-    def __init__(self, rpc_service: RpcService, cluster_id: str) -> None:
+    def __init__(
+        self, rpc_service: RpcService, cluster_id: str, *, has_working_directory: bool = False
+    ) -> None:
+        """*has_working_directory*: the process, which has one job, works where archives of the job
+        are unpacked, if it has any."""
         self._rpc_service = rpc_service
         self._cluster_id = cluster_id
+        self._has_working_directory = has_working_directory
         self._provided: dict[JobID, asyncio.Future[_Unpacked]] = {}
 
     async def provide(self, job_id: JobID, files: tuple[JobFile, ...], fetch: Fetch) -> None:
@@ -94,6 +102,8 @@ class JobFiles:
         except asyncio.CancelledError:
             unpacking.abandon()
             raise
+        if self._has_working_directory:
+            unpacked.enter()
         for entry in unpacked.imports:
             sys.path.insert(0, entry)
         importlib.invalidate_caches()
@@ -169,8 +179,19 @@ class _Unpacked:
         self._lock = lock
         self.imports = imports
         self.cached = cached
+        self.archives = Path(folder, _ARCHIVES_FOLDER)
+        self._left: str | None = None
+        """The working directory before."""
+
+    def enter(self) -> None:
+        """Make the folder of the archives the working directory, if there are any."""
+        if self.archives.exists():
+            self._left = os.getcwd()
+            os.chdir(self.archives)
 
     def remove(self) -> None:
+        if self._left is not None:
+            os.chdir(self._left)
         for entry in self.imports:
             if entry in sys.path:
                 sys.path.remove(entry)
@@ -221,6 +242,11 @@ def _write(
     folder: Path, files: tuple[JobFile, ...], contents: list[bytes], unpacked: _Unpacked
 ) -> None:
     for number, (file, content) in enumerate(zip(files, contents, strict=True)):
+        if file.use is JobFileUse.ARCHIVE:
+            target = unpacked.archives / file.name
+            unpack(content, target)
+            unpacked.cached[file.name] = str(target)
+            continue
         path = folder / str(number) / Path(file.name).name
         path.parent.mkdir()
         if file.is_directory:

@@ -10,6 +10,8 @@ from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
     CollectorPlace,
     CoordinatorReplacedError,
+    PrintedPart,
+    PrintedText,
     ReaderProgress,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
@@ -19,6 +21,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 from flinkray.actors.shared.chain_code import ChainCode
 from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.user_calls import call_user_code
+from flinkray.actors.stream_coordinator.printed_lines import PrintedLines
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.core.blobs import BlobKey
@@ -60,6 +63,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._coordinator = arguments.coordinator
         self._has_failed = False
         self._cleaned_up: asyncio.Task[None] | None = None
+        self._printed = PrintedLines(rpc_service, arguments.coordinator.attempt_number)
         self._place: CollectorPlace | None = None
         self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
 
@@ -68,6 +72,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def stop(self, job_master_id: JobMasterId) -> None:
         self._refuse_others(job_master_id)
+        await self._printed.end()
         await self._clean_up()
         self.close()
 
@@ -145,6 +150,13 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     ) -> int:
         self._refuse_others(job_master_id)
         return self._alignment.report(group, member, watermark)
+
+    async def printed(self, text: PrintedText) -> None:
+        self._refuse_others(text.job_master_id)
+        await self._printed.add(text)
+
+    async def read_printed(self, known: str | None, position: int) -> PrintedPart:
+        return await self._printed.read(known, position)
 
     async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
         while self._place is None or self._place == known:

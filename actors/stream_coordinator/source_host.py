@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import cloudpickle
+
 from flinkray.actors.gateways.stream_coordinator import ReaderProgress
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.streaming.errors import OperatorError, operator_error
-from flinkray.streaming.sources.hosted_source import HostedSource
+from flinkray.streaming.sources.coordinator import (
+    END_OF_SPLITS,
+    NO_MORE_SPLITS,
+    SourceCoordinator,
+)
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 
@@ -36,7 +42,8 @@ class SourceHost:
         self._load = load
         self._on_failed = on_failed
         self._source: Source[object] | None = None
-        self._hosted: HostedSource | None = None
+        self._hosted: SourceCoordinator | None = None
+        self._clock = WaitingSystemClock()
         self._parallelism = 0
         self._calls = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -51,7 +58,7 @@ class SourceHost:
         while self._hosted is not None:
             events = self._hosted.events(subtask, attempt, reader.position)
             if events is None or events:
-                return events or ()
+                return tuple(END_OF_SPLITS if e is NO_MORE_SPLITS else e for e in events or ())
             waiting = asyncio.get_running_loop().create_future()
             self._wake(subtask)
             self._waiting[subtask] = waiting
@@ -70,7 +77,9 @@ class SourceHost:
             if now is None or self._parallelism != reader.parallelism:
                 if now is not None:
                     now.close()
-                now = self._hosted = HostedSource(source, reader.parallelism, WaitingSystemClock())
+                now = self._hosted = SourceCoordinator(
+                    source, reader.parallelism, self._clock, cloudpickle.dumps
+                )
                 self._parallelism = reader.parallelism
             now.heard(reader.subtask_index, reader.attempt_number, reader.requests)
 
@@ -106,9 +115,10 @@ class SourceHost:
             waiting.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> float | None:
-        """In the thread; when new splits are to be looked for is user code's to say, too."""
+        """In the thread; in how many seconds to look for new splits is user code's to say, too."""
         call()
-        return None if self._hosted is None else self._hosted.seconds_until_discovery()
+        at = None if self._hosted is None else self._hosted.next_discovery_time()
+        return None if at is None else max(at - self._clock.time(), 0.0)
 
     def _described(self, error: BaseException) -> OperatorError:
         return operator_error(error, self._name)

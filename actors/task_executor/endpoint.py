@@ -46,6 +46,7 @@ from flinkray.core.ids import (
     ResultPartitionID,
     SlotID,
 )
+from flinkray.core.job_options import TASK_CANCELLATION_TIMEOUT
 from flinkray.rpc import (
     RpcEndpoint,
     RpcService,
@@ -141,7 +142,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
                 factory=task_process_factory,
             ),
             parts,
-            cancellation_timeout=configuration.get(options.TASK_CANCELLATION_TIMEOUT),
+            cancellation_timeout=configuration.get(TASK_CANCELLATION_TIMEOUT),
             on_states=self._task_table.states_changed,
         )
         self._python = python

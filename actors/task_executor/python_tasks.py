@@ -29,6 +29,7 @@ class _Task:
     attempt_id: ExecutionAttemptID
     place: TaskProcessPlace
     produced: tuple[ProducedPartition, ...]
+    cancellation_timeout: float
     is_cancelling: bool = False
 
 
@@ -82,7 +83,8 @@ class PythonTasks(TasksOfKind):
     ) -> None:
         job_id, graph_id = deployments.job_id, deployments.graph_id
         produced = produced_partitions(job_id, graph_id, task.vertex, task.deployment)
-        self._tasks[task.attempt_id] = _Task(job_id, task.attempt_id, place, produced)
+        timeout = self._parts.job(deployments).cancellation_timeout or self._cancellation_timeout
+        self._tasks[task.attempt_id] = _Task(job_id, task.attempt_id, place, produced, timeout)
         self._places[task.deployment.allocation_id] = place
         self.results.begun(produced, place)
 
@@ -120,7 +122,7 @@ class PythonTasks(TasksOfKind):
         for place, of_place in by_place.items():
             self.processes.cancel_tasks(place, tuple(task.attempt_id for task in of_place))
             self._endpoint.schedule_run_async(
-                self._cancellation_timeout, partial(self._end_by_force, of_place)
+                of_place[0].cancellation_timeout, partial(self._end_by_force, of_place)
             )
 
     def _end_by_force(self, tasks: list[_Task]) -> None:
@@ -130,7 +132,7 @@ class PythonTasks(TasksOfKind):
                 self.processes.kill(
                     task.place,
                     f"{task.place} was killed: its task {task.attempt_id} did not end within "
-                    f"{self._cancellation_timeout:g} s after it was cancelled",
+                    f"{task.cancellation_timeout:g} s after it was cancelled",
                 )
 
     def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:

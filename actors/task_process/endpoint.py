@@ -29,11 +29,12 @@ from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.user_code import CodeOrigin, LoadedCode, UserCode
-from flinkray.core import network_options, options
+from flinkray.core import network_options
 from flinkray.core.blobs import BlobKey
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
@@ -73,7 +74,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     ) -> None:
         super().__init__(rpc_service, TASK_PROCESS_ENDPOINT)
         self._host = mark_process() if rpc_service.has_own_process else None
-        self._interrupt_interval = configuration.get(options.TASK_CANCELLATION_INTERVAL)
+        self._interrupt_interval = configuration.get(TASK_CANCELLATION_INTERVAL)
         self._task_executor = task_executor
         self._parts = DeployedParts()
         self._user_code = UserCode(rpc_service)
@@ -90,7 +91,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._functions = FunctionTasks(
             self._reader, self._partitions, task_executor, main, task_files
         )
-        self._files = JobFiles(rpc_service, cluster_id)
+        self._files = JobFiles(
+            rpc_service, cluster_id, has_working_directory=rpc_service.has_own_process
+        )
         self._streams = StreamTasks(
             self,
             configuration,
@@ -187,7 +190,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             io_metrics=resources.io_metrics,
             report=report,
             code_loops=self._code_loops,
-            interrupt_interval=self._interrupt_interval,
+            interrupt_interval=deployed.job.cancellation_interval or self._interrupt_interval,
         )
         task.start()
 

@@ -12,6 +12,7 @@ from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
+from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
 from flinkray.streaming.channels import InputGate, RecordWriter
@@ -37,6 +38,7 @@ from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_part
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
+from flinkray.streaming.sinks.simple import PrintOperator
 from flinkray.streaming.sources.result_files import ResultFileSplit
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
@@ -77,6 +79,8 @@ class StreamTaskContext:
     """Likewise."""
     results: CollectedResults
     """Where results for the client go."""
+    printed: PrintedLinesOutput | None
+    """Where lines for the client go; None: to the log."""
     signal: Signal
     check_cancelled: Callable[[], None]
     """Raises."""
@@ -126,8 +130,13 @@ class StreamTaskRun:
                 operator.receiver = context.results
                 context.results.begin()
                 outputs.append(context.results)
+            elif isinstance(operator, PrintOperator):
+                if context.printed is not None:
+                    operator.write = context.printed.write
             elif isinstance(operator, ResultFilesOperator):
                 operator.write = next(file_outputs).write_here
+        if context.printed is not None:
+            outputs.append(context.printed)
         task = StreamTask(
             context.name,
             builder.operators,
@@ -136,6 +145,7 @@ class StreamTaskRun:
             channel_inputs,
             outputs,
             time_service,
+            turn=builder.turn,
         )
         loop = TaskLoop(task, context.signal, clock, context.check_cancelled, context.splits)
         times = TaskTimes(loop, context.partitions)
@@ -153,6 +163,8 @@ class StreamTaskRun:
             self._run(task, loop)
         finally:
             loop.end()
+            if context.printed is not None:
+                context.printed.flush()
             log.info("task %s has ended; %s", context.name, figures(context.metrics))
 
     def _run(self, task: StreamTask, loop: TaskLoop) -> None:
@@ -194,6 +206,8 @@ class StreamTaskRun:
             yield
 
     def _wait_until_read(self, loop: TaskLoop) -> None:
+        if self._context.printed is not None:
+            loop.wait_until(self._context.printed.is_sent)
         for partition in self._context.partitions:
             if partition.is_blocking:
                 continue

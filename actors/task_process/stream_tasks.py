@@ -17,7 +17,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import JobPartition
-from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS
+from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO_CLIENT
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
@@ -25,6 +25,7 @@ from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
+from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
 from flinkray.actors.task_process.task_files import TaskFiles
@@ -245,6 +246,7 @@ class StreamTaskResources:
         self._splits = self._split_client()
         self._alignment = None if self._splits is None else self._alignment_client()
         self._results: CollectedResults | None = None
+        self._printed = self._printed_lines()
         self._place: CollectorPlace | None = None
         self._metrics: MetricGroup | None = None
         self._announcing: asyncio.Task[None] | None = None
@@ -276,6 +278,19 @@ class StreamTaskResources:
             alignment_name(deployed.vertex.vertex_id, deployed.task.subtask_index),
         )
 
+    def _printed_lines(self) -> PrintedLinesOutput | None:
+        """None: what is printed goes to the log, or nothing is."""
+        deployed = self._deployed
+        if deployed.vertex.invokable.configuration.get(PRINTED_LINES) != TO_CLIENT:
+            return None
+        return PrintedLinesOutput(
+            self._endpoint.rpc_service,
+            stream_coordinator_address(deployed.job.job_id, deployed.job_master_id),
+            deployed.job_master_id,
+            str(deployed.attempt_id),
+            self._signal.set,
+        )
+
     async def open(self, cancellation: Cancellation) -> StreamTaskRun:
         """What the task's thread is to run."""
         deployed = self._deployed
@@ -297,6 +312,7 @@ class StreamTaskResources:
             self._splits,
             self._alignment,
             self._results,
+            self._printed,
             self._signal,
             cancellation.check,
             self._tasks.cached_files(deployed.job.job_id),
@@ -348,6 +364,8 @@ class StreamTaskResources:
             self._results.close()
         if self._place is not None:
             self._tasks.collected(self._place)
+        if self._printed is not None:
+            self._printed.close()
         self._tasks.ended(self._partitions, reason)
         for output in self._file_outputs:
             output.ended(state)

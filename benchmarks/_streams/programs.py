@@ -12,14 +12,17 @@ import pyarrow.compute as pc
 
 from flinkray.datastream import (
     AggregateFunction,
+    KeyedBatchFunction,
+    KeyedGroupFunction,
     KeyedProcessFunction,
     RuntimeContext,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
+from flinkray.datastream.arrays import running_sums
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.datastream.state import ValueStateDescriptor
+from flinkray.datastream.state import ArrayStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 
 from .runners import Build, LocalRunner, Runner, Taken, run, time_of
@@ -42,6 +45,33 @@ class RunningSum(KeyedProcessFunction[Any, Any, Any]):
         total = (self.total.value() or 0) + value[1]
         self.total.update(total)
         yield value[0], total
+
+
+class GroupSum(KeyedGroupFunction[Any, Any, Any]):
+    """The same, with state looked up once for the records of a key that come together."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.total = runtime_context.get_state(ValueStateDescriptor("total"))
+
+    def process_group(self, key: Any, values: list[Any], ctx: Any) -> Any:
+        total = self.total.value() or 0
+        results = []
+        for value in values:
+            total += value[1]
+            results.append((key, total))
+        self.total.update(total)
+        return results
+
+
+class BatchSum(KeyedBatchFunction):
+    """The same on columns."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.total = runtime_context.get_array_state(ArrayStateDescriptor("total", np.int64))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+        totals = running_sums(ctx.slots, batch["v"].to_numpy(), self.total.values)
+        return pa.record_batch({"k": batch["k"], "v": totals})
 
 
 class CountAndSum(AggregateFunction[Any, Any, Any]):
@@ -124,6 +154,14 @@ def python_sum(data: Data, env: StreamExecutionEnvironment) -> Any:
     return env.from_source(data.pairs).key_by(lambda v: v[0]).process(RunningSum())
 
 
+def group_sum(data: Data, env: StreamExecutionEnvironment) -> Any:
+    return env.from_source(data.pairs).key_by(lambda v: v[0]).process_groups(GroupSum())
+
+
+def batch_sum(data: Data, env: StreamExecutionEnvironment) -> Any:
+    return env.from_source(data.columns).key_by("k").process_batches(BatchSum())
+
+
 def python_window(data: Data, env: StreamExecutionEnvironment) -> Any:
     stream = env.from_source(data.stamped, THIRD)
     return stream.key_by(lambda v: v[0]).window(TUMBLING).aggregate(CountAndSum())
@@ -180,6 +218,8 @@ def arrow_join(data: Data) -> None:
 MAP = "map, Python function"
 KEYED = "keyed sum, ValueState"
 LOOP = "  a loop with a dictionary"
+GROUPS = "keyed sum, group function"
+BATCHES = "keyed sum, batch function, columns"
 WINDOWED = "tumbling window, Python aggregate"
 SUM = "keyed running sum, columns"
 FINAL_SUM = "keyed final sum (batch mode), columns"
@@ -205,6 +245,8 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
     chosen = {
         MAP: (few, program(doubled)),
         KEYED: (few, program(python_sum)),
+        GROUPS: (few, program(group_sum)),
+        BATCHES: (many, program(batch_sum)),
         LOOP: (few, beside(dictionary)),
         WINDOWED: (few, program(python_window)),
         SUM: (many, program(columns_sum, data.columns)),

@@ -18,6 +18,7 @@ from flinkray.scheduler.shared.states import JobStatus
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
+    from flinkray.client.printed_lines import JobOutput
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class ProgressLog:
 
 
 def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tuple[JobStatus, bool]:
-    """Submit a job, wait for its end and show its progress.
+    """Submit a job, wait for its end, and show its progress and what it prints.
 
     Returns how it ended, and whether Ctrl-C cancelled it.
 
@@ -153,27 +154,39 @@ def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tup
         LeftRunning: Ctrl-C came again while the cancelled job was waited for.
         FlinkRayError: the job was not accepted.
     """
-    handle = client.job(job.job_id)
+    from flinkray.client.printed_lines import NoOutput, submit_attached  # loads Ray
+
+    output: JobOutput = NoOutput()
     try:
-        client.submit(job)
+        output = submit_attached(client, job, display.clear)
         display.submitted(job.job_id, job.name)
-        status = handle.wait(on_progress=display.show, interval=display.interval)
+        return _wait(client, job.job_id, display, output), False
     except SubmissionInterrupted:
         raise
-    except KeyboardInterrupt:
-        pass  # wherever it came in between
-    else:
-        display.clear()
-        return status, False
+    except KeyboardInterrupt:  # wherever it came in between
+        return _cancel(client, job.job_id, display, output), True
+    finally:
+        output.close()
+
+
+def _wait(client: ClusterClient, job_id: JobID, display: Progress, output: JobOutput) -> JobStatus:
+    """Until it has ended, and all that it printed is shown."""
+    status = client.job(job_id).wait(on_progress=display.show, interval=display.interval)
+    output.finish()
+    display.clear()
+    return status
+
+
+def _cancel(
+    client: ClusterClient, job_id: JobID, display: Progress, output: JobOutput
+) -> JobStatus:
     try:
-        display.message(f"cancelling job {job.job_id} (Ctrl-C again leaves at once)")
+        display.message(f"cancelling job {job_id} (Ctrl-C again leaves at once)")
         with contextlib.suppress(JobStateError):  # it ended at that moment; how, is asked next
-            handle.cancel()
-        status = handle.wait(on_progress=display.show, interval=display.interval)
+            client.job(job_id).cancel()
+        return _wait(client, job_id, display, output)
     except JobNotFoundError:
-        raise SubmissionInterrupted(f"job {job.job_id} was not submitted") from None
+        raise SubmissionInterrupted(f"job {job_id} was not submitted") from None
     except KeyboardInterrupt:
         display.clear()
         raise LeftRunning from None
-    display.clear()
-    return status, True

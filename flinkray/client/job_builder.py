@@ -44,7 +44,8 @@ def spark_job(
         memory: of each slot, as ``"1500m"``, ``"2g"`` or bytes.
         spark_conf: Spark properties; those that flinkray sets itself are refused.
         restart_strategy: the one of the configuration when None.
-        configuration: options of the job, over those of the cluster: ``restart-strategy.*``.
+        configuration: options of the job, over those of the cluster: ``restart-strategy.*``,
+            ``task.cancellation.*``.
         job_id: a new one when None.
 
     Raises:

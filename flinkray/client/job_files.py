@@ -6,6 +6,7 @@ import io
 import zipfile
 from pathlib import Path
 
+from flinkray.actors.shared.archives import is_archive
 from flinkray.core.errors import FlinkRayError
 from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 
@@ -32,6 +33,18 @@ def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = Fals
             f"{path} cannot be sent along with the program: {error.strerror}; it must be a file or "
             "directory of this machine"
         ) from error
+
+
+def take_archive_along(path: str, target_dir: str) -> JobFile:
+    """Read an archive.
+
+    Raises:
+        JobFileError: there is no such file, or it is no archive.
+    """
+    archive = take_along(path, target_dir, JobFileUse.ARCHIVE)
+    if archive.is_directory or not is_archive(path):
+        raise JobFileError(f"{path} cannot be sent along with the program: it is no zip or tar")
+    return archive
 
 
 def _packed(directory: Path) -> bytes:

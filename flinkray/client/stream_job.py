@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
-from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, dump_chain
+from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO_LOG, dump_chain
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import (
@@ -26,6 +26,7 @@ from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
+from flinkray.streaming.sinks.simple import PrintOperator
 from flinkray.streaming.sources.result_files import ResultFilesSource
 
 _ANY_SLOT = ResourceProfile(0, 0)
@@ -103,13 +104,16 @@ def _vertex(
 ) -> JobVertex:
     plan = plan_chain(graph, chain)
     timeouts = (-1 if r.buffer_timeout is None else r.buffer_timeout for r in plan.results)
+    configuration = {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}
+    if any(isinstance(node.operator, PrintOperator) for node in chain.nodes):
+        configuration[PRINTED_LINES] = TO_LOG
     group = chain.head.slot_sharing_group
     return JobVertex(
         _vertex_id(owner, chain),
         chain.name,
         chain.parallelism,
         profiles.get(group, _ANY_SLOT),
-        Invokable(STREAM, dump_chain(plan), {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}),
+        Invokable(STREAM, dump_chain(plan), configuration),
         chain.head.max_parallelism,
         slot_sharing_group=group,
         results=(

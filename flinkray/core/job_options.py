@@ -103,6 +103,21 @@ RESTART_EXPONENTIAL_ATTEMPTS = ConfigOption(
     ENDLESS,
     "How often a job is restarted before it fails, unless the pause was reset in between.",
 )
+TASK_CANCELLATION_INTERVAL = ConfigOption(
+    "task.cancellation.interval",
+    duration(),
+    1.0,
+    "A Python task that is cancelled and does not end is interrupted after this time, and again"
+    " each time it has passed. (Flink: 30 s.)",
+)
+TASK_CANCELLATION_TIMEOUT = ConfigOption(
+    "task.cancellation.timeout",
+    duration(),
+    30.0,
+    "When a Python task has not ended this long after it was cancelled, its process is killed "
+    "and replaced, and all other tasks in that process fail. (Flink: 180 s, and its TaskManager"
+    " ends.)",
+)
 
 JOB_OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option for option in globals().copy().values() if isinstance(option, ConfigOption)

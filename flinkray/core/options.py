@@ -286,21 +286,6 @@ PRESTARTED_TASK_PROCESSES = ConfigOption(
     " needs about 110 MiB, 75 where pandas is not installed. While no tasks run, as many are kept"
     " ready as the slots need.",
 )
-TASK_CANCELLATION_INTERVAL = ConfigOption(
-    "task.cancellation.interval",
-    duration(),
-    1.0,
-    "A Python task that is cancelled and does not end is interrupted after this time, and again"
-    " each time it has passed. (Flink: 30 s.)",
-)
-TASK_CANCELLATION_TIMEOUT = ConfigOption(
-    "task.cancellation.timeout",
-    duration(),
-    30.0,
-    "When a Python task has not ended this long after it was cancelled, its process is killed "
-    "and replaced, and all other tasks in that process fail. (Flink: 180 s, and its TaskManager"
-    " ends.)",
-)
 
 TASK_EXECUTOR_REGISTRATION_TIMEOUT = ConfigOption(
     "taskmanager.registration.timeout",

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from flinkray.core.durations import Duration, Time
+from flinkray.datastream.async_data_stream import AsyncDataStream
 from flinkray.datastream.checkpoint_config import CheckpointConfig
 from flinkray.datastream.checkpoint_storage import (
     CheckpointStorage,
@@ -43,6 +44,17 @@ from flinkray.datastream.state_backend import (
 )
 from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flinkray.datastream.time_characteristic import TimeCharacteristic
+from flinkray.streaming.functions.async_functions import (
+    AsyncFunction,
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
+)
+from flinkray.streaming.functions.batch_functions import (
+    BatchContext,
+    GroupContext,
+    KeyedBatchFunction,
+    KeyedGroupFunction,
+)
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
@@ -85,6 +97,11 @@ __all__ = [
     "AggregateFunction",
     "AllWindowFunction",
     "AllWindowedStream",
+    "AsyncDataStream",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
+    "BatchContext",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
     "BroadcastStream",
@@ -110,6 +127,7 @@ __all__ = [
     "FilterFunction",
     "FlatMapFunction",
     "GlobalWindow",
+    "GroupContext",
     "HashMapStateBackend",
     "JobClient",
     "JobExecutionResult",
@@ -117,8 +135,10 @@ __all__ = [
     "JoinFunction",
     "JoinedStreams",
     "KeySelector",
+    "KeyedBatchFunction",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
+    "KeyedGroupFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",

@@ -13,6 +13,7 @@ from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run
 from flinkray.client.cluster_client import ClientClosedError, ClusterClient
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.job_result import JobExecutionResult as ClusterJobResult
+from flinkray.client.printed_lines import JobOutput, NoOutput, submit_attached
 from flinkray.client.stream_job import stream_job, stream_vertices
 from flinkray.client.stream_results import StreamResults
 from flinkray.client.submission import SubmissionInterrupted
@@ -20,7 +21,7 @@ from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID
-from flinkray.core.job_options import CHECKPOINTING_INTERVAL
+from flinkray.core.job_options import JOB_OPTIONS
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
@@ -30,9 +31,6 @@ from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
-
-_OF_JOBS = ("restart-strategy.", CHECKPOINTING_INTERVAL.key)
-"""What settings of a job begin with: of a program's others, many are known to Flink only."""
 
 
 def job_of(
@@ -52,7 +50,7 @@ def job_of(
         StreamError: something in it cannot be sent to the cluster.
         JobSubmissionError: it could never run.
     """
-    known = {key: value for key, value in settings.items() if key.startswith(_OF_JOBS)}
+    known = {key: value for key, value in settings.items() if _is_of_job(key)}
     configuration = Configuration(known).of_job()
     profiles = _profiles(groups)
     return stream_job(graph, slot_profiles=profiles, configuration=configuration, files=files)
@@ -71,12 +69,17 @@ def vertices_of(
         StreamError: something in it cannot be sent to the cluster.
     """
     for key in settings:
-        if key.startswith(_OF_JOBS):
+        if _is_of_job(key):
             raise ConfigurationError(
                 f"{graph.job_name!r} sets {key}, which belongs to the whole job: leave it to the "
                 "BatchJob, whose restart_strategy holds for all stages and which has no checkpoints"
             )
     return stream_vertices(graph, owner, _profiles(groups))
+
+
+def _is_of_job(key: str) -> bool:
+    """Of a program's other settings, many are known to Flink only."""
+    return key.startswith("restart-strategy.") or key in JOB_OPTIONS
 
 
 def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]:
@@ -186,9 +189,11 @@ class ClusterResults(CloseableIterator):
         self._values: deque[Any] = deque()
         self._progress = _progress()
         self._is_closed = False
+        self._output: JobOutput = NoOutput()
         self._forget = weakref.finalize(self, cluster.end_attached, job.job_id)
         try:
-            cluster.submit(cluster.ending_with_it(job, "nobody else can read its results"))
+            job = cluster.ending_with_it(job, "nobody else can read its results")
+            self._output = submit_attached(cluster, job, self._progress.clear)
             self._results = cluster.run(self._open())
         except (FlinkRayError, SubmissionInterrupted):
             self._has_ended()
@@ -231,6 +236,7 @@ class ClusterResults(CloseableIterator):
     def _has_ended(self) -> None:
         self._is_closed = True
         self._forget.detach()
+        self._output.finish()
         self._cluster.detach(self._handle.job_id)
 
     def close(self) -> None:

@@ -18,11 +18,13 @@ from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
     KeyedAggregateOperator,
 )
+from flinkray.streaming.columnar.keyed_batches import KeyedBatchOperator
 from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
 from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.batch_functions import KeyedBatchFunction, KeyedGroupFunction
 from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
@@ -56,6 +58,7 @@ from flinkray.streaming.operators.broadcast import (
     BroadcastProcessOperator,
     KeyedBroadcastProcessOperator,
 )
+from flinkray.streaming.operators.groups import KeyedGroupOperator
 from flinkray.streaming.operators.interval_join import IntervalJoinOperator
 from flinkray.streaming.operators.keyed import (
     BatchReduceOperator,
@@ -80,7 +83,7 @@ from flinkray.streaming.program.transformations import (
     Transformation,
     UnionTransformation,
 )
-from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.keying import Keys, require_same_keys
 from flinkray.streaming.records.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
@@ -400,8 +403,11 @@ class DataStream(StreamSettings):
     # --- the end --------------------------------------------------------------------------------
 
     def add_sink(self, sink_func: Any) -> DataStreamSink:
-        """Hand every value to a SinkFunction, or to a plain function."""
+        """Hand every value to a SinkFunction, or to a plain function.  One with a method
+        ``set_input_type`` is told the stream's type by it, None where none is known."""
         expect_function(sink_func, "invoke", "a SinkFunction")
+        if hasattr(sink_func, "set_input_type"):
+            sink_func.set_input_type(self._stream.type_info)
         return self.end_with("Sink: Unnamed", SinkFunctionOperator(sink_func))
 
     def sink_to(self, sink: Sink[Any]) -> DataStreamSink:
@@ -430,13 +436,14 @@ class DataStream(StreamSettings):
     ) -> CloseableIterator | list[Any]:
         """Run the program and give this stream's records: at most *limit* in a list, or all by an
         iterator, which closes the program when it is closed.  Those of a keyed stream are rows of
-        key and value."""
+        key and value, f0 and f1."""
         if isinstance(job_execution_name, int):
             job_execution_name, limit = None, job_execution_name
         return self._env.collect_results(self._collected(), job_execution_name, limit)
 
     def _collected(self) -> DataStream:
-        """The stream of what :meth:`execute_and_collect` gives."""
+        """The stream of what PyFlink takes the records for where it does not look at keys: in
+        :meth:`execute_and_collect`, and in asynchronous functions."""
         return self
 
     # --- building -------------------------------------------------------------------------------
@@ -544,6 +551,52 @@ class KeyedStream(DataStream):
         expect_kind(func, KeyedProcessFunction, what)
         operator = KeyedProcessOperator(func, self._keys)
         return self._then_keyed("KEYED PROCESS", operator, output_type)
+
+    def process_groups(
+        self, func: KeyedGroupFunction[Any, Any, Any], output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """Call *func* with all records of one key that have come together: the same as ``process``,
+        with state looked up once for them.  Results have the latest timestamp of these records.
+
+        >>> from flinkray.datastream import KeyedGroupFunction, StreamExecutionEnvironment
+        >>> class Count(KeyedGroupFunction):
+        ...     def process_group(self, key, values, ctx):
+        ...         yield key, len(values)
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> letters = env.from_collection("abaa").key_by(lambda letter: letter)
+        >>> letters.process_groups(Count()).execute_and_collect(limit=2)
+        [('a', 3), ('b', 1)]
+        """
+        what = "process_groups needs a KeyedGroupFunction"
+        expect_kind(func, KeyedGroupFunction, what)
+        operator = KeyedGroupOperator(func, self._keys)
+        return self._then_keyed("KEYED GROUPS", operator, output_type)
+
+    def process_batches(
+        self, func: KeyedBatchFunction, output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """Call *func* with whole Arrow batches and the slots of their keys in arrays of state.
+        Streams of Python values are turned into columns for it.
+
+        >>> import numpy as np, pyarrow as pa
+        >>> from flinkray.datastream import KeyedBatchFunction, StreamExecutionEnvironment
+        >>> from flinkray.datastream.state import ArrayStateDescriptor
+        >>> class Sums(KeyedBatchFunction):
+        ...     def open(self, runtime_context):
+        ...         self.sums = runtime_context.get_array_state(ArrayStateDescriptor("sum", int))
+        ...
+        ...     def process_batch(self, batch, ctx):
+        ...         np.add.at(self.sums.values, ctx.slots, batch["x"].to_numpy())
+        ...         return pa.record_batch({"k": batch["k"], "sum": self.sums.values[ctx.slots]})
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> table = pa.table({"k": ["a", "b", "a"], "x": [1, 2, 3]})
+        >>> env.from_arrow(table).key_by("k").process_batches(Sums()).execute_and_collect(3)
+        [Row(k='a', sum=4), Row(k='b', sum=2), Row(k='a', sum=4)]
+        """
+        what = "process_batches needs a KeyedBatchFunction"
+        expect_kind(func, KeyedBatchFunction, what)
+        operator = KeyedBatchOperator(func, self._keys, self._stream.type_info)
+        return self._then_keyed("KEYED BATCHES", operator, output_type, sort_keys=None)
 
     def reduce(self, func: Any) -> DataStream:
         """The reduced value of the key, after every record; in batch mode at the end only."""
@@ -677,7 +730,7 @@ class _KeyAndValue(MapFunction[Any, Row]):
         self._keys = keys
 
     def map(self, value: Any) -> Row:
-        return Row(self._keys.of_value(value), value)
+        return Row(f0=self._keys.of_value(value), f1=value)
 
 
 def _values(stream: DataStream) -> DataStream:
@@ -742,6 +795,7 @@ class ConnectedStreams:
     def _keys(self) -> tuple[Keys, Keys] | None:
         first, second = self.stream1, self.stream2
         if isinstance(first, KeyedStream) and isinstance(second, KeyedStream):
+            require_same_keys(first._keys, second._keys)
             return first._keys, second._keys
         if isinstance(first, KeyedStream) or isinstance(second, KeyedStream):
             raise StreamError("only one of the connected streams is keyed: key both, or none")
@@ -835,7 +889,7 @@ class BroadcastConnectedStream:
             what = "a BroadcastProcessFunction is needed"
             function = expect_kind(func, BroadcastProcessFunction, what)
             operator = BroadcastProcessOperator(function, descriptors)
-        return two_input_stream(
+        result = two_input_stream(
             "Co-Process-Broadcast",
             operator,
             stream,
@@ -844,6 +898,8 @@ class BroadcastConnectedStream:
             isinstance(stream, KeyedStream),
             (stream._keys, None) if isinstance(stream, KeyedStream) else None,
         )
+        result._transformation.broadcast_first = True
+        return result
 
 
 _Self = TypeVar("_Self", bound="_Windowed")
@@ -1364,6 +1420,7 @@ class IntervalJoined:
     ) -> DataStream:
         """Any number of results for each pair, at the later of the two times."""
         expect_kind(func, ProcessJoinFunction, "a ProcessJoinFunction is needed")
+        require_same_keys(self._left._keys, self._right._keys)
         operator = IntervalJoinOperator(
             func,
             self._lower,

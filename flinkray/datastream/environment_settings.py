@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import PurePosixPath
 from typing import TypeVar
 
+from flinkray.core.errors import ConfigurationError
 from flinkray.datastream.checkpoint_config import CheckpointConfig
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.common.configuration import Configuration
@@ -16,7 +18,7 @@ from flinkray.datastream.common.restart_strategy import (
     RestartStrategyConfiguration,
 )
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
-from flinkray.datastream.flink_settings import FLINK_SETTINGS
+from flinkray.datastream.flink_settings import FLINK_SETTINGS, why_without_effect
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.datastream.state_backend import HashMapStateBackend, StateBackend
 from flinkray.datastream.time_characteristic import TimeCharacteristic
@@ -62,8 +64,12 @@ class EnvironmentSettings:
         self._cached_files: dict[str, tuple[str, bool]] = {}
         """By name: path, and whether it is executable."""
         self._python_files: list[str] = []
+        self._archives: dict[str, str] = {}
+        """Paths, by where they are unpacked."""
         self._of_no_effect: dict[str, str] = {}
         """Calls that clusters refuse, and what to do instead."""
+        self._warned_of: set[str] = set()
+        """Settings without effect."""
         self._savepoint_directory: str | None = None
 
     def get_config(self) -> ExecutionConfig:
@@ -238,14 +244,30 @@ class EnvironmentSettings:
         return self._time_characteristic
 
     def configure(self: _Self, configuration: Configuration) -> _Self:
-        """Take over settings by their names in Flink's configuration."""
+        """Take over settings by their names in Flink's configuration.  Of those that have no effect
+        a warning in the log says so, once of each.
+
+        Raises:
+            ConfigurationError: a value is not accepted.
+        """
         self._configuration.add_all(configuration)
-        values = configuration.to_dict()
-        for key, value in values.items():
+        for key, value in configuration.to_dict().items():
+            self._warn_of_setting(key)
             apply = FLINK_SETTINGS.get(key)
-            if apply is not None:
-                apply(self, value)
+            try:
+                if apply is not None:
+                    apply(self, value)
+            except ConfigurationError:
+                raise
+            except ValueError as error:
+                raise ConfigurationError(f"{key} cannot be {value!r}: {error}") from None
         return self
+
+    def _warn_of_setting(self, key: str) -> None:
+        reason = why_without_effect(key)
+        if reason is not None and key not in self._warned_of:
+            self._warned_of.add(key)
+            logger.warning("The setting %s has no effect: %s.", key, reason)
 
     def get_configuration(self) -> Configuration:
         """All options that :meth:`configure` was given."""
@@ -281,13 +303,19 @@ class EnvironmentSettings:
         )
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """An archive that is unpacked where functions run.  Without effect in this process, as a
-        warning in the log says; clusters refuse it."""
-        self._has_no_effect(
-            "add_python_archive",
-            "unpack it, and give its directory to register_cached_file (data) or add_python_file "
-            "(code)",
-        )
+        """A zip or tar archive that is unpacked in the working directory of tasks on a cluster, in
+        *target_dir*, else in a directory named as its file.  There, and in this process, functions
+        also find it by ``runtime_context.get_distributed_cache().get_file(target_dir)``.
+
+        Raises:
+            ValueError: *target_dir* leads out of the working directory.
+        """
+        target = PurePosixPath(target_dir or os.path.basename(archive_path))
+        if target.is_absolute() or ".." in target.parts or not target.parts:
+            raise ValueError(
+                f"an archive is unpacked inside of the working directory of tasks, not in {target}"
+            )
+        self._archives[str(target)] = archive_path
 
     def set_python_executable(self, python_exec: str) -> None:
         """The interpreter that runs functions.  Without effect in this process, as a warning in the
@@ -310,7 +338,7 @@ class EnvironmentSettings:
             StreamError: it wants something that clusters do not do.
             JobFileError: a file cannot be read.
         """
-        from flinkray.client.job_files import take_along
+        from flinkray.client.job_files import take_along, take_archive_along
 
         for call, instead in self._of_no_effect.items():
             raise StreamError(f"{call} has no effect on a cluster: {instead}")
@@ -322,4 +350,7 @@ class EnvironmentSettings:
             take_along(path, name, JobFileUse.CACHE, executable)
             for name, (path, executable) in self._cached_files.items()
         ]
-        return (*imported, *cached)
+        archives = [
+            take_archive_along(path, target_dir) for target_dir, path in self._archives.items()
+        ]
+        return (*imported, *cached, *archives)

@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
+from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.job_options import JOB_OPTIONS
+from flinkray.core.options import OPTIONS
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.common.configuration import parse_milliseconds
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flinkray.datastream.state_backend import (
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     StateBackend,
 )
 
+E = TypeVar("E", bound=Enum)
+
+
+def _member(kind: type[E], value: str) -> E:
+    name = value.upper().replace("-", "_")
+    if name not in kind.__members__:
+        raise ValueError(f"it must be one of {', '.join(kind.__members__)}")
+    return kind[name]
+
 
 def _set_mode(env: Any, value: str) -> None:
-    env.set_runtime_mode(RuntimeExecutionMode[value.upper()])
+    env.set_runtime_mode(_member(RuntimeExecutionMode, value))
+
+
+def _is_true(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return value.lower() == "true"
 
 
 def _set_chaining(env: Any, value: str) -> None:
-    if value != "true":
+    if not _is_true(value):
         env.disable_operator_chaining()
 
 
 def _set_uids(env: Any, value: str) -> None:
-    if value != "true":
+    if not _is_true(value):
         env.get_config().disable_auto_generated_uids()
+
+
+def _set_object_reuse(env: Any, value: str) -> None:
+    config = env.get_config()
+    config.enable_object_reuse() if _is_true(value) else config.disable_object_reuse()
+
+
+def _set_changelog(env: Any, value: str) -> None:
+    env.enable_changelog_state_backend(_is_true(value))
+
+
+def _of_checkpoints(setter: str, parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
+    return lambda env, value: getattr(env.get_checkpoint_config(), setter)(parse(value))
+
+
+def _set_savepoint_directory(env: Any, value: str) -> None:
+    env.set_default_savepoint_directory(value)
 
 
 def _set_state_backend(env: Any, value: str) -> None:
@@ -53,17 +91,44 @@ FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
     "execution.checkpointing.interval": lambda env, v: env.enable_checkpointing(
         parse_milliseconds(v)
     ),
-    "execution.checkpointing.mode": lambda env, v: (
-        env.get_checkpoint_config().set_checkpointing_mode(
-            CheckpointingMode[v.upper().replace("-", "_")]
-        )
+    "execution.checkpointing.mode": _of_checkpoints(
+        "set_checkpointing_mode", lambda v: _member(CheckpointingMode, v)
     ),
+    "execution.checkpointing.timeout": _of_checkpoints(
+        "set_checkpoint_timeout", parse_milliseconds
+    ),
+    "execution.checkpointing.min-pause": _of_checkpoints(
+        "set_min_pause_between_checkpoints", parse_milliseconds
+    ),
+    "execution.checkpointing.max-concurrent-checkpoints": _of_checkpoints(
+        "set_max_concurrent_checkpoints", int
+    ),
+    "execution.checkpointing.tolerable-failed-checkpoints": _of_checkpoints(
+        "set_tolerable_checkpoint_failure_number", int
+    ),
+    "execution.checkpointing.externalized-checkpoint-retention": _of_checkpoints(
+        "set_externalized_checkpoint_retention",
+        lambda v: _member(ExternalizedCheckpointRetention, v),
+    ),
+    "execution.checkpointing.unaligned": _of_checkpoints("enable_unaligned_checkpoints", _is_true),
+    "execution.checkpointing.unaligned.enabled": _of_checkpoints(
+        "enable_unaligned_checkpoints", _is_true
+    ),
+    "execution.checkpointing.unaligned.forced": _of_checkpoints(
+        "set_force_unaligned_checkpoints", _is_true
+    ),
+    "execution.checkpointing.aligned-checkpoint-timeout": _of_checkpoints(
+        "set_aligned_checkpoint_timeout", parse_milliseconds
+    ),
+    "execution.checkpointing.dir": _of_checkpoints("set_checkpoint_storage_dir", str),
+    "execution.checkpointing.savepoint-dir": _set_savepoint_directory,
     "parallelism.default": lambda env, v: env.set_parallelism(int(v)),
     "pipeline.max-parallelism": lambda env, v: env.set_max_parallelism(int(v)),
     "pipeline.auto-watermark-interval": lambda env, v: env.get_config().set_auto_watermark_interval(
         parse_milliseconds(v)
     ),
     "pipeline.auto-generate-uids": _set_uids,
+    "pipeline.object-reuse": _set_object_reuse,
     "pipeline.operator-chaining": _set_chaining,
     "pipeline.operator-chaining.enabled": _set_chaining,
     "python.archives": lambda env, v: [
@@ -74,9 +139,46 @@ FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
     "python.requirements": lambda env, v: env.set_python_requirements(*v.split("#")),
     "state.backend": _set_state_backend,
     "state.backend.type": _set_state_backend,
-    "state.backend.changelog.enabled": lambda env, v: env.enable_changelog_state_backend(
-        v == "true"
+    "state.backend.changelog.enabled": _set_changelog,
+    "state.changelog.enabled": _set_changelog,
+    "state.checkpoints.dir": _of_checkpoints("set_checkpoint_storage_dir", str),
+    "state.savepoints.dir": _set_savepoint_directory,
+    "task.cancellation.interval": lambda env, v: env.get_config().set_task_cancellation_interval(
+        parse_milliseconds(v)
     ),
-    "state.changelog.enabled": lambda env, v: env.enable_changelog_state_backend(v == "true"),
+    "task.cancellation.timeout": lambda env, v: env.get_config().set_task_cancellation_timeout(
+        parse_milliseconds(v)
+    ),
 }
 """Flink's names of settings, and what they set."""
+
+_READ_WHERE_NEEDED = frozenset(
+    {"pipeline.name", "execution.sorted-inputs.memory", SHUTDOWN_ON_ATTACHED_EXIT.key, *JOB_OPTIONS}
+)
+"""Settings that have an effect without being in the table above."""
+
+_NO_CHECKPOINTS = (
+    "execution.checkpointing.",
+    "execution.savepoint",
+    "state.checkpoint",
+    "state.savepoint",
+    "state.backend.incremental",
+    "state.storage.",
+)
+"""How settings begin that are of no use without checkpoints."""
+_TELL_IT_THEMSELVES = frozenset({"execution.checkpointing.interval"})
+
+
+def why_without_effect(key: str) -> str | None:
+    """None: it has one, or what sets it says that it has none."""
+    if key in _READ_WHERE_NEEDED or key in _TELL_IT_THEMSELVES:
+        return None
+    if key.startswith(_NO_CHECKPOINTS):
+        return "no checkpoints are taken yet"
+    if key in FLINK_SETTINGS:
+        return None
+    if key in OPTIONS:
+        return "it is set for a cluster or its client (docs/configuration.md), not for a program"
+    known = (*FLINK_SETTINGS, *_READ_WHERE_NEEDED)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+    return f"it is not known; the nearest is {near[0]}" if near else "it is not known"

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from flinkray.streaming.functions.async_functions import (
+    AsyncFunction,
+    AsyncFunctionDescriptor,
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
+)
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BaseBroadcastProcessFunction,
@@ -39,6 +45,10 @@ from flinkray.streaming.functions.window_functions import (
 __all__ = [
     "AggregateFunction",
     "AllWindowFunction",
+    "AsyncFunction",
+    "AsyncFunctionDescriptor",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
     "BaseBroadcastProcessFunction",
     "BroadcastProcessFunction",
     "CoFlatMapFunction",

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import tempfile
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextvars import copy_context
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from flinkray.core.errors import FlinkRayError
@@ -15,30 +23,104 @@ from flinkray.datastream.common.job_status import JobStatus
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.sinks.simple import CollectSink
 
+logger = logging.getLogger(__name__)
+
+
+def unpacked_archives(archives: Mapping[str, str]) -> dict[str, str]:
+    """Where the archives of a program are unpacked that runs in this process.
+
+    Args:
+        archives: their paths, by the names under which functions ask for them.
+
+    Raises:
+        JobFileError: one cannot be read, or is no archive.
+    """
+    return {
+        name: _unpacked(os.path.abspath(path), name, _changed_at(path)).name
+        for name, path in archives.items()
+    }
+
+
+def _changed_at(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:  # reading it tells of that
+        return None
+
+
+@cache
+def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.TemporaryDirectory[str]:
+    """Once; removed when the process ends."""
+    from flinkray.actors.shared.archives import unpack
+    from flinkray.client.job_files import take_archive_along
+
+    archive = take_archive_along(path, name)
+    assert isinstance(archive.content, bytes)
+    folder = tempfile.TemporaryDirectory(prefix="flinkray-archive-")
+    unpack(archive.content, Path(folder.name))
+    logger.warning(
+        "In this process the archive %s is not in the working directory of functions, as on a "
+        "cluster: they find it by runtime_context.get_distributed_cache().get_file(%r).",
+        path,
+        name,
+    )
+    return folder
+
+
+LONGEST_END = 10.0
+"""Seconds that the end of this process waits for a program that still runs."""
+
 
 class LocalJobClient(JobClient):
-    """A program that runs in a thread of this process."""
+    """A program that runs in a thread of this process, and is cancelled when the process ends: the
+    interpreter would end the thread in the middle of a greenlet, and crash.
 
-    def __init__(self, job_id: JobID, job: LocalJob) -> None:
+    Args:
+        make_job: called in that thread, as it opens the program's functions; what it raises is
+            raised here.
+    """
+
+    def __init__(self, job_id: JobID, make_job: Callable[[], LocalJob]) -> None:
         self._job_id = job_id
-        self._job = job
+        self._made: Future[LocalJob] = Future()
         self._future: Future[JobExecutionResult] = Future()
         self._status = JobStatus.RUNNING
         self._thread = threading.Thread(
-            target=self._run, name=f"flinkray-job-{job_id.short()}", daemon=True
+            target=copy_context().run,
+            args=(self._run, make_job),
+            name=f"flinkray-job-{job_id.short()}",
+            daemon=True,
         )
         self._thread.start()
+        self._job = self._made.result()
 
-    def _run(self) -> None:
-        begun = self._job.clock.monotonic()
+    def _end_with_process(self) -> None:
+        self._made.result().cancel()
+        self._thread.join(LONGEST_END)
+
+    def _run(self, make_job: Callable[[], LocalJob]) -> None:
         try:
-            self._job.run()
+            job = make_job()
+        except BaseException as error:  # noqa: BLE001 - raised again where the program was executed
+            self._made.set_exception(error)
+            return
+        atexit.register(self._end_with_process)
+        self._made.set_result(job)
+        try:
+            self._run_job(job)
+        finally:
+            atexit.unregister(self._end_with_process)
+
+    def _run_job(self, job: LocalJob) -> None:
+        begun = job.clock.monotonic()
+        try:
+            job.run()
         except FlinkRayError as error:  # whoever asks for the result is told
             self._status = JobStatus.FAILED
             self._future.set_exception(error)
             return
-        self._status = JobStatus.CANCELED if self._job.cancelled else JobStatus.FINISHED
-        runtime = self._job.clock.monotonic() - begun
+        self._status = JobStatus.CANCELED if job.cancelled else JobStatus.FINISHED
+        runtime = job.clock.monotonic() - begun
         self._future.set_result(JobExecutionResult(self._job_id, runtime))
 
     def get_job_id(self) -> JobID:

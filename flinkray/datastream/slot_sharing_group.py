@@ -62,53 +62,6 @@ class MemorySize:
         return f"MemorySize({self._bytes})"
 
 
-@dataclass(frozen=True)
-class SlotSharingGroup:
-    """Operators of one group may share slots; with resources, every slot of it holds those.
-
-    >>> group = SlotSharingGroup.builder("heavy").set_cpu_cores(1.0) \\
-    ...     .set_task_heap_memory_mb(512).build()
-    >>> group.get_name(), group.get_task_heap_memory().get_mebi_bytes()
-    ('heavy', 512)
-    """
-
-    name: str
-    cpu_cores: float | None = None
-    task_heap_memory: MemorySize | None = None
-    task_off_heap_memory: MemorySize | None = None
-    managed_memory: MemorySize | None = None
-    external_resources: tuple[tuple[str, float], ...] = ()
-
-    @staticmethod
-    def builder(name: str) -> Builder:
-        """Begin a group of that name."""
-        return Builder(name)
-
-    def get_name(self) -> str:
-        """What operators refer to it by."""
-        return self.name
-
-    def get_cpu_cores(self) -> float | None:
-        """None where no resources were given, as below."""
-        return self.cpu_cores
-
-    def get_task_heap_memory(self) -> MemorySize | None:
-        """For Python objects and user code."""
-        return self.task_heap_memory
-
-    def get_task_off_heap_memory(self) -> MemorySize | None:
-        """Outside the heap."""
-        return self.task_off_heap_memory
-
-    def get_managed_memory(self) -> MemorySize | None:
-        """For state backends."""
-        return self.managed_memory
-
-    def get_external_resources(self) -> dict[str, float]:
-        """Name and amount; empty where none were given."""
-        return dict(self.external_resources)
-
-
 @dataclass
 class Builder:
     """Builds a :class:`SlotSharingGroup`; each call returns the builder."""
@@ -180,3 +133,56 @@ class Builder:
                 "memory; set both, or none"
             )
         return SlotSharingGroup(self._name)
+
+
+class _Names:
+    """PyFlink's programs write ``SlotSharingGroup.Builder``."""
+
+    Builder = Builder
+
+
+@dataclass(frozen=True)
+class SlotSharingGroup(_Names):
+    """Operators of one group may share slots; with resources, every slot of it holds those.
+
+    >>> group = SlotSharingGroup.builder("heavy").set_cpu_cores(1.0) \\
+    ...     .set_task_heap_memory_mb(512).build()
+    >>> group.get_name(), group.get_task_heap_memory().get_mebi_bytes()
+    ('heavy', 512)
+    """
+
+    name: str
+    cpu_cores: float | None = None
+    task_heap_memory: MemorySize | None = None
+    task_off_heap_memory: MemorySize | None = None
+    managed_memory: MemorySize | None = None
+    external_resources: tuple[tuple[str, float], ...] = ()
+
+    @staticmethod
+    def builder(name: str) -> Builder:
+        """Begin a group of that name."""
+        return Builder(name)
+
+    def get_name(self) -> str:
+        """What operators refer to it by."""
+        return self.name
+
+    def get_cpu_cores(self) -> float | None:
+        """None where no resources were given, as below."""
+        return self.cpu_cores
+
+    def get_task_heap_memory(self) -> MemorySize | None:
+        """For Python objects and user code."""
+        return self.task_heap_memory
+
+    def get_task_off_heap_memory(self) -> MemorySize | None:
+        """Outside the heap."""
+        return self.task_off_heap_memory
+
+    def get_managed_memory(self) -> MemorySize | None:
+        """For state backends."""
+        return self.managed_memory
+
+    def get_external_resources(self) -> dict[str, float]:
+        """Name and amount; empty where none were given."""
+        return dict(self.external_resources)

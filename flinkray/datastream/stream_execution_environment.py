@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.common.serialization import check_charset
 from flinkray.datastream.data_stream import DataStream, StreamProgram
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
-from flinkray.datastream.local_execution import LocalJobClient, LocalResults
+from flinkray.datastream.local_execution import LocalJobClient, LocalResults, unpacked_archives
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.source import SourceOperator
@@ -33,6 +35,7 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import CollectSink
+from flinkray.streaming.sinks.sink import Sink, SinkOperator
 from flinkray.streaming.sources.collection import (
     ArrowSource,
     CollectionSource,
@@ -47,6 +50,9 @@ from flinkray.streaming.time.watermarks import WatermarkStrategy
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
+
+
+logger = logging.getLogger(__name__)
 
 
 class StreamExecutionEnvironment(StreamProgram):
@@ -109,12 +115,13 @@ class StreamExecutionEnvironment(StreamProgram):
         batch_rows: int = 1 << 16,
     ) -> DataStream:
         """The rows of Arrow data, in batches of columns; functions of records are given rows with
-        field names."""
+        field names.  A column has the type that holds the values of all batches."""
         if isinstance(data, pa.Table):
             table = data
         else:
             batches = [data] if isinstance(data, pa.RecordBatch) else list(data)
-            table = pa.Table.from_batches(batches)
+            tables = [pa.Table.from_batches([batch]) for batch in batches]
+            table = pa.concat_tables(tables, promote_options="permissive")
         return self._source(
             "Source: Arrow", ArrowSource(table, batch_rows), type_of_schema(table.schema)
         )
@@ -130,7 +137,10 @@ class StreamExecutionEnvironment(StreamProgram):
         if not isinstance(source, Source):
             raise TypeError(f"from_source takes a Source, got {source!r}")
         return self._source(
-            f"Source: {source_name}", source, type_info, strategy=watermark_strategy
+            f"Source: {source_name}",
+            source,
+            type_info or source.get_produced_type(),
+            strategy=watermark_strategy,
         )
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
@@ -184,6 +194,7 @@ class StreamExecutionEnvironment(StreamProgram):
             max_parallelism=None if max_parallelism < 0 else max_parallelism,
             chaining_enabled=self._chaining,
             auto_watermark_interval=self._config.get_auto_watermark_interval(),
+            object_reuse=self._config.is_object_reuse_enabled(),
             buffer_timeout=self._buffer_timeout,
             batch=batch,
             auto_generated_uids=self._config.has_auto_generated_uids_enabled(),
@@ -205,7 +216,10 @@ class StreamExecutionEnvironment(StreamProgram):
     def _checked_graph(self, job_name: str | None, clear: bool) -> StreamGraph:
         if not self._transformations:
             raise StreamError("No operators defined in streaming topology. Cannot execute.")
-        return self.get_stream_graph(job_name, clear)
+        graph = self.get_stream_graph(job_name, clear)
+        if clear:
+            _warn_of_sinks_that_show_nothing(graph)
+        return graph
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the program to its end.
@@ -221,7 +235,7 @@ class StreamExecutionEnvironment(StreamProgram):
 
             settings = self._configuration.to_dict()
             return cluster_execution.run(self._cluster, self._job(graph), settings)
-        job = LocalJob(graph, self._clock)
+        job = self._local_job(graph)
         begun = job.clock.monotonic()
         job.run()
         return JobExecutionResult(JobID.generate(), job.clock.monotonic() - begun)
@@ -233,7 +247,7 @@ class StreamExecutionEnvironment(StreamProgram):
             from flinkray.datastream.cluster_execution import ClusterJobClient
 
             return ClusterJobClient(self._cluster, self._cluster.submit(self._job(graph)))
-        return LocalJobClient(JobID.generate(), LocalJob(graph, self._clock))
+        return LocalJobClient(JobID.generate(), partial(self._local_job, graph))
 
     def collect_results(
         self, stream: DataStream, job_name: str | None, limit: int | None
@@ -254,7 +268,11 @@ class StreamExecutionEnvironment(StreamProgram):
             return ClusterResults(self._cluster, self._job(graph))
         results = CollectSink()
         stream.sink_to(results).name(name).set_parallelism(1).uid(name)
-        return LocalResults(LocalJob(self._checked_graph(job_name, True), self._clock), results)
+        return LocalResults(self._local_job(self._checked_graph(job_name, True)), results)
+
+    def _local_job(self, graph: StreamGraph) -> LocalJob:
+        graph.cached_files.update(unpacked_archives(self._archives))
+        return LocalJob(graph, self._clock)
 
     def _job(self, graph: StreamGraph) -> JobGraph:
         from flinkray.datastream.cluster_execution import job_of
@@ -262,7 +280,10 @@ class StreamExecutionEnvironment(StreamProgram):
         return job_of(graph, self._slot_sharing_groups, self._job_settings(), self._job_files())
 
     def _job_settings(self) -> dict[str, str]:
-        settings = self._configuration.to_dict()
+        settings = {
+            **self._configuration.to_dict(),
+            **self._config.task_cancellation_settings(),
+        }
         if self._checkpoint_config.is_checkpointing_enabled():
             settings["execution.checkpointing.interval"] = f"{self.get_checkpoint_interval()} ms"
         return settings
@@ -312,3 +333,31 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:
+    """Of sinks whose results are committed, and whose input has no end."""
+    if graph.batch:
+        return
+    for node in graph.nodes:
+        operator = node.operator
+        if not isinstance(operator, SinkOperator):
+            continue
+        if type(operator.sink).create_committer is Sink.create_committer:
+            continue
+        for source in graph.upstream_of(node):
+            if isinstance(source.operator, SourceOperator) and _is_endless(source.operator.source):
+                logger.warning(
+                    "%s (%s) will show nothing of what it writes: that becomes visible with "
+                    "checkpoints, which are not taken yet, or at the end of the input, and %s has "
+                    "no end. Read a source that ends, or write with a sink that commits nothing, "
+                    "such as a CallbackSink.",
+                    node.name,
+                    type(operator.sink).__name__,
+                    source.name,
+                )
+                break
+
+
+def _is_endless(source: Source[Any]) -> bool:
+    return source.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED

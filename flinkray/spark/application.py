@@ -57,6 +57,8 @@ class SparkApplication:
         self.namespace = f"flinkray-{stage_name(stage.job_id, stage.attempt_name)}"
         self._gateway: Any = None
         self._app_master: Any = None
+        self._java_context: Any = None
+        """Kept, because PySpark drops its own reference when the function stops the session."""
         self.session: SparkSession | None = None
         self.timings: dict[str, float] = {}
         """Seconds that each step of the start took."""
@@ -107,12 +109,14 @@ class SparkApplication:
             self._gateway = self._timed("jvm", self.jvm.connect)
             self._timed("ray", self._gateway.jvm.io.ray.api.Ray.init)
             master_url = self._timed("app_master", self._create_app_master)
-            self.session = self._timed("session", self._open_session, master_url)
+            session: SparkSession = self._timed("session", self._open_session, master_url)
+            self._java_context = session.sparkContext._jsc.sc()
+            self.session = session
             note_application(
                 self._ray.session_directory,
                 self._stage.job_id,
                 self._stage.attempt_name,
-                self._ask_application_id(self.session),
+                self._ask_application_id(),
             )
         except (Py4JError, OSError) as error:
             if not self.jvm.is_alive:
@@ -122,31 +126,27 @@ class SparkApplication:
             raise SparkStartError(
                 f"Spark did not start: {error}; log: {self.jvm.log_file}"
             ) from error
-        return self.session
+        return session
 
     def is_app_master_lost(self) -> bool:
         master = ray_actors(self.namespace).get(_APP_MASTER)
         return master is not None and master.is_dead
 
     def is_context_stopped(self) -> bool:
-        """Whether Spark has shut itself down, as it does when the app master dies."""
+        """Whether Spark has shut itself down, as it does when the app master dies, or the function
+        has stopped its session."""
         from py4j.protocol import Py4JError
 
-        assert self.session is not None
-        java_context = self.session.sparkContext._jsc
+        assert self._java_context is not None
         try:
-            # PySpark drops its reference when the function stops the session.
-            return java_context is None or bool(java_context.sc().isStopped())
+            return bool(self._java_context.isStopped())
         except (Py4JError, OSError):
             return True
 
     def executor_view(self) -> ExecutorView:
-        assert self.session is not None
+        assert self._java_context is not None
         return ExecutorView(
-            self._gateway,
-            self.session.sparkContext._jsc.sc(),
-            self._restarted_executors,
-            self.namespace,
+            self._gateway, self._java_context, self._restarted_executors, self.namespace
         )
 
     def close(self, grace: float = 4.0) -> None:
@@ -177,8 +177,9 @@ class SparkApplication:
 
         assert self.session is not None
         try:
-            self.session.sparkContext.cancelAllJobs()
-            self.session.stop()
+            if not self.is_context_stopped():
+                self._java_context.cancelAllJobs()
+                self.session.stop()
             self._utilities.stopAppMaster(self._app_master)
             self._gateway.jvm.io.ray.api.Ray.shutdown()
         except (Py4JError, OSError):
@@ -206,9 +207,9 @@ class SparkApplication:
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
-    def _ask_application_id(self, session: SparkSession) -> str:
+    def _ask_application_id(self) -> str:
         """RayDP's own, which it keeps to itself; SparkContext.applicationId is another."""
-        backend = session.sparkContext._jsc.sc().schedulerBackend()
+        backend = self._java_context.schedulerBackend()
         [field] = [  # Scala's compiler prefixes the name
             field
             for field in backend.getClass().getDeclaredFields()

@@ -263,6 +263,8 @@ class SparkStage:
                 registered, progress = view.look()
             except (Py4JError, OSError) as error:
                 application.jvm.wait_briefly()
+                if application.jvm.is_alive and self._is_stopped_by_function(application):
+                    continue
                 if application.jvm.is_alive:  # it was the app master that did not answer
                     self._fail(self._spark_gone(error))
                 return  # else the JVM has ended; its watcher reports that
@@ -274,12 +276,15 @@ class SparkStage:
                 reported = progress
                 self._tell(partial(self._listener.progress, progress))
 
+    def _is_stopped_by_function(self, application: SparkApplication) -> bool:
+        return application.is_context_stopped() and not application.is_app_master_lost()
+
     @property
     def _look_interval(self) -> float:
         return _RUN_LOOK_INTERVAL if self._are_complete else _START_LOOK_INTERVAL
 
     def _report_final_progress(self) -> None:
-        """Unless the function has stopped its session: then the last look has to do."""
+        """Unless Spark does not answer any more: then the last look has to do."""
         from py4j.protocol import Py4JError
 
         assert self._application is not None

@@ -7,9 +7,11 @@ installed on the cluster; installed packages are imported there.
 from __future__ import annotations
 
 import pickle
+import re
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -25,6 +27,11 @@ from flinkray.rpc import RpcService
 from flinkray.spark.gateway import SparkStageDescriptor
 
 cloudpickle: Any = _cloudpickle  # untyped
+
+_registry_lock = threading.RLock()
+
+_END_OF_NAME = re.compile(r"[/.,]")
+"""Of a module or package, in a line of RECORD."""
 
 _MAGIC = b"flinkray user code, python "
 
@@ -114,22 +121,24 @@ async def fetch_code(rpc_service: RpcService, stage: SparkStageDescriptor) -> by
 @contextmanager
 def user_modules_by_value(pickler: Any) -> Iterator[None]:
     """While active, *pickler* (the module cloudpickle, or Ray's copy of it) takes the user's own
-    modules by value."""
-    already = pickler.list_registry_pickle_by_value()
-    registered = []
-    for module in tuple(sys.modules.values()):
-        if _is_users_own(module) and module.__name__ not in already:
-            pickler.register_pickle_by_value(module)
-            registered.append(module)
-    try:
-        yield
-    finally:
+    modules by value.  Threads take turns, because the registry is one for all."""
+    with _registry_lock:
+        already = pickler.list_registry_pickle_by_value()
+        # By name: a module may be loaded under several.
+        own = {m.__name__: m for m in tuple(sys.modules.values()) if _is_users_own(m)}
+        registered = [module for name, module in own.items() if name not in already]
         for module in registered:
-            pickler.unregister_pickle_by_value(module)
+            pickler.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in registered:
+                if module.__name__ in pickler.list_registry_pickle_by_value():
+                    pickler.unregister_pickle_by_value(module)
 
 
 def _is_users_own(module: ModuleType) -> bool:
-    """Neither built in nor below an installation's folders, and not this framework."""
+    """Neither built in nor installed, and not this framework."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or _is_installed(file):  # most are: asked first
         return False
@@ -141,9 +150,33 @@ def _is_users_own(module: ModuleType) -> bool:
 
 @lru_cache(maxsize=100_000)
 def _is_installed(file: str) -> bool:
-    """Kept, because every function that is sent asks for every loaded module."""
+    """Below the interpreter's own folders, or of a distribution in another one: a folder of
+    ``PYTHONPATH`` or of another environment that a ``.pth`` file names.
+
+    Kept, because every function that is sent asks for every loaded module.
+    """
     path = Path(file).resolve()
-    return any(folder in path.parents for folder in _installation_folders())
+    if any(folder in path.parents for folder in _installation_folders()):
+        return True
+    return any(
+        path.relative_to(folder).parts[0].partition(".")[0] in _installed_names(folder)
+        for folder in path.parents
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _installed_names(folder: Path) -> frozenset[str]:
+    """The modules and packages of the distributions that are installed in the folder, by what
+    their ``RECORD`` lists.  One in editable mode lists none: its code is the user's own."""
+    names: set[str] = set()
+    for installed in folder.glob("*.dist-info"):
+        record = installed / "RECORD"
+        if record.is_file():
+            lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
+            names.update(_END_OF_NAME.split(line, maxsplit=1)[0] for line in lines)
+        else:  # system packages may have none
+            names.add(installed.name.partition("-")[0])
+    return frozenset(names - {""})
 
 
 @lru_cache(maxsize=1)

@@ -1,13 +1,15 @@
 """State: what functions remember per key and per subtask.
 
-Descriptors say what is wanted, handles are what functions hold, backends keep the entries and
-sort them into key groups for snapshots.  Nothing here knows of streams.
+Descriptors say what is wanted, handles are what functions hold; below both are tables, which a
+backend keeps and sorts into key groups for snapshots.  Nothing here knows of streams.
 """
 
 from __future__ import annotations
 
+from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
+    ArrayStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -15,11 +17,11 @@ from flinkray.state.descriptors import (
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
-from flinkray.state.heap import HeapKeyedStateBackend, KeyedSnapshot
-from flinkray.state.heap_handles import KeyContext
+from flinkray.state.heap import HeapKeyedStateBackend
 from flinkray.state.interfaces import (
     AggregatingState,
     AppendingState,
+    ArrayState,
     BroadcastState,
     ListState,
     MapState,
@@ -29,21 +31,29 @@ from flinkray.state.interfaces import (
     State,
     ValueState,
 )
+from flinkray.state.key_context import KeyContext
 from flinkray.state.operator_state import OperatorSnapshot, OperatorStateBackend
+from flinkray.state.snapshots import KeyedSnapshot, StateCapture
+from flinkray.state.table import ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
 
 __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "AppendingState",
+    "ArrayState",
+    "ArrayStateDescriptor",
     "BroadcastState",
     "HeapKeyedStateBackend",
     "KeyContext",
     "KeyedSnapshot",
+    "KeyedStateBackend",
     "ListState",
     "ListStateDescriptor",
+    "ListTable",
     "MapState",
     "MapStateDescriptor",
+    "MapTable",
     "MergingState",
     "OperatorSnapshot",
     "OperatorStateBackend",
@@ -51,11 +61,14 @@ __all__ = [
     "ReducingState",
     "ReducingStateDescriptor",
     "State",
+    "StateCapture",
     "StateDescriptor",
     "StateError",
+    "StateTable",
     "StateTtlConfig",
     "StateVisibility",
     "UpdateType",
     "ValueState",
     "ValueStateDescriptor",
+    "ValueTable",
 ]

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+
 from flinkray.state.errors import StateError
 from flinkray.state.ttl import StateTtlConfig
 
@@ -119,3 +121,24 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
     def get_agg_function(self) -> Any:
         """What the state was described with."""
         return self.agg_function
+
+
+class ArrayStateDescriptor:
+    """A number for each key, kept in an array.
+
+    Args:
+        dtype: NumPy's type of the numbers.
+        default_value: of keys that have just come.
+    """
+
+    def __init__(self, name: str, dtype: Any, default_value: Any = 0) -> None:
+        if not isinstance(name, str) or not name:
+            raise StateError(f"a state needs a name, got {name!r}")
+        self.name = name
+        self.dtype = np.dtype(dtype)
+        if self.dtype.kind not in "biuf":
+            raise StateError(f"array state {name!r} holds numbers or booleans, not {self.dtype}")
+        self.default_value = self.dtype.type(default_value).item()
+
+    def __repr__(self) -> str:
+        return f"ArrayStateDescriptor({self.name!r}, {self.dtype})"

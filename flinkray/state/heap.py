@@ -1,230 +1,281 @@
-"""Keyed state on the heap: one dictionary per state name.
+"""Keyed state on the heap: a dictionary for each table.
 
-The state of the current key is found by ``table[context.key]``: whoever drives an operator sets
-``context.key`` before it calls user code.  Where state also has a namespace (a window), a second
-context holds ``(key, namespace)`` as its key, so that the same handles serve both.  Key groups
-cost nothing while records flow; entries are sorted into them when a snapshot is taken.
+Key groups cost nothing while records flow; entries are sorted into them when a snapshot is written.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flinkray.state.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
+import pyarrow as pa
+
+from flinkray.state.backend import KeyedStateBackend, Schedule
+from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.state.heap_handles import (
-    HeapAggregatingState,
-    HeapListState,
-    HeapMapState,
-    HeapReducingState,
+from flinkray.state.expiry import without_expired
+from flinkray.state.heap_tables import (
+    HeapListTable,
+    HeapMapTable,
+    HeapTable,
+    HeapTimerQueue,
     HeapValueState,
-    KeyContext,
+    HeapValueTable,
+    TableCapture,
 )
+from flinkray.state.interfaces import ValueState
+from flinkray.state.key_context import KeyContext
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange
-from flinkray.state.ttl_handles import ttl_handle
+from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange, KeyHash, stable_hash
+from flinkray.state.serializers import PICKLE
+from flinkray.state.snapshots import KeyedSnapshot, StateCapture, TableSnapshot
+from flinkray.state.table import ValueTable
+from flinkray.state.timer_queue import TimerQueue
+
+_SHAPES: dict[str, type[HeapTable]] = {
+    "value": HeapValueTable,
+    "reducing": HeapValueTable,
+    "aggregating": HeapValueTable,
+    "list": HeapListTable,
+    "map": HeapMapTable,
+}
+"""By the descriptor's kind."""
 
 
 @dataclass
-class StateTable:
-    """All entries of one state: by key, or by (key, namespace)."""
+class _Restored:
+    """A table that nobody has asked for yet."""
 
-    descriptor: StateDescriptor
+    kind: str
     namespaced: bool
-    entries: dict[Any, Any] = field(default_factory=dict)
+    groups: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    """Key group -> place -> contents."""
 
 
-@dataclass(frozen=True)
-class KeyedSnapshot:
-    """A point in time of a backend: for every state, its pickled entries by key group."""
-
-    states: Mapping[str, tuple[str, bool, Mapping[int, bytes]]]
-    """Name -> (kind, namespaced, key group -> pickled list of (key, value) pairs)."""
-
-
-class HeapKeyedStateBackend:
-    """The keyed state of one operator's subtask.
-
-    Args:
-        max_parallelism: number of key groups.
-        key_groups: those that belong to this subtask.
-        now: processing time in milliseconds, for time to live.
-    """
+class HeapKeyedStateBackend(KeyedStateBackend):
+    """See the module."""
 
     def __init__(
         self,
         max_parallelism: int = 128,
         key_groups: KeyGroupRange | None = None,
         now: Callable[[], int] | None = None,
+        schedule: Schedule | None = None,
+        hash_of: KeyHash = stable_hash,
     ) -> None:
-        self.context = KeyContext()
-        self.max_parallelism = max_parallelism
-        self.key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
-        self._now = now
-        self._tables: dict[str, StateTable] = {}
-        self._restored: dict[str, tuple[str, bool, dict[Any, Any]]] = {}
-        self._handles: dict[tuple[str, int], Any] = {}
+        super().__init__(max_parallelism, key_groups, now, schedule, hash_of)
+        self._tables: dict[str, HeapTable] = {}
+        self._queues: dict[str, HeapTimerQueue] = {}
+        self._restored: dict[str, _Restored] = {}
+        self._columns: ColumnarTable | None = None
+        self._was_captured = False
 
-    def state(self, descriptor: StateDescriptor, context: KeyContext | None = None) -> Any:
-        """The handle of a state, made at its first use.
-
-        Args:
-            context: where the handle finds its key; the backend's own if None.  With another one,
-                keys are (key, namespace) pairs.
-
-        Raises:
-            StateError: the name is in use for another kind of state.
-        """
-        namespaced = context is not None and context is not self.context
-        table = self._table(descriptor, namespaced)
-        where = context or self.context
-        handle = self._handles.get((descriptor.name, id(where)))
-        if handle is None:
-            handle = self._make_handle(descriptor, table.entries, where)
-            self._handles[descriptor.name, id(where)] = handle
-        return handle
-
-    def entries(self, descriptor: StateDescriptor) -> dict[Any, Any]:
-        """The dictionary behind a state, by key: for operators that keep state of their own."""
-        return self._table(descriptor, False).entries
-
-    def namespaced_entries(self, descriptor: StateDescriptor) -> dict[Any, Any]:
-        """The same by (key, namespace)."""
-        return self._table(descriptor, True).entries
-
-    def _table(self, descriptor: StateDescriptor, namespaced: bool) -> StateTable:
+    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> HeapTable:
         table = self._tables.get(descriptor.name)
-        if table is None:
-            table = StateTable(descriptor, namespaced)
-            if descriptor.name in self._restored:
-                kind, was_namespaced, entries = self._restored[descriptor.name]
-                self._check(descriptor, namespaced, kind, was_namespaced)
-                table.entries = entries
-                del self._restored[descriptor.name]
-            self._tables[descriptor.name] = table
-        else:
-            self._check(descriptor, namespaced, table.descriptor.kind, table.namespaced)
+        if table is not None:
+            _check(descriptor, namespaced, table.descriptor.kind, table.namespaced)
+            return table
+        if descriptor.kind not in _SHAPES:
+            raise StateError(f"there is no keyed state for {descriptor!r}")
+        entries: dict[Any, Any] = {}
+        restored = self._restored.get(descriptor.name)
+        if restored is not None:
+            _check(descriptor, namespaced, restored.kind, restored.namespaced)
+            for group in restored.groups.values():
+                entries.update(group)
+            del self._restored[descriptor.name]
+        table = _SHAPES[descriptor.kind](descriptor, namespaced, entries)
+        if self._was_captured:  # and what was restored was in that capture
+            table.capture(changes_only=True).done = True
+        self._tables[descriptor.name] = table
         return table
 
-    @staticmethod
-    def _check(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-        if kind != descriptor.kind or was != namespaced:
-            raise StateError(
-                f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "
-                f"is asked for as {'per-window ' if namespaced else ''}{descriptor.kind} state: "
-                "give one of the two another name"
-            )
+    def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
+        assert isinstance(table, HeapValueTable)
+        return HeapValueState(table, context, default)
 
-    def _make_handle(
-        self, descriptor: StateDescriptor, entries: dict[Any, Any], context: KeyContext
-    ) -> Any:
-        if descriptor.ttl_config is not None:
-            if self._now is None:
-                raise StateError(f"state {descriptor.name!r}: time to live needs a clock")
-            return ttl_handle(descriptor, entries, context, descriptor.ttl_config, self._now)
-        if isinstance(descriptor, ValueStateDescriptor):
-            return HeapValueState(entries, context, descriptor.default_value)
-        if isinstance(descriptor, ListStateDescriptor):
-            return HeapListState(entries, context)
-        if isinstance(descriptor, MapStateDescriptor):
-            return HeapMapState(entries, context)
-        if isinstance(descriptor, ReducingStateDescriptor):
-            return HeapReducingState(entries, context, descriptor.reduce)
-        if isinstance(descriptor, AggregatingStateDescriptor):
-            return HeapAggregatingState(entries, context, descriptor.agg_function)
-        raise StateError(f"there is no keyed state for {descriptor!r}")
+    def timer_queue(self, name: str) -> TimerQueue:
+        return self._queues.setdefault(name, HeapTimerQueue())
 
-    def clear(self) -> None:
-        """Forget everything that is stored; handles stay good."""
-        for table in self._tables.values():
-            table.entries.clear()
-
-    def merge_namespaces(
-        self, descriptor: StateDescriptor, key: Any, target: Any, sources: Iterable[Any]
-    ) -> None:
-        """Move what the *sources* hold for *key* into *target*, in the order given (windows that
-        merge).  Value and map state cannot be merged."""
-        entries = self._table(descriptor, True).entries
-        parts = [entries.pop((key, source)) for source in sources if (key, source) in entries]
-        if not parts:
-            return
-        if (key, target) in entries:
-            parts.insert(0, entries[key, target])
-        merged = parts[0]
-        for part in parts[1:]:
-            if isinstance(descriptor, ListStateDescriptor):
-                merged = [*merged, *part]
-            elif isinstance(descriptor, ReducingStateDescriptor):
-                merged = descriptor.reduce(merged, part)
-            elif isinstance(descriptor, AggregatingStateDescriptor):
-                merged = descriptor.agg_function.merge(merged, part)
-            else:
-                raise StateError(f"{descriptor.kind} state {descriptor.name!r} cannot be merged")
-        entries[key, target] = merged
+    def columns(self) -> ColumnarTable:
+        if self._columns is None:
+            self._columns = ColumnarTable()
+        return self._columns
 
     def names(self) -> list[str]:
-        """The states there are, restored ones that nobody has asked for yet included."""
         return [*self._tables, *self._restored]
 
-    def number_of_entries(self, name: str) -> int:
-        """How many keys have something stored under *name*."""
-        return len(self._tables[name].entries) if name in self._tables else 0
+    def tables(self) -> Iterable[HeapTable]:
+        return self._tables.values()
 
-    def keys(self, name: str) -> Iterator[Any]:
-        """The keys that have something stored under *name* (a snapshot of them)."""
-        table = self._tables.get(name)
-        if table is None:
-            return iter(())
-        if table.namespaced:
-            return iter(list(dict.fromkeys(key for key, _ in table.entries)))
-        return iter(list(table.entries))
+    def capture(self, changes_only: bool = False) -> StateCapture:
+        whole = not (changes_only and self._was_captured)
+        if not self._was_captured:
+            self._was_captured = True
+            for handle in self._handles.values():
+                if isinstance(handle, HeapValueState):
+                    handle.note()
+        return _HeapCapture(self, changes_only, dict(self._restored) if whole else {})
 
-    def snapshot(self) -> KeyedSnapshot:
-        """A point in time: what changes afterwards, in place too, is not in it."""
-        key_group = KeyGroupAssigner(self.max_parallelism)
-        states = {}
-        for name, table in self._tables.items():
-            states[name] = _by_key_group(
-                table.descriptor.kind, table.namespaced, table.entries, key_group
-            )
-        for name, (kind, namespaced, entries) in self._restored.items():
-            states[name] = _by_key_group(kind, namespaced, entries, key_group)
-        return KeyedSnapshot(states)
+    def owe(self, names: Iterable[str]) -> None:
+        """Of these restored states, the last capture that had them was released."""
+        for name in names:
+            if name in self._tables:
+                self._tables[name].owe_everything()
+            else:
+                self._was_captured = False
 
     def restore(self, snapshots: Iterable[KeyedSnapshot]) -> None:
-        """Take over the entries of this subtask's key groups, before any state is asked for."""
         if self._tables:
             raise StateError("a backend is restored before its states are used, not afterwards")
+        timers: dict[str, dict[int, bytes]] = {}
+        snapshots = list(snapshots)
         for snapshot in snapshots:
-            for name, (kind, namespaced, groups) in snapshot.states.items():
-                known = self._restored.setdefault(name, (kind, namespaced, {}))
-                for group, payload in groups.items():
-                    if group in self.key_groups:
-                        known[2].update(_kept(pickle.loads(payload), namespaced))
+            for name, part in snapshot.tables.items():
+                self._restore_table(name, part, snapshot.key_groups)
+            for name, groups in snapshot.timers.items():
+                known = timers.setdefault(name, {})
+                _drop(known, snapshot.key_groups)
+                known.update(groups)
+        columns = [snapshot.columns for snapshot in snapshots if snapshot.columns]
+        if columns:
+            self.columns().restore(map(_read_columns, columns), self.key_groups)
+        for name, groups in timers.items():
+            queue = self.timer_queue(name)
+            for group, payload in groups.items():
+                if group in self.key_groups:
+                    for timestamp, key, namespace in PICKLE.loads(payload):
+                        queue.add(timestamp, as_key(key), namespace)
+
+    def _restore_table(self, name: str, part: TableSnapshot, theirs: KeyGroupRange) -> None:
+        known = self._restored.setdefault(name, _Restored(part.kind, part.namespaced))
+        if part.whole:
+            _drop(known.groups, theirs)
+        for group, payload in part.groups.items():
+            if group in self.key_groups:
+                kept, removed = PICKLE.loads(payload)
+                entries = known.groups.setdefault(group, {})
+                for place in removed:
+                    entries.pop(_found(place, part.namespaced), None)
+                for place, contents in kept:
+                    entries[_found(place, part.namespaced)] = contents
 
 
-def _kept(entries: list[tuple[Any, Any]], namespaced: bool) -> Iterator[tuple[Any, Any]]:
-    """With keys that a dictionary finds: those that were pickled are other objects."""
-    for key, value in entries:
-        yield ((as_key(key[0]), key[1]) if namespaced else as_key(key)), value
+def _drop(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
+    for group in [group for group in groups if group in key_groups]:
+        del groups[group]
 
 
-def _by_key_group(
-    kind: str, namespaced: bool, entries: dict[Any, Any], key_group: KeyGroupAssigner
-) -> tuple[str, bool, Mapping[int, bytes]]:
-    groups: dict[int, list[tuple[Any, Any]]] = {}
-    for entry in entries.items():
+def _found(place: Any, namespaced: bool) -> Any:
+    """With a key that a dictionary finds: one that was pickled is another object."""
+    return (as_key(place[0]), place[1]) if namespaced else as_key(place)
+
+
+def _check(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
+    if kind != descriptor.kind or was != namespaced:
+        raise StateError(
+            f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "
+            f"is asked for as {'per-window ' if namespaced else ''}{descriptor.kind} state: "
+            "give one of the two another name"
+        )
+
+
+class _HeapCapture(StateCapture):
+    """See :class:`StateCapture`."""
+
+    def __init__(
+        self, backend: HeapKeyedStateBackend, changes_only: bool, restored: Mapping[str, _Restored]
+    ) -> None:
+        self._backend = backend
+        self._key_groups = backend.key_groups
+        self._moment = backend.now()
+        self._max_parallelism = backend.max_parallelism
+        self._hash_of = backend.hash_of
+        self._restored = restored
+        self._tables = [(table, table.capture(changes_only)) for table in backend.tables()]
+        self._columns = backend._columns
+        if self._columns is not None:
+            self._of_columns = self._columns.capture(changes_only)
+        self._queues = {
+            name: (queue, queue.capture(False)) for name, queue in backend._queues.items()
+        }
+
+    def write(self) -> KeyedSnapshot:
+        try:
+            return self._write(KeyGroupAssigner(self._max_parallelism, self._hash_of))
+        finally:
+            for capture in self._captures():
+                capture.done = True
+
+    def _write(self, assign: KeyGroupAssigner) -> KeyedSnapshot:
+        tables = {
+            table.descriptor.name: _table(table, capture, assign, self._moment)
+            for table, capture in self._tables
+        }
+        for name, restored in self._restored.items():
+            groups = {
+                group: PICKLE.dumps((list(entries.items()), []))
+                for group, entries in restored.groups.items()
+            }
+            tables[name] = TableSnapshot(restored.kind, restored.namespaced, True, groups)
+        timers = {name: _timers(capture, assign) for name, (_, capture) in self._queues.items()}
+        columns: dict[int, bytes] = {}
+        if self._columns is not None:
+            batches = self._of_columns.write(assign)
+            columns = {group: _written(batch) for group, batch in batches.items()}
+        return KeyedSnapshot(self._key_groups, tables, timers, columns)
+
+    def release(self) -> None:
+        for table, capture in self._tables:
+            table.release(capture)
+        for queue, capture in self._queues.values():
+            queue.release(capture)
+        if self._columns is not None:
+            self._columns.release(self._of_columns)
+        self._backend.owe(self._restored)
+
+    def _captures(self) -> Iterator[TableCapture]:
+        yield from (capture for _, capture in self._tables)
+        yield from (capture for _, capture in self._queues.values())
+
+
+def _table(
+    table: HeapTable, capture: TableCapture, assign: KeyGroupAssigner, moment: int
+) -> TableSnapshot:
+    kept, removed = capture.read()
+    config = table.descriptor.ttl_config
+    if config is not None and config.cleanup_strategies.in_full_snapshot():
+        kept = without_expired(table, kept, moment - config.ttl)
+    groups: dict[int, tuple[list[Any], list[Any]]] = {}
+    namespaced = table.namespaced
+    for entry in kept:
         key = entry[0][0] if namespaced else entry[0]
-        groups.setdefault(key_group(key), []).append(entry)
-    # Pickling now, not later, is what makes it exact: values may be changed in place afterwards.
-    return kind, namespaced, {group: pickle.dumps(part, 5) for group, part in groups.items()}
+        groups.setdefault(assign(key), ([], []))[0].append(entry)
+    for place in removed:
+        key = place[0] if namespaced else place
+        groups.setdefault(assign(key), ([], []))[1].append(place)
+    written = {group: table.serializer.dumps(part) for group, part in groups.items()}
+    return TableSnapshot(table.descriptor.kind, namespaced, capture.places is None, written)
+
+
+def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]:
+    groups: dict[int, list[Any]] = {}
+    for timestamp, bucket in capture.read()[0]:
+        for key, namespace in bucket:
+            groups.setdefault(assign(key), []).append((timestamp, key, namespace))
+    return {group: PICKLE.dumps(timers) for group, timers in groups.items()}
+
+
+def _written(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _read_columns(groups: Mapping[int, bytes]) -> Mapping[int, pa.RecordBatch]:
+    return {
+        group: pa.ipc.open_stream(payload).read_next_batch() for group, payload in groups.items()
+    }

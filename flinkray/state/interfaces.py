@@ -1,15 +1,16 @@
 """The state handles that user functions hold.
 
-A handle is always about one key: that of the record or timer which is being processed.  Reading
-and writing cost a dictionary look-up; values are kept as they are, not copied, so what was put
-in must not be changed in place afterwards without ``update``.
+A handle is always about one key: that of the record or timer which is being processed.  State
+changes only through handles: values that can be changed are copied on their way in and out.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy.typing as npt
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -130,6 +131,17 @@ class MapState(State, Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         return iter(self.keys())
+
+
+class ArrayState(ABC):
+    """A number for each key, in an array: for functions that are given whole batches."""
+
+    @property
+    @abstractmethod
+    def values(self) -> npt.NDArray[Any]:
+        """One number for each key that has come, by slot.  It is read and written in place, and
+        good for the batch that is processed: there is another one when more keys have come.  Write
+        only to the slots of that batch."""
 
 
 class ReadOnlyBroadcastState(State, Generic[K, V]):

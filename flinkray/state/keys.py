@@ -365,6 +365,10 @@ class KeyGroupAssigner:
                 self._known[key] = group
         return group
 
+    def remembers(self, key: Any) -> bool:
+        """Whether the same is said of *key* without looking at it again."""
+        return key in self._known
+
 
 if sys.byteorder != "little":  # pragma: no cover - numpy views above assume it
     raise ImportError("flinkray.state.keys needs a little-endian machine")

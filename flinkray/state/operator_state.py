@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flinkray.core.values import own
 from flinkray.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.state.heap_handles import HeapListState, KeyContext
-from flinkray.state.interfaces import BroadcastState
+from flinkray.state.handles import TableListState, own_entries
+from flinkray.state.heap_tables import HeapListTable, HeapMapTable
+from flinkray.state.interfaces import BroadcastState, ListState
+from flinkray.state.key_context import KeyContext
+from flinkray.state.serializers import PICKLE
+from flinkray.state.table import MapTable
+
+_ALL = None
+"""The place of what belongs to no key."""
 
 
 class HeapBroadcastState(BroadcastState[Any, Any]):
     """See :class:`BroadcastState`."""
 
-    __slots__ = ("_entries", "_name", "_read_only")
+    __slots__ = ("_name", "_read_only", "_table")
 
-    def __init__(self, name: str, entries: dict[Any, Any], read_only: bool = False) -> None:
+    def __init__(self, name: str, table: MapTable, read_only: bool = False) -> None:
         self._name = name
-        self._entries = entries
+        self._table = table
         self._read_only = read_only
 
     def read_only(self) -> HeapBroadcastState:
         """The same state; changing it through this handle is an error."""
-        return HeapBroadcastState(self._name, self._entries, True)
+        return HeapBroadcastState(self._name, self._table, True)
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -35,38 +42,38 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
             )
 
     def get(self, key: Any) -> Any:
-        return self._entries.get(key)
+        return own(self._table.get(_ALL, key))
 
     def contains(self, key: Any) -> bool:
-        return key in self._entries
+        return self._table.contains(_ALL, key)
 
     def items(self) -> Iterable[tuple[Any, Any]]:
-        return list(self._entries.items())
+        return [(key, own(value)) for key, value in self._table.items(_ALL)]
 
     def keys(self) -> Iterable[Any]:
-        return list(self._entries)
+        return [key for key, _ in self._table.items(_ALL)]
 
     def values(self) -> Iterable[Any]:
-        return list(self._entries.values())
+        return [own(value) for _, value in self._table.items(_ALL)]
 
     def is_empty(self) -> bool:
-        return not self._entries
+        return _ALL not in self._table
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable()
-        self._entries[key] = value
+        self._table.put(_ALL, own(key), own(value))
 
     def put_all(self, dict_value: dict[Any, Any]) -> None:
         self._check_writable()
-        self._entries.update(dict_value)
+        self._table.put_all(_ALL, own_entries(dict_value))
 
     def remove(self, key: Any) -> None:
         self._check_writable()
-        self._entries.pop(key, None)
+        self._table.remove_entry(_ALL, key)
 
     def clear(self) -> None:
         self._check_writable()
-        self._entries.clear()
+        self._table.clear()
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class OperatorSnapshot:
     def without_lists(self) -> OperatorSnapshot:
         """For subtasks that are not to have these list elements: the names only, and what every
         subtask has in any case."""
-        empty = pickle.dumps([], 5)
+        empty = PICKLE.dumps([])
         return OperatorSnapshot(
             {
                 name: (mode, empty if mode == "list" else payload)
@@ -95,29 +102,32 @@ class OperatorStateBackend:
     """
 
     def __init__(self) -> None:
-        self._context = KeyContext(None)  # one for all
-        self._lists: dict[str, tuple[str, dict[Any, Any]]] = {}
-        self._broadcast: dict[str, dict[Any, Any]] = {}
+        self._context = KeyContext(_ALL)
+        self._lists: dict[str, tuple[str, HeapListTable]] = {}
+        self._broadcast: dict[str, HeapMapTable] = {}
 
-    def list_state(self, descriptor: ListStateDescriptor[Any]) -> HeapListState:
-        return self._list(descriptor, "list")
+    def list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
+        return TableListState(self._list(descriptor.name, "list"), self._context)
 
-    def union_list_state(self, descriptor: ListStateDescriptor[Any]) -> HeapListState:
-        return self._list(descriptor, "union")
+    def union_list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
+        return TableListState(self._list(descriptor.name, "union"), self._context)
 
     def broadcast_state(self, descriptor: MapStateDescriptor[Any, Any]) -> HeapBroadcastState:
-        if descriptor.name in self._lists:
-            raise self._other_mode(descriptor.name, "broadcast")
-        entries = self._broadcast.setdefault(descriptor.name, {})
-        return HeapBroadcastState(descriptor.name, entries)
+        return HeapBroadcastState(descriptor.name, self._map(descriptor.name))
 
-    def _list(self, descriptor: ListStateDescriptor[Any], mode: str) -> HeapListState:
-        if descriptor.name in self._broadcast:
-            raise self._other_mode(descriptor.name, mode)
-        known, table = self._lists.setdefault(descriptor.name, (mode, {}))
-        if known != mode:
-            raise self._other_mode(descriptor.name, mode)
-        return HeapListState(table, self._context)
+    def _list(self, name: str, mode: str) -> HeapListTable:
+        if name not in self._lists and name not in self._broadcast:
+            self._lists[name] = mode, HeapListTable(ListStateDescriptor(name), False, {})
+        if name in self._broadcast or self._lists[name][0] != mode:
+            raise self._other_mode(name, mode)
+        return self._lists[name][1]
+
+    def _map(self, name: str) -> HeapMapTable:
+        if name in self._lists:
+            raise self._other_mode(name, "broadcast")
+        if name not in self._broadcast:
+            self._broadcast[name] = HeapMapTable(MapStateDescriptor(name), False, {})
+        return self._broadcast[name]
 
     def _other_mode(self, name: str, mode: str) -> StateError:
         known = "broadcast" if name in self._broadcast else self._lists[name][0]
@@ -134,21 +144,20 @@ class OperatorStateBackend:
         if not self._lists and not self._broadcast:
             return None
         states = {
-            name: (mode, pickle.dumps(table.get(None, []), 5))
+            name: (mode, table.serializer.dumps(table.get(_ALL)))
             for name, (mode, table) in self._lists.items()
         }
         for name, entries in self._broadcast.items():
-            states[name] = ("broadcast", pickle.dumps(entries, 5))
+            contents = entries.serializer.dumps(dict(entries.items(_ALL)))
+            states[name] = ("broadcast", contents)
         return OperatorSnapshot(states)
 
     def restore(self, snapshots: Iterable[OperatorSnapshot]) -> None:
         """Append the list elements of each, and take over the broadcast entries."""
         for snapshot in snapshots:
             for name, (mode, payload) in snapshot.states.items():
-                contents = pickle.loads(payload)
+                contents = PICKLE.loads(payload)
                 if mode == "broadcast":
-                    self._broadcast.setdefault(name, {}).update(contents)
+                    self._map(name).put_all(_ALL, contents)
                 else:
-                    table = self._lists.setdefault(name, (mode, {}))[1]
-                    if contents:
-                        table.setdefault(None, []).extend(contents)
+                    self._list(name, mode).extend(_ALL, contents)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
 from typing import Protocol
 
 from flinkray.streaming.records.elements import (
@@ -19,10 +19,14 @@ from flinkray.streaming.records.elements import (
     Watermark,
 )
 from flinkray.streaming.records.partitioners import StreamPartitioner
+from flinkray.streaming.records.sizes import bytes_of
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
 COALESCE_BELOW = 512
 """Blocks smaller than this wait for others to the same channel before they are sent."""
+
+SEND_FROM = 1 << 18
+"""Bytes; blocks that are larger do not."""
 
 
 class Channel(Protocol):
@@ -36,19 +40,35 @@ class Channel(Protocol):
 
 
 class MemoryChannel:
-    """A channel inside one process and thread."""
+    """A channel inside one process and thread.
 
-    __slots__ = ("_capacity", "elements")
+    Args:
+        capacity: elements that may wait.
+        most_bytes: of the batches among them, about.
+    """
 
-    def __init__(self, capacity: int = 16) -> None:
+    __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements")
+
+    def __init__(self, capacity: int = 16, most_bytes: int = 1 << 25) -> None:
         self._capacity = capacity
+        self._most_bytes = most_bytes
         self.elements: deque[Element] = deque()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
 
     def put(self, element: Element) -> None:
+        size = bytes_of(element) if isinstance(element, Block | Columns) else 0
         self.elements.append(element)
+        self._sizes.append(size)
+        self._bytes += size
+
+    def take(self) -> Element:
+        """The next element; there is one."""
+        self._bytes -= self._sizes.popleft()
+        return self.elements.popleft()
 
     def has_room(self) -> bool:
-        return len(self.elements) < self._capacity
+        return len(self.elements) < self._capacity and self._bytes < self._most_bytes
 
 
 class RecordWriter:
@@ -87,6 +107,9 @@ class RecordWriter:
         for channel, part in self._partitioner.split_block(block):
             waiting = self._waiting_records[channel] + len(part)
             if waiting == len(part) >= self._coalesce_below:
+                self.channels[channel].put(part)
+            elif bytes_of(part) >= SEND_FROM:
+                self._send(channel)
                 self.channels[channel].put(part)
             else:
                 if not self._any_waiting:
@@ -145,26 +168,30 @@ class RecordWriter:
     def _send(self, channel: int) -> None:
         blocks = self._waiting[channel]
         if blocks:
-            self.channels[channel].put(_one_block(blocks))
+            for block in _one_block_each(blocks):
+                self.channels[channel].put(block)
             self._waiting[channel] = []
             self._waiting_records[channel] = 0
+
+
+def _one_block_each(blocks: list[Block]) -> Iterable[Block]:
+    """The blocks put together, those with timestamps and those without, which the inputs of a union
+    may bring, apart: in the order in which they came."""
+    if len(blocks) == 1:
+        return blocks
+    runs = groupby(blocks, lambda block: block.timestamps is None)
+    return [_one_block(list(run)) for _, run in runs]
 
 
 def _one_block(blocks: list[Block]) -> Block:
     first = blocks[0]
     if len(blocks) == 1:
         return first
-    if len({(block.timestamps is None, block.keys is None) for block in blocks}) > 1:
-        # Some have timestamps and some have not: only keys can be left out.
-        if len({block.timestamps is None for block in blocks}) > 1:
-            raise AssertionError("records with and without timestamps come from one operator")
-        blocks = [Block(b.values, b.timestamps, None, b.origin) for b in blocks]
-        first = blocks[0]
     values = list(chain.from_iterable(block.values for block in blocks))
     timestamps = keys = None
     if first.timestamps is not None:
         timestamps = list(chain.from_iterable(block.timestamps or () for block in blocks))
-    if first.keys is not None:
+    if all(block.keys is not None for block in blocks):
         keys = list(chain.from_iterable(block.keys or () for block in blocks))
     return Block(values, timestamps, keys, first.origin)
 
@@ -201,7 +228,7 @@ class InputGate:
             elements = self.channels[channel].elements
             if elements:
                 self._next = (channel + 1) % count
-                return channel, elements.popleft()
+                return channel, self.channels[channel].take()
         return None
 
     def end(self, channel: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import cloudpickle
@@ -17,8 +17,21 @@ _LEADING = (*_OURS, "flinkray.rpc", "asyncio", "concurrent.futures")
 """Modules by whose frames enumerators are reached, too."""
 
 
+Reading = tuple[Any, Any]
+"""A block, and the iterator over its values by which it is gone through."""
+
+
 class StreamError(FlinkRayError):
     """A stream program that cannot run as it is written; the text says what to change."""
+
+
+def no_timestamps(who_needs_them: str) -> StreamError:
+    """What to say of records without timestamps, where *who_needs_them* completes "which"."""
+    return StreamError(
+        f"the records have no timestamps, which {who_needs_them}: call "
+        "assign_timestamps_and_watermarks before, and let map_batches functions keep the column "
+        "'$timestamp'"
+    )
 
 
 class OperatorError(FlinkRayError):
@@ -123,50 +136,58 @@ class _Scene:
     def _forget(self) -> None:
         self.record = self.origin = self.occasion = ""
 
-    def enter(self, seen: dict[str, Any]) -> None:
+    def enter(self, frame: FrameType) -> None:
         """The next frame of the package, nearer to the failure."""
-        acting: Any = seen.get("self")
-        context: Any = getattr(acting, "context", None)
+        owner = _owner(frame)
+        context: Any = getattr(owner, "context", None)
         name = getattr(context, "name", None)
-        if name is not None and hasattr(acting, "describe_record") and acting is not self.acting:
+        if name is not None and hasattr(owner, "describe_record") and owner is not self.acting:
             self._forget()
-            self.acting = acting
+            self.acting = owner
             self.operator = name
             self.subtask = f"{context.subtask_index + 1}/{context.parallelism}"
-            self.occasion = acting.describe_occasion()
-        batch = seen.get("block", seen.get("columns"))
-        if hasattr(batch, "origin"):
-            self._read(batch, seen.get("records"))
-        elif acting is self.acting and "key" in seen and "value" not in seen:
-            self._time(seen)
+            self.occasion = owner.describe_occasion()
+        self._read(getattr(owner, "reading", None))
+        for value in frame.f_locals.values():
+            if hasattr(value, "timestamps") and getattr(value, "origin", None) is not None:
+                self.origin = str(value.origin)
 
-    def _read(self, batch: Any, records: Any) -> None:
-        self.origin = "" if batch.origin is None else str(batch.origin)
-        remaining = getattr(records, "__length_hint__", None)
-        if remaining is not None and hasattr(self.acting, "describe_record"):
-            place = len(batch) - remaining() - 1
-            if 0 <= place < len(batch):
-                self.record = self.acting.describe_record(batch, place)
+    def _read(self, reading: Reading | None) -> None:
+        if reading is None:
+            return
+        block, records = reading
+        place = len(block) - records.__length_hint__() - 1
+        if place < 0 or _is_exhausted(records):
+            return
+        self.origin = "" if block.origin is None else str(block.origin)
+        if hasattr(self.acting, "describe_record"):
+            self.record = self.acting.describe_record(block, place)
 
-    def _time(self, seen: dict[str, Any]) -> None:
-        if "window" in seen:
-            self.occasion = f"window {seen['window']!r} of key {text_of(seen['key'])}"
-        elif "timestamp" in seen:
-            self.occasion = f"the timer for {seen['timestamp']} of key {text_of(seen['key'])}"
+
+def _owner(frame: FrameType) -> Any:
+    """The object whose method runs there."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _is_exhausted(records: Any) -> bool:
+    """An iterator that has said that there is nothing more lets go of what it went through."""
+    rebuilt = records.__reduce__()
+    return len(rebuilt) > 1 and not rebuilt[1][0] and records.__length_hint__() == 0
 
 
 def operator_error(error: BaseException, task_name: str) -> OperatorError:
-    """What happened, read from the traceback: nothing has to be noted while records flow.
+    """What happened, read from the traceback: nothing has to be noted for each record.
 
-    Operators call user code in frames that hold ``self``, the batch as ``block`` (or ``columns``)
-    and an iterator over its values as ``records``; how far the iterator came tells the record.
-    Frames that fire timers and windows hold ``key`` with ``timestamp`` or ``window``.
+    The operators of a chain are those whose methods run.  What has a ``reading`` notes there which
+    block it goes through, and the iterator that it does so with: how far that came tells the
+    record.  An operator's ``describe_occasion`` tells of timers and windows.
     """
     scene = _Scene(task_name)
     step = error.__traceback__
     while step is not None:
         if _is_ours(step):
-            scene.enter(step.tb_frame.f_locals)
+            scene.enter(step.tb_frame)
         step = step.tb_next
     if isinstance(error, UnpicklableRecordsError):
         return _not_sent(error, scene)

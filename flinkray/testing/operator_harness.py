@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.operator import (
     OperatorContext,
     OperatorState,
@@ -13,6 +15,7 @@ from flinkray.streaming.operators.operator import (
 )
 from flinkray.streaming.records.elements import Block, Columns, Watermark, WatermarkStatus
 from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.turn import Turn
 from flinkray.testing.manual_clock import ManualClock
 
 
@@ -47,6 +50,10 @@ class _Recorder:
         self.elements.append(WatermarkStatus(idle))
 
 
+LONGEST_WAIT = 60.0
+"""Seconds that an operator may wait for another thread."""
+
+
 class OperatorHarness:
     """One subtask of an operator, on a manual clock that starts at 0.
 
@@ -66,10 +73,21 @@ class OperatorHarness:
         self.operator = operator
         self.clock = ManualClock()
         self.time_service = ProcessingTimeService(self.clock)
+        self._mail: deque[Callable[[], None]] = deque()
+        self._signal = Signal()
+        self._turn = Turn()
+        self._turn.wake = self._signal.set
+        self._turn.post = self._post
+        self._turn.wait_until = self._wait_until
         self._main = _Recorder()
         self._side = {tag: _Recorder() for tag in side_outputs}
         operator.setup(
-            OperatorContext("operator", self.time_service, self.clock, keyed=keyed, **context),
+            OperatorContext(
+                "operator",
+                self.time_service,
+                self.clock,
+                **{"keyed": keyed, "turn": self._turn, **context},
+            ),
             Output([self._main], {tag: [recorder] for tag, recorder in self._side.items()}),
         )
         if restore is not None:
@@ -100,6 +118,35 @@ class OperatorHarness:
 
     def finish(self) -> None:
         self.operator.finish()
+
+    def close(self) -> None:
+        self.operator.close()
+
+    def run_mail(self) -> None:
+        """What the operator's other threads want done in the task's."""
+        while self._mail:
+            self._mail.popleft()()
+        while self._turn.has_unfinished:
+            self._turn.go_on()
+
+    def wait_for(self, elements: int) -> list[Any]:
+        """The output, once there is so much of it: other threads bring it."""
+
+        def is_there() -> bool:
+            self.run_mail()
+            return len(self._main.elements) >= elements
+
+        self._wait_until(is_there)
+        return self.output()
+
+    def _post(self, mail: Callable[[], None]) -> None:
+        self._mail.append(mail)
+        self._signal.set()
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if not self._signal.wait(LONGEST_WAIT):
+                raise AssertionError(f"nothing has come for {LONGEST_WAIT:g} s")
 
     def output(self) -> list[Any]:
         """What came out since the last call: Record, Watermark and WatermarkStatus in order."""

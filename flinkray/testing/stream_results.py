@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from flinkray.streaming.functions.functions import SinkFunction
-from flinkray.streaming.records.typeinfo import java_string
+from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
 
 
 class DataStreamTestSinkFunction(SinkFunction[Any]):
@@ -27,6 +27,11 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
     def __init__(self) -> None:
         self._results: list[Any] = []
         self._lock = threading.Lock()
+        self._text = stringifier(None)
+
+    def set_input_type(self, type_info: TypeInformation | None) -> None:
+        """By ``add_sink``: the declared type of the stream, in whose notation the texts are."""
+        self._text = stringifier(type_info)
 
     def invoke(self, value: Any) -> None:
         with self._lock:
@@ -43,7 +48,7 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
             results, self._results = self._results, []
         if is_python_object:
             return [str(value) for value in results] if stringify else results
-        return [java_string(value) for value in results]
+        return [self._text(value) for value in results]
 
     def clear(self) -> None:
         """Forget what came."""

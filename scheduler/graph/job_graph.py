@@ -248,7 +248,12 @@ class ParallelismBounds:
     upper: int
 
 
-@stored("JobFileUse")
+def _same_use(name: str) -> str:
+    """Version 1 knew no archives."""
+    return name
+
+
+@stored("JobFileUse", version=2, migrations={1: _same_use})
 @register
 class JobFileUse(Enum):
     """What a file is for that travels with a job."""
@@ -257,6 +262,8 @@ class JobFileUse(Enum):
     """User code imports from it."""
     CACHE = "cache"
     """User code asks for it by its name."""
+    ARCHIVE = "archive"
+    """The same, and it is unpacked, under its name, in the working directory of tasks."""
 
 
 @stored("JobFile")
@@ -265,7 +272,8 @@ class JobFile:
     """A file or directory of the client that the job's tasks have a copy of."""
 
     name: str
-    """Under which it is asked for; of what is imported, the file's own."""
+    """Under which it is asked for; of what is imported, the file's own; of an archive, a relative
+    path."""
     use: JobFileUse
     content: bytes | BlobKey
     """Of a directory: a zip archive of what is in it."""

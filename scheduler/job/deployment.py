@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flinkray.core.config import Configuration
 from flinkray.core.ids import ExecutionAttemptID, ResourceID, ResultPartitionID
+from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL, TASK_CANCELLATION_TIMEOUT
 from flinkray.scheduler.execution.execution_graph import (
     Execution,
     ExecutionGraph,
     ExecutionJobVertex,
     PartitionGroup,
 )
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
@@ -54,8 +57,7 @@ class Deployments:
     def __init__(self, graph: ExecutionGraph) -> None:
         self._graph = graph
         job = graph.job_graph
-        information = JobInformation(job.job_id, job.name, job.files)
-        self._job = SharedPart(_JOB_KEY, 0, information)
+        self._job = SharedPart(_JOB_KEY, 0, _job_information(job))
         self._vertices = [
             SharedPart(1 + vertex.index, 0, _vertex_information(vertex))
             for vertex in graph.vertices
@@ -224,6 +226,15 @@ def _slot_of(execution: Execution) -> AllocatedSlot:
     if execution.slot is None:
         raise execution.illegal("be named in a deployment: it has no slot")
     return execution.slot
+
+
+def _job_information(job: JobGraph) -> JobInformation:
+    configuration = Configuration(job.configuration)
+    interval, timeout = (
+        configuration.get(option) if configuration.is_set(option) else None
+        for option in (TASK_CANCELLATION_INTERVAL, TASK_CANCELLATION_TIMEOUT)
+    )
+    return JobInformation(job.job_id, job.name, job.files, interval, timeout)
 
 
 def _vertex_information(vertex: ExecutionJobVertex) -> VertexInformation:

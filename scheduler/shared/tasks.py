@@ -68,6 +68,9 @@ class JobInformation:
     job_id: JobID
     job_name: str
     files: tuple[JobFile, ...] = ()
+    cancellation_interval: float | None = None
+    """Seconds; None: the cluster's ``task.cancellation.interval``, and so on."""
+    cancellation_timeout: float | None = None
 
 
 @message

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor.task_process_pool import REFILL_PAUSE
@@ -479,18 +481,21 @@ async def test_requests_that_wait_when_the_slot_pool_dies_are_served_by_the_next
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED
 
 
+@pytest.mark.parametrize(
+    ("of_cluster", "of_job"),
+    [({"task.cancellation.timeout": "7 s"}, {}), ({}, {"task.cancellation.timeout": "7 s"})],
+)
 @on_virtual_time
 async def test_a_task_that_ignores_its_cancellation_takes_its_process_with_it(
-    tmp_path: Path,
+    tmp_path: Path, of_cluster: dict[str, str], of_job: dict[str, str]
 ) -> None:
     async def stubborn(context: Any) -> None:
         while True:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(1000)
 
-    configuration = {**QUICK, "task.cancellation.timeout": "7 s"}
-    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
-        job_id = await cluster.submit(python_job(stubborn))
+    async with MiniCluster(str(tmp_path), configuration={**QUICK, **of_cluster}) as cluster:
+        job_id = await cluster.submit(python_job(stubborn, configuration=of_job))
         await until_running(cluster, job_id)
         (before,) = cluster.processes("TaskProcess")
         began = asyncio.get_running_loop().time()

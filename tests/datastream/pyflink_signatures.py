@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 PYFLINK: dict[str, dict[str, str]] = {
+    "CsvSchemaBuilder": {
+        "add_array_column": "name, separator=';', element_type=<DataTypes.STRING()>",
+        "add_boolean_column": "name",
+        "add_number_column": "name, number_type=<DataTypes.BIGINT()>",
+        "add_string_column": "name",
+        "add_columns_from": "schema",
+        "set_allow_comments": "allow=True",
+        "set_any_property_name": "name",
+        "remove_array_element_separator": "index",
+        "set_array_element_separator": "separator",
+        "set_column_separator": "char",
+        "set_escape_char": "char",
+        "set_line_separator": "separator",
+        "set_null_value": "null_value",
+        "set_quote_char": "char",
+        "set_skip_first_data_row": "skip=True",
+        "set_strict_headers": "strict=True",
+        "set_use_header": "use=True",
+    },
     "StreamExecutionEnvironment": {
         "get_execution_environment": "configuration=None",
         "get_config": "",
@@ -44,6 +63,30 @@ PYFLINK: dict[str, dict[str, str]] = {
     },
     "JobExecutionResult": {
         "get_job_id": "",
+    },
+    "AsyncDataStream": {
+        "unordered_wait": ("data_stream, async_function, timeout, capacity=100, output_type=None"),
+        "unordered_wait_with_retry": (
+            "data_stream, async_function, timeout, async_retry_strategy, capacity=100, "
+            "output_type=None"
+        ),
+        "ordered_wait": "data_stream, async_function, timeout, capacity=100, output_type=None",
+        "ordered_wait_with_retry": (
+            "data_stream, async_function, timeout, async_retry_strategy, capacity=100, "
+            "output_type=None"
+        ),
+    },
+    "AsyncFunction": {"async_invoke": "value", "timeout": "value"},
+    "AsyncRetryStrategy": {
+        "can_retry": "current_attempts",
+        "get_backoff_time_millis": "current_attempts",
+        "get_retry_predicate": "",
+        "no_restart": "",
+        "fixed_delay": ("max_attempts, backoff_time_millis, result_predicate, exception_predicate"),
+        "exponential_backoff": (
+            "max_attempts, initial_delay, max_retry_delay, multiplier, result_predicate, "
+            "exception_predicate"
+        ),
     },
     "DataStream": {
         "name": "name",

@@ -17,6 +17,8 @@ import pytest
 import flinkray.datastream as api
 from flinkray.datastream import common, connectors, functions, metrics, state, window
 from flinkray.datastream.common import JobStatus
+from flinkray.datastream.formats import csv as csv_format
+from flinkray.datastream.formats import json as json_format
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions import runtime_context
 
@@ -63,6 +65,17 @@ SURFACE: list[tuple[Any, str]] = [
         api.DataStreamSink,
         "name uid set_parallelism set_description disable_chaining slot_sharing_group",
     ),
+    (
+        api.AsyncDataStream,
+        "unordered_wait unordered_wait_with_retry ordered_wait ordered_wait_with_retry",
+    ),
+    (functions.AsyncFunction, "open close async_invoke timeout"),
+    (
+        functions.AsyncRetryStrategy,
+        "no_restart fixed_delay exponential_backoff can_retry get_backoff_time_millis "
+        "get_retry_predicate",
+    ),
+    (functions.AsyncRetryPredicate, "result_predicate exception_predicate"),
     (functions.MapFunction, "open close map"),
     (functions.CoMapFunction, "open close map1 map2"),
     (functions.FlatMapFunction, "open close flat_map"),
@@ -72,6 +85,24 @@ SURFACE: list[tuple[Any, str]] = [
     (functions.AggregateFunction, "open close create_accumulator add get_result merge"),
     (functions.KeySelector, "open close get_key"),
     (functions.Partitioner, "open close partition"),
+    (csv_format.CsvSchema, "builder get_type_info"),
+    (
+        csv_format.CsvSchemaBuilder,
+        "add_array_column add_boolean_column add_number_column add_string_column add_columns_from "
+        "set_column_separator set_null_value set_use_header build",
+    ),
+    (
+        csv_format.CsvRowDeserializationSchema.Builder,
+        "set_field_delimiter set_null_literal set_ignore_parse_errors build",
+    ),
+    (csv_format.CsvRowSerializationSchema.Builder, "set_field_delimiter build"),
+    (json_format.JsonRowDeserializationSchema, "builder deserialize"),
+    (
+        json_format.JsonRowDeserializationSchema.Builder,
+        "type_info fail_on_missing_field ignore_parse_errors json_schema build",
+    ),
+    (json_format.JsonRowSerializationSchema, "builder serialize"),
+    (json_format.JsonRowSerializationSchema.Builder, "with_type_info build"),
     (functions.ProcessFunction, "open close process_element Context"),
     (functions.KeyedProcessFunction, "open close process_element on_timer Context OnTimerContext"),
     (functions.CoProcessFunction, "open close process_element1 process_element2"),
@@ -143,7 +174,8 @@ SURFACE: list[tuple[Any, str]] = [
 ]
 
 WITH_DOCTESTS = [
-    "checkpoint_storage", "closeable_iterator", "common.configuration", "common.execution_config",
+    "async_data_stream", "checkpoint_storage", "closeable_iterator", "common.configuration",
+    "common.execution_config",
     "common.job_status", "common.restart_strategy", "common.serialization", "common.time",
     "connectors.file_system", "data_stream", "data_stream_sink", "environment_settings",
     "slot_sharing_group", "state_backend", "stream_execution_environment", "window_serializers",
@@ -296,6 +328,8 @@ RULES: Any = state.MapStateDescriptor("rules")
         lambda s: s.map(WithoutBase()),
         lambda s: s.map(awaiting(functions.MapFunction, "map")),
         lambda s: s.map(awaiting(functions.MapFunction, "open")),
+        lambda s: api.AsyncDataStream.ordered_wait(
+            s, awaiting(functions.AsyncFunction, "async_invoke", "timeout"), 1),
         lambda s: s.flat_map(awaited_results),
         lambda s: s.filter(awaited),
         lambda s: s.filter(WithoutBase()),

@@ -18,14 +18,16 @@ import pydantic
 import pytest
 
 from flinkray.datastream import (
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
+    ProcessJoinFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import Row, Types
+from flinkray.datastream.common import Row, Time, Types
 from flinkray.datastream.state import ValueStateDescriptor
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.errors import OperatorError, StreamError
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
@@ -220,3 +222,38 @@ def test_what_cannot_be_a_key_fails_with_its_type_the_operator_and_the_record(
         list(counted.execute_and_collect())
     assert "in operator 'numbers'" in str(failed.value)
     assert "on record 7" in str(failed.value)
+
+
+@pytest.mark.parametrize("declared", [(Types.INT(), None), (Types.INT(), Types.LONG())])
+def test_streams_whose_keys_are_of_different_types_are_not_put_together(declared: Any) -> None:
+    first, second = (
+        environment().from_collection([-1]).key_by(lambda value: value, key_type=kind)
+        for kind in declared
+    )
+    refused = pytest.raises(StreamError, match="give both key_by the same key_type")
+    with refused:
+        first.connect(second).process(Never())
+    with refused:
+        first.interval_join(second).between(Time.seconds(0), Time.seconds(1)).process(NoPairs())
+
+
+def test_streams_whose_keys_are_of_one_declared_type_are_put_together() -> None:
+    first, second = (
+        environment().from_collection([-1]).key_by(lambda value: value, key_type=Types.INT())
+        for _ in range(2)
+    )
+    with first.connect(second).process(Never()).execute_and_collect() as results:
+        assert list(results) == []
+
+
+class Never(KeyedCoProcessFunction[Any, Any, Any, Any]):
+    def process_element1(self, value: Any, ctx: Any) -> None:
+        return None
+
+    def process_element2(self, value: Any, ctx: Any) -> None:
+        return None
+
+
+class NoPairs(ProcessJoinFunction[Any, Any, Any]):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> None:
+        return None

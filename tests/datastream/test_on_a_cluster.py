@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from flinkray.datastream import (
     BroadcastProcessFunction,
     CloseableIterator,
     DataStream,
+    KeyedBatchFunction,
+    KeyedGroupFunction,
     KeyedProcessFunction,
     KeyedStream,
     MapFunction,
@@ -33,6 +36,7 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
+from flinkray.datastream.arrays import running_sums
 from flinkray.datastream.common import Configuration, JobStatus, Time
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import (
@@ -41,7 +45,11 @@ from flinkray.datastream.connectors import (
     FixedSplitsEnumerator,
     IteratorSource,
 )
-from flinkray.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from flinkray.datastream.state import (
+    ArrayStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
@@ -155,6 +163,20 @@ def unions(env: StreamExecutionEnvironment) -> DataStream:
     return env.from_sequence(1, 50).union(env.from_sequence(51, 100), env.from_collection([0]))
 
 
+def stamped_or_not(env: StreamExecutionEnvironment) -> DataStream:
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    stamped = env.from_sequence(1, 500).assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner(ByValue())
+    )
+    both = env.from_sequence(1, 500).union(stamped).map(lambda v: v)
+    return both.rebalance().map(lambda v: v)
+
+
+class ByValue(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value)
+
+
 def rescaling(env: StreamExecutionEnvironment) -> DataStream:
     wide = env.from_sequence(1, 100).rescale().map(lambda v: v + 1).set_parallelism(4)
     return wide.rescale().map(lambda v: v * 2).set_parallelism(1)
@@ -178,6 +200,35 @@ class SubtaskOf(MapFunction[Any, Any]):
         return self.subtask, value
 
 
+class SumAtTheEnd(KeyedBatchFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.sums = runtime_context.get_array_state(ArrayStateDescriptor("sums", "int64"))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        running_sums(ctx.slots, batch["v"].to_numpy(), self.sums.values)
+
+    def on_watermark(self, timestamp: int, ctx: Any) -> Any:
+        return pa.record_batch({"k": list(ctx.keys), "sum": self.sums.values})
+
+
+def keyed_batches(env: StreamExecutionEnvironment) -> DataStream:
+    table = pa.table({"k": ["a", "b", "a", "c"] * 25, "v": range(100)})
+    return env.from_arrow(table, batch_rows=7).key_by("k").process_batches(SumAtTheEnd())
+
+
+class Grouped(Counting, KeyedGroupFunction[Any, Any, Any]):
+    """Each of a key's records with how many of it came until then."""
+
+    def process_group(self, key: Any, values: list[Any], ctx: Any) -> Iterator[Any]:
+        for value in values:
+            yield from self.process_element(value, ctx)
+
+
+def keyed_groups(env: StreamExecutionEnvironment) -> DataStream:
+    events = env.from_collection(EVENTS).assign_timestamps_and_watermarks(IN_ORDER)
+    return events.key_by(lambda v: v[0]).process_groups(Grouped())
+
+
 def forwarding(env: StreamExecutionEnvironment) -> DataStream:
     return env.from_sequence(1, 100).map(lambda v: v + 1).disable_chaining().map(lambda v: -v)
 
@@ -198,6 +249,27 @@ def batch_state(env: StreamExecutionEnvironment) -> DataStream:
     return keyed_state(env)
 
 
+class Price(BroadcastProcessFunction[Any, Any, Any]):
+    prices: MapStateDescriptor[int, int] = MapStateDescriptor("prices")
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value, ctx.get_broadcast_state(self.prices).get(value)
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        ctx.get_broadcast_state(self.prices).put(value, 10 * value)
+
+
+def batch_broadcast_state(env: StreamExecutionEnvironment) -> DataStream:
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    prices = env.from_sequence(1, 5_000).broadcast(Price.prices)
+    return env.from_sequence(1, 5_000).connect(prices).process(Price())
+
+
+def test_broadcast_side_comes_first_in_batch_mode(cluster: ThreadedCluster) -> None:
+    priced = sorted(batch_broadcast_state(on(cluster)).execute_and_collect())
+    assert priced == [(number, 10 * number) for number in range(1, 5_001)]
+
+
 PROGRAMS = [
     sums,
     keyed_state,
@@ -209,10 +281,14 @@ PROGRAMS = [
     rescaling,
     shuffling,
     custom_partitioning,
+    keyed_batches,
+    keyed_groups,
     forwarding,
     batch_sums,
     batch_sums_of_columns,
     batch_state,
+    batch_broadcast_state,
+    stamped_or_not,
 ]
 
 
@@ -291,6 +367,53 @@ class Reading(MapFunction[Any, Any]):
         return self.words, self.more
 
 
+class ReadingArchives(MapFunction[Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        cache = runtime_context.get_distributed_cache()
+        self.words = Path(cache.get_file("data/words"), "words.txt").read_text()
+        self.more = Path(cache.get_file("more.zip"), "inner", "one.txt").read_text()
+
+    def map(self, value: Any) -> Any:
+        return self.words, self.more
+
+
+def packed(path: Path, **files: str) -> str:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name.replace("_", "/") + ".txt", text)
+    return str(path)
+
+
+def test_functions_find_archives_unpacked(
+    cluster: ThreadedCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = packed(tmp_path / "words.zip", words="to be")
+    more = packed(tmp_path / "more.zip", inner_one="or not")
+    for env in (local(), on(cluster)):
+        env.add_python_archive(words, "data/words")
+        env.configure(Configuration().set_string("python.archives", more))
+        found = env.from_collection([1]).map(ReadingArchives()).execute_and_collect(limit=1)
+        assert found == [("to be", "or not")]
+    assert "is not in the working directory of functions, as on a cluster" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["/data", "../data", "a/../../b"])
+def test_an_archive_is_not_unpacked_outside_of_the_working_directory(target: str) -> None:
+    with pytest.raises(ValueError, match="inside of the working directory of tasks, not in"):
+        local().add_python_archive("data.zip", target)
+
+
+def test_what_is_no_archive_is_refused_by_the_client(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "data.zip").write_text("no archive")
+    for env in (local(), on(cluster)):
+        env.add_python_archive(str(tmp_path / "data.zip"))
+        env.from_collection([1]).print()
+        with pytest.raises(JobFileError, match=r"data\.zip cannot be sent .*: it is no zip or tar"):
+            env.execute()
+
+
 def test_files_of_a_job_that_has_finished_are_gone_with_those_of_its_coordinator(
     cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +453,7 @@ def test_a_file_that_was_not_registered_is_named(cluster: ThreadedCluster, tmp_p
     [
         lambda env, path: env.add_python_file(path),
         lambda env, path: env.configure(Configuration().set_string("python.files", path)),
+        lambda env, path: env.add_python_archive(path),
     ],
 )
 def test_a_file_that_is_not_there_is_refused_by_the_client(
@@ -346,7 +470,6 @@ def test_a_file_that_is_not_there_is_refused_by_the_client(
     ("call", "instead"),
     [
         (lambda env: env.set_python_requirements("requirements.txt"), "install the packages"),
-        (lambda env: env.add_python_archive("data.zip"), "register_cached_file"),
         (lambda env: env.set_python_executable("python3"), "the interpreter of the cluster's Ray"),
     ],
 )

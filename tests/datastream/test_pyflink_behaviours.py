@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from flinkray.datastream import (
     FlatMapFunction,
     HashMapStateBackend,
     JobManagerCheckpointStorage,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     MapFunction,
     MemorySize,
@@ -37,7 +40,16 @@ from flinkray.datastream import (
     Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import Instant, SimpleStringSchema, Time
+from flinkray.datastream.common import Duration, Instant, SimpleStringSchema, Time
+from flinkray.datastream.common.typeinfo import BasicTypeInfo
+from flinkray.datastream.connectors.file_system import (
+    FileEnumeratorProvider,
+    FileSource,
+    FileSplitAssignerProvider,
+    OutputFileConfig,
+    StreamFormat,
+)
+from flinkray.datastream.functions import BaseBroadcastProcessFunction
 from flinkray.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -53,7 +65,7 @@ from flinkray.datastream.window import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.time.watermarks import PerElementWatermarks
 
 PAIR = Types.TUPLE([Types.STRING(), Types.INT()])
@@ -135,6 +147,41 @@ def test_sessions_that_only_touch_merge(env: Any) -> None:
     assert results(static.process(StartEndCount())) == [("hi", 6, 11, 3)]
     dynamic = keyed(env, 1, 2, 3, 4).window(EventTimeSessionWindows.with_dynamic_gap(OwnTime()))
     assert results(dynamic.process(StartEndCount())) == [("hi", 1, 8, 4)]
+
+
+def test_numbers_are_those_of_python_whatever_type_is_declared(env: Any) -> None:
+    numbers = env.from_collection([("a", 2**31 - 1), ("a", 1)])
+    sums = numbers.map(lambda v: v, PAIR).key_by(lambda v: v[0]).sum(1)
+    assert [v for _, v in sums.execute_and_collect()][-1] == 2**31
+    tenths = env.from_collection([1]).map(lambda v: v / 10, Types.FLOAT())
+    assert list(tenths.execute_and_collect()) == [0.1]
+
+
+def test_numbers_that_become_columns_have_their_declared_type(env: Any) -> None:
+    def columns(value: Any, kind: Any) -> Any:
+        return env.from_collection([value], kind).map_batches(lambda b: b).execute_and_collect()
+
+    assert [row.value for row in columns(0.1, Types.FLOAT())] == [0.10000000149011612]
+    with pytest.raises(OperatorError, match=r"128 too large to fit|128 not in range"):
+        list(columns(128, Types.BYTE()))
+    table = pa.table({"k": ["a", "a"], "v": [2**63 - 1, 1]})
+    sums = [row.v for row in env.from_arrow(table).key_by("k").sum("v").execute_and_collect()]
+    assert sums == [2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
+def test_streams_with_and_without_timestamps_form_a_union(env: Any, mode: Any) -> None:
+    class Stamp(KeyedProcessFunction[Any, Any, Any]):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield *value, ctx.timestamp()
+
+    env.set_runtime_mode(mode).set_parallelism(2)
+    plain = env.from_collection([("a", 1), ("b", 2)])
+    stamped = env.from_collection([("a", 3), ("b", 4)]).assign_timestamps_and_watermarks(MONOTONOUS)
+    both = plain.union(stamped).map(lambda value: value).key_by(lambda value: value[0])
+    assert sorted(both.process(Stamp()).execute_and_collect()) == [
+        ("a", 1, None), ("a", 3, 3), ("b", 2, None), ("b", 4, 4),
+    ]  # fmt: skip
 
 
 def test_first_sliding_window_begins_before_the_first_record(env: Any) -> None:
@@ -422,6 +469,37 @@ def test_empty_list_state_is_an_empty_iterable_and_maps_index(env: Any) -> None:
     ]
 
 
+def test_times_to_live_tell_what_was_set() -> None:
+    config = StateTtlConfig.new_builder(Time.days(1)).cleanup_full_snapshot().build()
+    strategies: Any = config.get_cleanup_strategies()
+    assert config.get_ttl() == Time.days(1)
+    assert (strategies.in_full_snapshot(), strategies.is_cleanup_in_background()) == (True, True)
+    assert strategies.get_incremental_cleanup_strategy().get_cleanup_size() == 5
+    compaction = strategies.get_rocksdb_compact_filter_cleanup_strategy()
+    assert compaction.get_query_time_after_num_entries() == 1000
+    assert compaction.get_periodic_compaction_time() == Duration.of_days(30)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_cleanup_that_is_set_stays_when_the_one_in_the_background_is_disabled() -> None:
+    builder = StateTtlConfig.new_builder(1).set_ttl(Time.seconds(2)).cleanup_incrementally(7, True)
+    hour = Duration.of_hours(1)
+    builder.cleanup_in_rocksdb_compact_filter(17, hour).disable_cleanup_in_background()
+    strategies: Any = builder.build().get_cleanup_strategies()
+    assert builder.build().get_ttl() == Time.seconds(2)
+    assert (strategies.in_full_snapshot(), strategies.is_cleanup_in_background()) == (False, False)
+    search = strategies.get_incremental_cleanup_strategy()
+    assert (search.get_cleanup_size(), search.run_cleanup_for_every_record()) == (7, True)
+    compaction = strategies.get_rocksdb_compact_filter_cleanup_strategy()
+    assert compaction.get_query_time_after_num_entries() == 17
+    assert compaction.get_periodic_compaction_time() == hour
+    disabled = StateTtlConfig.new_builder(1).disable_cleanup_in_background().build()
+    assert disabled.get_cleanup_strategies().get_incremental_cleanup_strategy() is None
+    assert disabled.get_cleanup_strategies().get_rocksdb_compact_filter_cleanup_strategy() is None
+    with pytest.raises(ValueError, match="time to live must be positive, got 0 ms"):
+        builder.set_ttl(0)
+
+
 def test_collecting_gives_a_list_with_a_limit_and_an_iterator_without(env: Any) -> None:
     """PF-18"""
     stream = env.from_collection([1, 2, 3])
@@ -436,7 +514,8 @@ def test_collecting_gives_a_list_with_a_limit_and_an_iterator_without(env: Any) 
 def test_collecting_a_keyed_stream_gives_rows_of_key_and_value(env: Any, mode: Any) -> None:
     env.set_runtime_mode(mode)
     keyed = env.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(lambda v: v[0])
-    expected = [Row("a", ("a", 1)), Row("a", ("a", 3)), Row("b", ("b", 2))]
+    pairs = [("a", ("a", 1)), ("a", ("a", 3)), ("b", ("b", 2))]
+    expected = [Row(f0=key, f1=value) for key, value in pairs]
     assert results(keyed) == expected
     assert sorted(keyed.execute_and_collect(limit=9), key=str) == expected
     typed = env.from_collection([1], Types.INT()).key_by(lambda v: v, Types.DOUBLE())
@@ -446,7 +525,7 @@ def test_collecting_a_keyed_stream_gives_rows_of_key_and_value(env: Any, mode: A
 
 def test_collecting_keyed_columns_gives_rows_of_key_and_row(env: Any) -> None:
     keyed = env.from_arrow(pa.table({"k": ["a"], "v": [1]})).key_by("k")
-    assert keyed.execute_and_collect(limit=1) == [Row("a", Row(k="a", v=1))]
+    assert keyed.execute_and_collect(limit=1) == [Row(f0="a", f1=Row(k="a", v=1))]
 
 
 class Custom:
@@ -563,14 +642,6 @@ def test_whoever_enables_checkpoints_is_told_once_that_there_are_none(
             "set_python_requirements has no effect, and clusters refuse it: install the packages",
         ),
         (
-            lambda env: env.configure(Configuration().set_string("python.archives", "a.zip#b")),
-            "add_python_archive has no effect, and clusters refuse it: unpack it",
-        ),
-        (
-            lambda env: env.add_python_archive("a.zip"),
-            "add_python_archive has no effect, and clusters refuse it: unpack it",
-        ),
-        (
             lambda env: env.configure(Configuration().set_string("python.executable", "python3")),
             "set_python_executable has no effect, and clusters refuse it: functions run in this",
         ),
@@ -582,6 +653,96 @@ def test_setting_without_effect_says_so_at_once(
     setting(env)
     (warning,) = warnings_of(caplog)
     assert warning.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("execution.checkpointing.timeout", "1 min", "no checkpoints are taken yet."),
+        ("state.checkpoints.dir", "/checkpoints", "no checkpoints are taken yet."),
+        ("state.backend.incremental", "true", "no checkpoints are taken yet."),
+        (
+            "taskmanager.numberOfTaskSlots",
+            "4",
+            "it is set for a cluster or its client (docs/configuration.md), not for a program.",
+        ),
+        (
+            "pipeline.max-paralelism",
+            "4",
+            "it is not known; the nearest is pipeline.max-parallelism.",
+        ),
+        ("of.my.own", "4", "it is not known."),
+    ],
+)
+def test_setting_without_effect_is_named_once(
+    key: str, value: str, told: str, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    configuration = Configuration().set_string(key, value)
+    env.configure(configuration)
+    env.configure(configuration)
+    assert warnings_of(caplog) == [f"The setting {key} has no effect: {told}"]
+
+
+def test_settings_that_have_an_effect_are_not_warned_of(
+    env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    configuration = Configuration().set_string("pipeline.name", "named")
+    configuration.set_string("restart-strategy.type", "fixed-delay")
+    configuration.set_string("restart-strategy.fixed-delay.attempts", "3")
+    configuration.set_string("execution.sorted-inputs.memory", "1mb")
+    configuration.set_string("execution.shutdown-on-attached-exit", "true")
+    configuration.set_string("pipeline.operator-chaining.enabled", "False")
+    configuration.set_string("pipeline.object-reuse", "true")
+    env.configure(configuration)
+    assert warnings_of(caplog) == []
+    assert not env.is_chaining_enabled()
+    assert env.get_config().is_object_reuse_enabled()
+
+
+def test_settings_of_checkpoints_are_kept(env: Any) -> None:
+    configuration = Configuration().set_string("execution.checkpointing.timeout", "1 min")
+    configuration.set_string("execution.checkpointing.mode", "at-least-once")
+    configuration.set_string("execution.checkpointing.min-pause", "2 s")
+    configuration.set_string("execution.checkpointing.max-concurrent-checkpoints", "3")
+    configuration.set_string("execution.checkpointing.tolerable-failed-checkpoints", "4")
+    configuration.set_string(
+        "execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION"
+    )
+    configuration.set_string("execution.checkpointing.unaligned.enabled", "true")
+    configuration.set_string("execution.checkpointing.unaligned.forced", "true")
+    configuration.set_string("execution.checkpointing.aligned-checkpoint-timeout", "5 s")
+    configuration.set_string("execution.checkpointing.dir", "file:///checkpoints")
+    configuration.set_string("execution.checkpointing.savepoint-dir", "file:///savepoints")
+    checkpoints = env.configure(configuration).get_checkpoint_config()
+    assert checkpoints.get_checkpointing_mode().name == "AT_LEAST_ONCE"
+    assert checkpoints.get_checkpoint_timeout() == 60_000
+    assert checkpoints.get_min_pause_between_checkpoints() == 2000
+    assert checkpoints.get_max_concurrent_checkpoints() == 3
+    assert checkpoints.get_tolerable_checkpoint_failure_number() == 4
+    assert checkpoints.is_externalized_checkpoints_enabled()
+    assert checkpoints.is_unaligned_checkpoints_enabled()
+    assert checkpoints.is_force_unaligned_checkpoints()
+    assert checkpoints.get_alignment_timeout() == Duration.of_seconds(5)
+    assert checkpoints.get_checkpoint_storage() is not None
+    assert env.get_default_savepoint_directory() == "file:///savepoints"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("pipeline.operator-chaining", "no", "it must be true or false"),
+        ("execution.runtime-mode", "fast", "it must be one of STREAMING, BATCH, AUTOMATIC"),
+        ("parallelism.default", "many", "invalid literal"),
+        ("parallelism.default", "0", "parallelism must be at least 1, got 0"),
+        ("execution.buffer-timeout", "soon", "soon"),
+    ],
+)
+def test_value_that_a_setting_cannot_have_is_refused_with_its_key(
+    key: str, value: str, told: str, env: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        env.configure(Configuration().set_string(key, value))
+    assert key in str(caught.value)
 
 
 def test_state_backend_that_is_in_memory_is_what_there_is(
@@ -674,8 +835,17 @@ def test_options_are_read_as_what_their_text_is_of() -> None:
     assert config.key_set() == {"a", "b", "c", "d"}
     told = {"before": "kept"}
     Configuration().add_all(config, "in.").add_all_to_dict(told)
-    texts = {"in.a": "7", "in.b": "TRUE", "in.c": "0.5", "in.d": "AP8="}
-    assert told == {"before": "kept", **texts}
+    texts = {"in.a": "7", "in.b": "TRUE", "in.c": "0.5"}
+    assert told == {"before": "kept", **texts, "in.d": bytearray(b"\x00\xff")}
+
+
+def test_options_are_put_into_a_dictionary_as_what_they_were_set_as() -> None:
+    config = Configuration().set_integer("a", 7).set_boolean("b", True).set_float("c", 0.5)
+    told: dict[str, Any] = {}
+    config.set_string("d", "9").add_all_to_dict(told)
+    assert told == {"a": 7, "b": True, "c": 0.5, "d": "9"}
+    assert {key: type(value) for key, value in told.items()}["b"] is bool
+    assert str(config) == "{a=7, b=true, c=0.5, d=9}"
 
 
 @pytest.mark.parametrize(
@@ -722,19 +892,30 @@ def test_execution_settings_have_pyflinks_defaults(env: Any) -> None:
     assert env.get_config() != config
 
 
-@pytest.mark.parametrize(
-    ("call", "way_out"),
-    [
-        (lambda config: config.set_latency_tracking_interval(100), "flinkray info"),
-        (lambda config: config.set_task_cancellation_interval(1), "task.cancellation.interval"),
-        (lambda config: config.set_task_cancellation_timeout(1), "task.cancellation.timeout"),
-    ],
-)
-def test_execution_setting_that_a_program_cannot_have_is_refused(call: Any, way_out: str) -> None:
+def test_execution_setting_that_a_program_cannot_have_is_refused() -> None:
     config = ExecutionConfig()
-    with pytest.raises(ConfigurationError, match=rf"^set_\w+.*: .*leave it out, .*{way_out}"):
-        call(config)
+    with pytest.raises(ConfigurationError, match=r"^set_\w+.*: .*leave it out, .*flinkray info"):
+        config.set_latency_tracking_interval(100)
     assert config.set_latency_tracking_interval(0).get_latency_tracking_interval() == 0
+
+
+def test_a_program_sets_how_long_its_tasks_may_take_to_be_cancelled(env: Any) -> None:
+    config = env.get_config()
+    unset = (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout())
+    assert unset == (1000, 30_000)
+    env.configure(Configuration().set_string("task.cancellation.interval", "5 s"))
+    config.set_task_cancellation_timeout(4000)
+    times = (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout())
+    assert times == (5000, 4000)
+    env.from_collection([1]).print()
+    settings = env._job(env.get_stream_graph()).configuration
+    assert settings == {
+        "task.cancellation.interval": "5 s",
+        "task.cancellation.timeout": "4 s",
+    }
+    for setter in (config.set_task_cancellation_interval, config.set_task_cancellation_timeout):
+        with pytest.raises(ValueError, match="a time must be positive, got 0 ms"):
+            setter(0)
 
 
 def test_operators_need_uids_where_none_are_generated(env: Any) -> None:
@@ -743,3 +924,48 @@ def test_operators_need_uids_where_none_are_generated(env: Any) -> None:
     with pytest.raises(StreamError, match=r"^double has no uid.*uid\("):
         env.get_execution_plan()
     assert list(doubled.set_uid_hash("0" * 32).execute_and_collect()) == [2]
+
+
+def test_classes_are_found_inside_of_classes_where_pyflink_has_them() -> None:
+    assert isinstance(SlotSharingGroup.builder("a"), SlotSharingGroup.Builder)
+    assert isinstance(StateTtlConfig.new_builder(1), StateTtlConfig.Builder)
+    builder = OutputFileConfig.OutputFileConfigBuilder().with_part_prefix("a")
+    assert builder.build() == OutputFileConfig.builder().with_part_prefix("a").build()
+    assert issubclass(
+        BaseBroadcastProcessFunction.Context, BaseBroadcastProcessFunction.BaseContext
+    )
+    on_timer = KeyedBroadcastProcessFunction.OnTimerContext
+    assert issubclass(on_timer, KeyedBroadcastProcessFunction.ReadOnlyContext)
+    assert hasattr(on_timer, "time_domain")
+
+
+def test_basic_types_have_names_of_their_own() -> None:
+    kinds = ["STRING", "BOOLEAN", "BYTE", "SHORT", "INT", "LONG", "FLOAT", "DOUBLE", "CHAR"]
+    kinds += ["BIG_INT", "BIG_DEC", "INSTANT"]
+    assert [getattr(BasicTypeInfo, f"{kind}_TYPE_INFO")() for kind in kinds] == [
+        getattr(Types, kind)() for kind in kinds
+    ]
+
+
+def test_a_file_source_takes_flinks_enumerators_and_split_assigner(
+    env: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    (tmp_path / "b.txt").write_text("3\n")
+    for enumerator in (
+        FileEnumeratorProvider.default_splittable_file_enumerator(),
+        FileEnumeratorProvider.default_non_splittable_file_enumerator(),
+    ):
+        source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path))
+        source.set_file_enumerator(enumerator)
+        source.set_split_assigner(FileSplitAssignerProvider.locality_aware_split_assigner())
+        lines = env.from_source(source.build(), WatermarkStrategy.no_watermarks(), "lines")
+        assert results(lines) == ["1", "2", "3"]
+
+
+def test_results_of_accumulators_are_empty(env: Any) -> None:
+    env.from_collection([1]).print()
+    client = env.execute_async()
+    result = client.get_job_execution_result().result()
+    assert (result.get_all_accumulator_results(), result.get_accumulator_result("a")) == ({}, None)
+    assert client.get_accumulators().result() == {}

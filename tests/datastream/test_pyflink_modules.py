@@ -19,9 +19,7 @@ MISSING_MODULES = {
     "connectors of other systems": "connectors.cassandra connectors.dynamic_kafka "
     "connectors.elasticsearch connectors.hybrid_source connectors.jdbc connectors.kafka "
     "connectors.kinesis connectors.pulsar connectors.rabbitmq",
-    "formats for Java's readers and writers": "formats.avro formats.csv formats.json formats.orc "
-    "formats.parquet",
-    "asynchronous functions": "async_data_stream async_retry_strategies",
+    "formats for Java's readers and writers": "formats.avro formats.orc formats.parquet",
     "what runs in a JVM": "utils",
 }
 """Modules of ``pyflink.datastream`` of which nothing is there, by what they are for."""
@@ -31,13 +29,10 @@ MISSING = {
     "CustomCheckpointStorage CustomStateBackend InputFormat JavaObjectWrapper "
     "RowDataBulkWriterFactory RowFieldExtractorSchema SourceFunction StreamTransformer "
     "SupportsPreprocessing",
-    "asynchronous functions": "AsyncDataStream AsyncFunction AsyncFunctionDescriptor "
-    "AsyncRetryPredicate AsyncRetryStrategy",
     "the Table API and Flink 1": "ConfigOption ConfigOptions InputDependencyConstraint",
     "connectors of other systems": "DeliveryGuarantee",
-    "readers, compaction and splits of files": "BulkFormat DefaultRollingPolicy "
-    "FileCompactStrategy FileCompactor FileEnumeratorProvider FileSplitAssignerProvider "
-    "OnCheckpointRollingPolicy StreamingFileSink",
+    "readers and compaction of files": "BulkFormat DefaultRollingPolicy FileCompactStrategy "
+    "FileCompactor OnCheckpointRollingPolicy StreamingFileSink",
     "DataStream.cache": "CachedDataStream",
     "classes behind Types": "BasicType DateTypeInfo ExternalTypeInfo InstantTypeInfo "
     "LocalTimeTypeInfo SqlTimeTypeInfo TimeTypeInfo TimestampTypeInfo",

@@ -155,6 +155,7 @@ EXCEPTIONS: dict[str, str] = {
     "TaskProcessGateway.host": READS,
     "TaskProcessGateway.read_partition": "tasks read it, under ids with the execution graph's",
     "StreamCoordinatorGateway.find_results": READS,
+    "StreamCoordinatorGateway.read_printed": "a client calls it, which follows the job's JobMaster",
     "BlobServerGateway.put": "blobs are named by the hash of what is in them",
     "BlobServerGateway.get": READS,
     **{

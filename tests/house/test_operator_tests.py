@@ -21,6 +21,8 @@ BASES = {
     "FunctionOperator",
     "KeyedFunctionOperator",
     "KeyedTimersOperator",
+    "TimelessOperator",
+    "WithTimers",
     "TwoInputs",
 }
 """What other operators have in common; no stream has one of these."""

@@ -19,6 +19,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.spark.processes import end_leftovers, leftover_processes
 from flinkray.spark.ray_cluster import ray_executor_actors
+from flinkray.spark.result import NO_RESULT
 from tests.spark.hosts import HostedStage, Launcher, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
@@ -163,6 +164,24 @@ def test_a_function_that_returns_no_dataframe_fails_with_what_it_returned_and_ma
     assert "returned a list ([Row(id=0), Row(id=1), Row(id=2)])" in failure.text
     assert "DataFrame" in failure.text
     assert "None" in failure.text
+
+
+def stops_its_session(spark: Any) -> None:
+    spark.range(0, ROWS, 1, 4).count()
+    spark.stop()
+
+
+def test_a_function_that_stops_its_session_at_its_end_finishes_and_leaves_nothing(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    stage = launcher.start(worker_group(1), stops_its_session)
+
+    assert stage.outcome() == NO_RESULT
+    assert stage.progresses()[-1].completed_tasks >= 4
+
+    stage.stop()
+    assert leftover_processes(stage.job_id) == []
+    assert stage.files_left() == []
 
 
 def test_a_killed_executor_comes_back_in_its_bundle_and_the_result_is_right(

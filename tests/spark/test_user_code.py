@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.spark.user_code import UserCodeError, dump_function, load_function
+from flinkray.spark.user_code import (
+    UserCodeError,
+    dump_function,
+    load_function,
+    user_modules_by_value,
+)
 
 
 def run_elsewhere(code: bytes, directory: Path) -> str:
@@ -54,6 +59,104 @@ def test_a_function_of_the_users_own_modules_runs_where_they_are_not_installed(
     )
 
     assert run_elsewhere(dump_function(module.pipeline), tmp_path) == '["session!"]\n'  # type: ignore[attr-defined]
+
+
+def test_a_module_that_is_loaded_under_two_names_travels_and_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_users_module(tmp_path, "users_twice", "def f(s):\n    return s\n", monkeypatch)
+    monkeypatch.setitem(sys.modules, "users_alias", module)
+
+    assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
+
+
+def test_what_a_function_does_to_the_registry_does_not_hide_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a framework does that sends functions while this one is pickled."""
+    from ray import cloudpickle
+
+    module = import_users_module(tmp_path, "users_known", "def f(s): pass\n", monkeypatch)
+
+    def meddle() -> None:
+        with user_modules_by_value(cloudpickle):
+            cloudpickle.unregister_pickle_by_value(module)
+            raise KeyError("the function's own")
+
+    with pytest.raises(KeyError, match="the function's own"):
+        meddle()
+
+
+def test_two_threads_that_send_functions_at_once_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray import cloudpickle
+
+    import_users_module(tmp_path, "users_shared", "def f(s): pass\n", monkeypatch)
+    answers: list[bool] = []
+
+    def is_by_value() -> None:
+        with user_modules_by_value(cloudpickle):
+            answers.append("users_shared" in cloudpickle.list_registry_pickle_by_value())
+
+    other = threading.Thread(target=is_by_value)
+    with user_modules_by_value(cloudpickle):
+        other.start()
+        other.join(0.1)
+        assert answers == []
+    other.join(10)
+
+    assert answers == [True]
+
+
+INSTALLED_PACKAGE = """
+import threading
+
+LOCK = threading.Lock()
+
+def guarded(session):
+    with LOCK:
+        return session
+"""
+
+
+def test_a_distribution_in_a_folder_of_its_own_is_imported_on_the_cluster_and_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``pip install --target`` makes one, or an environment that a .pth file names."""
+    dependencies, own = tmp_path / "dependencies", tmp_path / "own"
+    (dependencies / "users_dependency").mkdir(parents=True)
+    (dependencies / "users_dependency" / "__init__.py").write_text(INSTALLED_PACKAGE)
+    (dependencies / "users_dependency-1.0.dist-info").mkdir()
+    (dependencies / "users_dependency-1.0.dist-info" / "RECORD").write_text(
+        "../bin/users,sha256=abc,5\nusers_dependency/__init__.py,sha256=abc,12\n"
+    )
+    own.mkdir()
+    monkeypatch.syspath_prepend(str(dependencies))
+    monkeypatch.setitem(sys.modules, "users_dependency", __import__("users_dependency"))
+    module = import_users_module(
+        own,
+        "users_caller",
+        "from users_dependency import guarded\n\ndef pipeline(session):\n"
+        "    return guarded(session)\n",
+        monkeypatch,
+    )
+
+    code = dump_function(module.pipeline)  # type: ignore[attr-defined]
+
+    assert "needs the module 'users_dependency'" in run_elsewhere(code, tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(dependencies), prepend=":")
+    assert run_elsewhere(code, tmp_path) == "session\n"
+
+
+def test_own_modules_beside_installed_distributions_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "something-1.0.dist-info").mkdir()
+    (tmp_path / "something-1.0.dist-info" / "RECORD").write_text("something/__init__.py,,\n")
+    module = import_users_module(tmp_path, "users_beside", "def f(s):\n    return s\n", monkeypatch)
+
+    assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
 
 
 def test_pickling_leaves_the_registry_of_modules_as_it_was() -> None:

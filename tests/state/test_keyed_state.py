@@ -200,15 +200,18 @@ def test_one_name_is_one_kind_of_state(backend: HeapKeyedStateBackend) -> None:
 
 
 def test_snapshots_hold_their_own_moment(backend: HeapKeyedStateBackend) -> None:
-    """KS-06: what changes later, in place too, is in no earlier snapshot."""
+    """KS-06: what changes later is in no earlier snapshot; what is changed in place is in none."""
     state = backend.state(ValueStateDescriptor("v"))
     shared = [1]
     state.update(shared)
     first = backend.snapshot()
     shared.append(2)
     second = backend.snapshot()
+    state.update(shared)
+    third = backend.snapshot()
     state.clear()
-    for snapshot, expected in ((first, [1]), (second, [1, 2]), (backend.snapshot(), None)):
+    moments = ((first, [1]), (second, [1]), (third, [1, 2]), (backend.snapshot(), None))
+    for snapshot, expected in moments:
         restored = HeapKeyedStateBackend()
         restored.restore([snapshot])
         restored.context.key = "k"

@@ -10,6 +10,7 @@ from flinkray.core.durations import Time
 from flinkray.state import (
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
+    KeyContext,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -157,3 +158,185 @@ def test_disabled_time_to_live_is_none() -> None:
         ttl().set_update_type(StateTtlConfig.UpdateType.Disabled).build()
     )
     assert descriptor.ttl_config is None
+
+
+class Background(Setup):
+    """A backend whose time to live is looked after as time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due: list[tuple[int, Any]] = []
+        self.backend = HeapKeyedStateBackend(
+            now=lambda: self.now,
+            schedule=lambda at, callback: self.due.append((at, callback)),
+        )
+
+    def pass_time(self, until: int) -> int:
+        """Call what is due up to then; the most values that one call removed."""
+        most = 0
+        while self.due and self.due[0][0] <= until:
+            at, callback = self.due.pop(0)
+            self.now = max(self.now, at)
+            before = self.backend.number_of_entries("v")
+            callback(at)
+            most = max(most, before - self.backend.number_of_entries("v"))
+        self.now = until
+        return most
+
+
+def fill(backend: HeapKeyedStateBackend, state: Any, keys: range) -> None:
+    for key in keys:
+        backend.context.key = key
+        state.update(key)
+
+
+def test_state_that_is_never_read_again_goes_with_time_and_in_portions() -> None:
+    """KS-07"""
+    at = Background()
+    state = at.state(ValueStateDescriptor("v"), ttl(10_000).build())
+    fill(at.backend, state, range(100_000))
+    at.pass_time(9_000)
+    assert at.backend.number_of_entries("v") == 100_000
+    fill(at.backend, state, range(0, 100_000, 100))
+    most = at.pass_time(18_999)
+    assert 0 < most <= 1_000
+    young = [key for key in at.backend.keys("v") if key % 100 == 0]
+    assert len(young) == 1_000
+    at.pass_time(20_500)
+    assert at.backend.number_of_entries("v") <= 1_000
+    at.pass_time(40_000)
+    assert at.backend.number_of_entries("v") == 0
+
+
+def test_young_state_stays_while_the_old_is_looked_for() -> None:
+    """KS-07"""
+    at = Background()
+    state = at.state(ValueStateDescriptor("v"), ttl(1_000).build())
+    fill(at.backend, state, range(10_000))
+    at.now = 900
+    fill(at.backend, state, range(0, 10_000, 2))
+    at.now = 1_500
+    while at.backend.clean(1_000) == 1_000:  # while the table changes
+        at.backend.context.key = at.backend.number_of_entries("v")
+        state.clear()
+        fill(at.backend, state, range(20_000, 20_100))
+    for key in (*range(0, 4_000, 2), *range(20_000, 20_100)):
+        at.backend.context.key = key
+        assert state.value() in (key, None if key < 10_000 else key)
+    assert set(at.backend.keys("v")) >= set(range(20_000, 20_100))
+    odd = [key for key in at.backend.keys("v") if key < 10_000 and key % 2]
+    assert odd == []
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (ttl().build(), 0),
+        (ttl().disable_cleanup_in_background().build(), 1_000),
+        (ttl().cleanup_incrementally(0, False).build(), 1_000),
+        (ttl().cleanup_incrementally(10, False).build(), 0),
+    ],
+    ids=["default", "disabled", "none per access", "ten per access"],
+)
+def test_access_to_state_has_what_is_expired_removed(
+    at: Setup, config: StateTtlConfig, expected: int
+) -> None:
+    """KS-07"""
+    state = at.state(ValueStateDescriptor("v"), config)
+    fill(at.backend, state, range(1_000))
+    at.now = 200
+    at.backend.context.key = "other"
+    for _ in range(1_000):
+        state.value()
+    assert at.backend.number_of_entries("v") == expected
+
+
+def test_each_record_has_what_is_expired_removed_where_that_is_configured(at: Setup) -> None:
+    """KS-07"""
+    state = at.state(ValueStateDescriptor("v"), ttl().cleanup_incrementally(10, True).build())
+    fill(at.backend, state, range(1_000))
+    at.now = 200
+    at.backend.count_records(99)
+    assert at.backend.number_of_entries("v") == 1_000
+    at.backend.count_records(1)
+    assert at.backend.number_of_entries("v") == 0
+
+
+def test_elements_and_entries_that_are_never_read_again_go_one_by_one(at: Setup) -> None:
+    """KS-07"""
+    elements = at.state(ListStateDescriptor("l"), ttl().build())
+    entries = at.state(MapStateDescriptor("m"), ttl().build())
+    for moment in (0, 60):
+        at.now = moment
+        elements.add(moment)
+        entries.put(moment, "x")
+    at.now = 110
+    assert at.backend.clean() == 4
+    at.now = 60  # as if they were read before
+    assert (list(elements.get()), dict(entries.items())) == ([60], {60: "x"})
+    at.now = 200
+    at.backend.clean()
+    assert (at.backend.number_of_entries("l"), at.backend.number_of_entries("m")) == (0, 0)
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_full_snapshot_leaves_out_what_is_expired_where_that_is_configured(
+    at: Setup, left_out: bool
+) -> None:
+    """KS-07"""
+    config = ttl().cleanup_full_snapshot().build() if left_out else ttl().build()
+    kinds: list[Any] = [ValueStateDescriptor, ListStateDescriptor, MapStateDescriptor]
+    states = [at.state(kind(kind.kind), config) for kind in kinds]
+    for at.now in (0, 60):
+        at.backend.context.key = at.now
+        states[0].update("x")
+        states[1].add("x")
+        states[2].put("x", "x")
+    at.now = 110
+    snapshot = at.backend.snapshot()
+    restored = Setup()
+    restored.backend.restore([snapshot])
+    for kind in kinds:
+        restored.state(kind(kind.kind), config)
+        keys = list(restored.backend.keys(kind.kind))
+        assert keys == ([60] if left_out else [0, 60])
+
+
+def test_windows_that_merge_merge_their_expiring_state(at: Setup) -> None:
+    """KS-07"""
+    descriptor: Any = ReducingStateDescriptor("s", lambda a, b: a + b)
+    descriptor.enable_time_to_live(ttl().build())
+    of_window = KeyContext()
+    state = at.backend.state(descriptor, of_window)
+    for moment, window in ((0, "w1"), (60, "w2")):
+        at.now = moment
+        of_window.key = ("k", window)
+        state.add(moment + 1)
+    at.backend.merge_namespaces(descriptor, "k", "w1", ["w2"])
+    at.now = 110
+    of_window.key = ("k", "w1")
+    assert state.get() == 62
+
+
+class Gathering:
+    """Its accumulator is its result."""
+
+    def create_accumulator(self) -> list[Any]:
+        return []
+
+    def add(self, value: Any, accumulator: list[Any]) -> list[Any]:
+        accumulator.append(value)
+        return accumulator
+
+    def get_result(self, accumulator: list[Any]) -> list[Any]:
+        return accumulator
+
+
+def test_what_is_read_from_expiring_state_may_be_changed(at: Setup) -> None:
+    elements = at.state(ListStateDescriptor("l"), ttl().build())
+    gathered = at.state(AggregatingStateDescriptor("a", Gathering()), ttl().build())
+    for state in (elements, gathered):
+        state.add([1])
+        state.get()[0].append(2)
+        state.get().append(3)
+        assert state.get() == [[1]]

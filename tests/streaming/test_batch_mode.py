@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.datastream import (
+    BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -205,6 +206,24 @@ def test_broadcast_side_comes_before_all_records(env: Any) -> None:
     rules = env.from_collection([("a", 10), ("b", 100)]).broadcast(RULES)
     results = keyed(env, ("a", 1), ("b", 2), ("c", 3)).connect(rules).process(Rules())
     assert sorted(results.execute_and_collect()) == [10, 200]
+
+
+class Enrich(BroadcastProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value[0], ctx.get_broadcast_state(RULES).get(value[0])
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        ctx.get_broadcast_state(RULES).put(*value)
+
+
+@pytest.mark.parametrize("memory", ["1kb", "1mb"])
+def test_broadcast_side_comes_before_all_records_without_keys(env: Any, memory: str) -> None:
+    """Also where one source feeds both sides, and the records do not fit into memory."""
+    env.configure(Configuration().set_string("execution.sorted-inputs.memory", memory))
+    everything = env.from_collection([(number % 10, number) for number in range(50_000)])
+    rules = everything.filter(lambda value: value[1] >= 49_990).broadcast(RULES)
+    results = everything.rebalance().connect(rules).process(Enrich()).execute_and_collect()
+    assert sorted(results) == [(n, 49_990 + n) for n in range(10) for _ in range(5_000)]
 
 
 def test_memory_for_sorting_is_configured_by_flinks_name(env: Any) -> None:

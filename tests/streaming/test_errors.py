@@ -302,7 +302,7 @@ def test_failing_source_is_told_with_what_it_had_read() -> None:
     error = caught.value
     assert_user_first(str(error))
     assert (error.operator, error.subtask) == ("Source: numbers", "1/1")
-    assert str(error).endswith("on reading what follows its first 4096 records")
+    assert str(error).endswith("on reading what follows its first 4100 records")
 
 
 def test_failing_function_of_columns_is_told_with_the_batch() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from flinkray.state.key_numbers import DENSE_RANGE, KeyNumbers
 from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
-from flinkray.streaming.columnar.key_numbers import DENSE_RANGE, KeyNumbers
 
 
 def test_sums_of_integers_are_exact_beyond_doubles() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.state.key_encoding import encode_key
-from flinkray.streaming.columnar.key_numbers import KeyNumbers
+from flinkray.state.key_numbers import KeyNumbers
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.partitioners import KeyGroupPartitioner

@@ -28,6 +28,13 @@ from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
 from flinkray.streaming.sources.generated import DataGeneratorSource
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    Boundedness,
+    Source,
+    SplitEnumerator,
+)
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 
@@ -94,7 +101,7 @@ def test_same_seed_same_steps() -> None:
     outputs = []
     for _ in range(2):
         graph, results = keyed_sums(2000)
-        LocalJob(graph, seed=5).run()
+        LocalJob(graph, ManualClock(), seed=5).run()
         outputs.append(results.take_all())
     assert outputs[0] == outputs[1]
 
@@ -131,6 +138,87 @@ def test_checkpoint_is_restored_at_another_parallelism() -> None:
     graph, results = keyed_sums(3000, parallelism=5)
     LocalJob(graph, restore=checkpoint).run()
     assert final_sums(results) == expected_sums(3000)
+
+
+class FoundLater(SplitEnumerator[Any]):
+    """Finds one split after the other, whatever readers do."""
+
+    found = 0
+
+    def start(self) -> None:
+        if self.found == 12:
+            self.context.signal_no_more_splits(0)
+
+    def next_discovery_time(self) -> float | None:
+        return 0.0 if self.found < 12 else None
+
+    def discover(self) -> None:
+        self.context.assign_split(self.found, 0)
+        self.found += 1
+        self.start()
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        return self.found
+
+    def restore(self, checkpoint: Any) -> None:
+        self.found = checkpoint
+
+    def handle_split_request(self, subtask: int) -> None: ...
+    def add_splits_back(self, splits: Any, subtask: int) -> None: ...
+
+
+class LongBatches(SequentialReader[Any]):
+    """Each split is one batch, which is longer than asked for."""
+
+    def open_split(self, split: Any) -> None:
+        self.batches = [Block([(split, place) for place in range(100)])]
+        self.split = split
+
+    def read(self, max_records: int) -> Any:
+        return self.batches.pop() if self.batches else END_OF_INPUT
+
+    def remaining(self) -> Any:
+        return self.split
+
+    def snapshot_state(self, checkpoint_id: int) -> list[Any]:
+        return list(self._waiting)
+
+
+class FoundSource(Source[Any]):
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(self, context: Any, clock: Any) -> FoundLater:
+        return FoundLater(context)
+
+    def create_reader(self, context: Any) -> LongBatches:
+        return LongBatches(context)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_splits_that_are_found_while_a_checkpoint_begins_are_read_once(steps: int) -> None:
+    """A reader in the middle of a batch takes part later than its enumerator."""
+
+    def job(restore: Checkpoint | None = None) -> tuple[LocalJob, CollectSink]:
+        source = OperatorTransformation("Source", operator=SourceOperator(FoundSource()))
+        results = CollectSink()
+        sink = OperatorTransformation("Sink", operator=SinkOperator(results), inputs=[source])
+        graph = build_graph([sink], GraphSettings())
+        return LocalJob(graph, ManualClock(), restore=restore), results
+
+    first, results = job()
+    for _ in range(steps):
+        first.advance()
+    done: list[tuple[Checkpoint, list[Any]]] = []
+    first.trigger_checkpoint(1, lambda checkpoint: done.append((checkpoint, results.take_all())))
+    while not done:
+        first.advance()
+    first.close()
+    checkpoint, before = done[0]
+    second, results = job(checkpoint)
+    second.run()
+    everything = [(split, place) for split in range(12) for place in range(100)]
+    assert sorted(before + results.take_all()) == everything
 
 
 def gate_of(*contents: list[Any]) -> InputGate:
@@ -194,6 +282,25 @@ def test_small_batches_are_put_together_and_keep_their_place_before_watermarks()
     assert isinstance(block, Block)
     assert block.values == block.timestamps == [0, 1, 2, 3, 4]
     assert watermark == Watermark(9)
+
+
+def test_blocks_with_and_without_timestamps_or_keys_keep_their_order() -> None:
+    channel = MemoryChannel()
+    writer = RecordWriter([channel], ForwardPartitioner())
+    for block in (
+        Block([1], [1], ["a"]),
+        Block([2], [2]),
+        Block([3]),
+        Block([4], None, ["b"]),
+        Block([5], [5], ["c"]),
+        Block([6], [6], ["d"]),
+    ):
+        writer.process_block(block)
+    writer.flush()
+    blocks: Any = channel.elements
+    assert [(b.values, b.timestamps, b.keys) for b in blocks] == [
+        ([1, 2], [1, 2], None), ([3, 4], None, None), ([5, 6], [5, 6], ["c", "d"]),
+    ]  # fmt: skip
 
 
 def small_blocks(timeout: int | None) -> tuple[Any, Any, Any]:

@@ -1,13 +1,21 @@
-"""How the time of a task is told."""
+"""How a task in a thread of its own waits, and how its time is told."""
 
 from __future__ import annotations
 
-from flinkray.streaming.channels import InputGate
+import threading
+
+import pytest
+
+from flinkray.streaming.channels import InputGate, MemoryChannel
 from flinkray.streaming.network import Signal
-from flinkray.streaming.operators.basic import MapOperator
-from flinkray.streaming.task.task import StreamTask
+from flinkray.streaming.operators.basic import FlatMapOperator, MapOperator
+from flinkray.streaming.operators.operator import OperatorContext, Output
+from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Block, Columns
+from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.turn import Turn
+from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 from flinkray.testing.manual_clock import ManualClock
 
 
@@ -34,3 +42,79 @@ def test_the_time_of_a_task_that_has_ended_does_not_go_on() -> None:
     elapsed = loop.elapsed()
     assert elapsed > 0.0
     assert loop.elapsed() == elapsed
+
+
+class Narrow:
+    """A way out that has room for one batch at a time; whoever reads tells the signal."""
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self.taken: list[int] = []
+        self.waiting = 0
+
+    def has_room(self) -> bool:
+        return self.waiting == 0
+
+    def process_block(self, block: Block) -> None:
+        assert self.has_room(), "the task has not waited for room"
+        self.taken.append(len(block))
+        self.waiting = 1
+        threading.Thread(target=self.read).start()
+
+    def read(self) -> None:
+        self.waiting = 0
+        self.signal.set()
+
+    def process_watermark(self, timestamp: int) -> None: ...
+    def process_status(self, idle: bool) -> None: ...
+    def process_columns(self, columns: Columns) -> None: ...
+    def flush_when_idle(self) -> None: ...
+    def barrier(self, barrier: Barrier) -> None: ...
+    def end_of_input(self) -> None: ...
+
+
+class EndedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("cancel_after", [None, 5])
+def test_a_record_with_very_many_results_waits_for_room_and_is_cancelled(
+    cancel_after: int | None,
+) -> None:
+    signal = Signal()
+    out = Narrow(signal)
+    channel = MemoryChannel()
+    channel.put(Block([20_000]))
+    channel.put(END_OF_INPUT)
+    service = ProcessingTimeService(WaitingSystemClock())
+    operator = FlatMapOperator(range)
+    turn = Turn()
+    operator.setup(
+        OperatorContext("flat map", service, service.clock, turn=turn, is_head=True), Output([out])
+    )
+    task = StreamTask(
+        "t",
+        [("flat map", operator)],
+        InputGate([channel]),
+        [StreamTaskInput(operator, 1)],
+        [(0, 0)],
+        [out],
+        service,
+        turn=turn,
+    )
+    task.open()
+
+    def check() -> None:
+        if cancel_after is not None and len(out.taken) >= cancel_after:
+            raise EndedError
+
+    loop = TaskLoop(task, signal, service.clock, check)
+    if cancel_after is None:
+        loop.run()
+        assert sum(out.taken) == 20_000
+        assert max(out.taken) <= 4096
+        assert turn.paused > 0.0
+    else:
+        with pytest.raises(EndedError):
+            loop.run()
+        assert len(out.taken) == cancel_after

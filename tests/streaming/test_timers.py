@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flinkray.state import KeyContext
-from flinkray.state.heap_handles import NO_KEY
+from flinkray.state import HeapKeyedStateBackend
+from flinkray.state.key_context import NO_KEY
 from flinkray.state.keys import KeyGroupRange
-from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.time_service import MOST_AT_ONCE, ProcessingTimeService
 from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.testing.manual_clock import ManualClock
 
@@ -18,14 +18,15 @@ from flinkray.testing.manual_clock import ManualClock
 class Timers:
     """A timer service that takes down what fires."""
 
-    def __init__(self) -> None:
+    def __init__(self, key_groups: KeyGroupRange | None = None) -> None:
         self.clock = ManualClock()
         self.time_service = ProcessingTimeService(self.clock)
-        self.context = KeyContext()
+        self.state = HeapKeyedStateBackend(128, key_groups)
+        self.context = self.state.context
         self.fired: list[tuple[Any, ...]] = []
         self.on_fire: Callable[[int], None] = lambda _: None
         self.service = InternalTimerService(
-            self.time_service, self.context, self._event, self._processing
+            self.time_service, self.state, self._event, self._processing
         )
 
     def _event(self, timestamp: int, key: Any, namespace: Any) -> None:
@@ -161,10 +162,11 @@ def test_restored_timers_fire_where_their_keys_are(timers: Timers) -> None:
     for key in range(20):
         timers.event(key, 10 + key)
         timers.processing(key, 5)
-    snapshot = timers.service.snapshot(128)
-    halves = [Timers(), Timers()]
-    halves[0].service.restore(snapshot, KeyGroupRange(0, 63))
-    halves[1].service.restore(snapshot, KeyGroupRange(64, 127))
+    snapshot = timers.state.snapshot()
+    halves = [Timers(KeyGroupRange(0, 63)), Timers(KeyGroupRange(64, 127))]
+    for half in halves:
+        half.state.restore([snapshot])
+        half.service.resume()
     for half in halves:
         half.service.advance_watermark(1000)
         half.at(5)
@@ -172,3 +174,57 @@ def test_restored_timers_fire_where_their_keys_are(timers: Timers) -> None:
     fired = [fired for half in halves for fired in half.fired]
     assert sorted(f[2] for f in fired if f[0] == "event") == list(range(20))
     assert sorted(f[2] for f in fired if f[0] == "processing") == list(range(20))
+
+
+def test_timers_of_many_moments_that_have_passed_fire_in_one_turn(timers: Timers) -> None:
+    """A busy task has a turn every ten milliseconds: with one moment a turn it never caught up."""
+    for timestamp in range(1, 101):
+        timers.processing("a", timestamp)
+    timers.at(100)
+    assert [entry[1] for entry in timers.fired] == list(range(1, 101))
+
+
+def test_callbacks_that_schedule_themselves_again_let_others_have_their_turn() -> None:
+    service = ProcessingTimeService(ManualClock())
+    called: list[int] = []
+
+    def again(timestamp: int) -> None:
+        called.append(timestamp)
+        service.schedule(timestamp, again)
+
+    service.schedule(0, again)
+    assert service.fire_due()
+    assert len(called) == MOST_AT_ONCE
+
+
+def test_slow_callbacks_let_others_have_their_turn() -> None:
+    clock = ManualClock()
+    service = ProcessingTimeService(clock)
+    called: list[int] = []
+
+    def slow(timestamp: int) -> None:
+        clock.advance(0.006)
+        called.append(timestamp)
+
+    for timestamp in range(4):
+        service.schedule(timestamp, slow)
+    clock.set_milliseconds(10)
+    assert service.fire_due()
+    assert called == [0, 1]
+    assert service.fire_due()
+    assert called == [0, 1, 2, 3]
+    assert not service.fire_due()
+
+
+def test_an_earlier_timer_that_a_timer_registers_fires_before_others_of_its_time(
+    timers: Timers,
+) -> None:
+    def register_earlier(timestamp: int) -> None:
+        if len(timers.fired) == 1:
+            timers.event("c", 5)
+
+    timers.on_fire = register_earlier
+    for key in "ab":
+        timers.event(key, 10)
+    timers.service.advance_watermark(10)
+    assert [fired[1:3] for fired in timers.fired] == [(10, "a"), (5, "c"), (10, "b")]

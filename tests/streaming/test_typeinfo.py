@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -42,6 +43,17 @@ def _row(names: list[str], values: list[Any], kind: RowKind = RowKind.INSERT) ->
         (Types.MAP(Types.STRING(), Types.DOUBLE()), {"k": 1.5}, "{k=1.5}"),
         (Types.BIG_DEC(), Decimal("1.20"), "1.20"),
         (Types.PICKLED_BYTE_ARRAY(), Row(x=1), "+I[1]"),
+        (Types.PICKLED_BYTE_ARRAY(), b"\x00\xff", "[0, -1]"),
+        (Types.DOUBLE(), 1e7, "1.0E7"),
+        (Types.DOUBLE(), float("-inf"), "-Infinity"),
+        (Types.DOUBLE(), 2, "2.0"),
+        (Types.DOUBLE(), None, "null"),
+        (Types.DOUBLE(), "of another type", "of another type"),
+        (Types.FLOAT(), 0.1 + 0.2, "0.3"),
+        (Types.SQL_DATE(), date(2021, 1, 9), "2021-01-09"),
+        (Types.SQL_TIME(), time(12, 0, 0, 5000), "12:00:00"),
+        (Types.SQL_TIMESTAMP(), datetime(2021, 1, 9, 12, 0, 0, 11000), "2021-01-09 12:00:00.011"),
+        (Types.LIST(Types.SQL_TIMESTAMP()), [datetime(2021, 1, 9)], "[2021-01-09 00:00:00.0]"),
     ],
 )
 def test_values_read_as_in_java(kind: Any, value: Any, text: str) -> None:

@@ -46,6 +46,36 @@ def test_last_channel_that_turns_idle_flushes_the_greatest_watermark() -> None:
         assert valve.current == 10
 
 
+def behind() -> WatermarkValve:
+    """Of its channels the first is idle and far ahead, the second active and behind, and the third
+    has turned idle."""
+    valve = WatermarkValve(3)
+    fed(valve, 20, 10, 10)
+    valve.status(0, True)
+    valve.status(1, True)
+    assert valve.watermark(2, 15) == ValveOutput(15)
+    assert valve.status(1, False) == ValveOutput()
+    assert valve.status(2, True) == ValveOutput()
+    return valve
+
+
+def test_last_channel_to_turn_idle_flushes_also_if_it_was_behind() -> None:
+    """ST-15"""
+    assert behind().status(1, True) == ValveOutput(20, True)
+
+
+def test_returning_channel_lets_time_go_on_when_no_other_has_caught_up() -> None:
+    """ST-16"""
+    assert behind().status(0, False) == ValveOutput(20)
+
+
+def test_what_follows_is_told_while_the_next_valve_is_active() -> None:
+    told: list[int | bool] = []
+    ValveOutput(7, False).tell(told.append, told.append)
+    ValveOutput(8, True).tell(told.append, told.append)
+    assert told == [False, 7, 8, True]
+
+
 def test_channel_that_did_not_hold_the_output_back_changes_nothing_by_turning_idle() -> None:
     """ST-15"""
     valve = WatermarkValve(2)

@@ -7,6 +7,7 @@ import re
 import sys
 import urllib.request
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from flinkray.datastream import (
     TimestampAssigner,
     WatermarkStrategy,
 )
-from flinkray.datastream.connectors import DiscardingSink
+from flinkray.datastream.connectors import DiscardingSink, FileSink
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import StuckAt
@@ -119,6 +120,47 @@ def test_programs_bring_modules_and_files_each_its_own(
         env.register_cached_file(str(folder / "factor.txt"), "factor")
         priced = env.from_sequence(1, 4).rebalance().map(Pricing()).execute_and_collect()
         assert sorted(priced) == [(v + number) * 10 for v in range(1, 5)]
+
+
+class Opening(MapFunction[Any, Any]):
+    """Finds what came along where PyFlink has it."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.words = Path("models/words.txt").read_text()
+
+    def map(self, value: Any) -> Any:
+        return self.words
+
+
+def test_archives_are_unpacked_in_the_working_directory_of_tasks(
+    streams: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths of sources and sinks are those of the program's working directory nevertheless."""
+    with zipfile.ZipFile(tmp_path / "models.zip", "w") as archive:
+        archive.writestr("words.txt", "to be")
+    (tmp_path / "lines.txt").write_text("1\n2\n")
+    monkeypatch.chdir(tmp_path)
+    env = on(streams)
+    env.add_python_archive("models.zip", "models")
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    env.read_text_file("lines.txt").rebalance().map(Opening()).sink_to(FileSink("out"))
+    env.execute()
+    parts = [part.read_text() for part in tmp_path.glob("out/**/*.txt")]
+    assert "".join(parts).split() == ["to", "be", "to", "be"]
+
+
+def test_what_tasks_print_is_shown_by_the_client(
+    streams: ClusterClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their processes it went to Ray's logs, and 0 of 20 lines were seen."""
+    env = on(streams)
+    env.from_sequence(1, 20).rebalance().map(lambda n: n).print()
+    env.execute()
+    shown = [line.partition("> ") for line in capsys.readouterr().out.splitlines()]
+    assert sorted(int(number) for _, _, number in shown) == list(range(1, 21))
+    for subtask in ("1", "2"):
+        own = [int(number) for name, _, number in shown if name == subtask]
+        assert own == sorted(own)
 
 
 def figures_of(job: str) -> dict[str, dict[str, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flinkray.core.config_option import duration
 from flinkray.core.errors import ConfigurationError
@@ -135,9 +135,10 @@ class Configuration:
 
     add_configuration = add_all
 
-    def add_all_to_dict(self, target_dict: dict[str, str]) -> None:
-        """Put all values into a dictionary, as texts."""
-        target_dict.update(self.to_dict())
+    def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
+        """Put all values into a dictionary, each as what it was set as."""
+        for key, value in self._values.items():
+            target_dict[key] = bytearray(value) if isinstance(value, bytes) else value
 
     def to_dict(self) -> dict[str, str]:
         """All values, as texts."""
@@ -148,6 +149,9 @@ class Configuration:
 
     def __hash__(self) -> int:
         return hash(frozenset(self.to_dict().items()))
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{key}={value}' for key, value in self.to_dict().items())}}}"
 
     def __repr__(self) -> str:
         return f"Configuration({self.to_dict()})"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flinkray.core import options
-from flinkray.core.config_option import ConfigOption
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL, TASK_CANCELLATION_TIMEOUT
 
 MAX_PARALLELISM = 1 << 15
 
@@ -40,6 +39,8 @@ class ExecutionConfig:
         self._force_avro = False
         self._generic_types = True
         self._job_parameters: dict[str, str] = {}
+        self._cancellation_interval: int | None = None
+        self._cancellation_timeout: int | None = None
 
     def set_auto_watermark_interval(self, interval: int | Duration | Time) -> ExecutionConfig:
         """Milliseconds of processing time between periodic watermarks; 0 turns them off."""
@@ -124,26 +125,40 @@ class ExecutionConfig:
         return 0
 
     def set_task_cancellation_interval(self, interval: int) -> ExecutionConfig:
-        """
+        """Milliseconds after which a task of a cluster that is cancelled and does not end is
+        interrupted, again and again.
+
         Raises:
-            ConfigurationError: always; a cluster has one interval for all its jobs.
+            ValueError: it is not positive.
         """
-        raise _of_the_cluster("set_task_cancellation_interval", options.TASK_CANCELLATION_INTERVAL)
+        self._cancellation_interval = _positive(interval)
+        return self
 
     def get_task_cancellation_interval(self) -> int:
-        """Milliseconds, of a cluster that sets no other."""
-        return round(options.TASK_CANCELLATION_INTERVAL.default * 1000)
+        """Milliseconds; where none is set, those of a cluster that sets no other."""
+        default = round(TASK_CANCELLATION_INTERVAL.default * 1000)
+        return self._cancellation_interval or default
 
     def set_task_cancellation_timeout(self, timeout: int) -> ExecutionConfig:
-        """
+        """Milliseconds after which the process of such a task is killed.
+
         Raises:
-            ConfigurationError: always; a cluster has one time-out for all its jobs.
+            ValueError: it is not positive; there is always a time-out.
         """
-        raise _of_the_cluster("set_task_cancellation_timeout", options.TASK_CANCELLATION_TIMEOUT)
+        self._cancellation_timeout = _positive(timeout)
+        return self
 
     def get_task_cancellation_timeout(self) -> int:
-        """Milliseconds, of a cluster that sets no other."""
-        return round(options.TASK_CANCELLATION_TIMEOUT.default * 1000)
+        """Milliseconds; where none is set, those of a cluster that sets no other."""
+        return self._cancellation_timeout or round(TASK_CANCELLATION_TIMEOUT.default * 1000)
+
+    def task_cancellation_settings(self) -> dict[str, str]:
+        """What was set of the two, as options of a job."""
+        times = {
+            TASK_CANCELLATION_INTERVAL.key: self._cancellation_interval,
+            TASK_CANCELLATION_TIMEOUT.key: self._cancellation_timeout,
+        }
+        return {key: f"{time} ms" for key, time in times.items() if time is not None}
 
     def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> ExecutionConfig:
         """For checkpoints, which are still to come."""
@@ -154,21 +169,23 @@ class ExecutionConfig:
         """What :meth:`set_use_snapshot_compression` was given; false by default."""
         return self._snapshot_compression
 
-    # --- without effect -------------------------------------------------------------------------
-
     def enable_object_reuse(self) -> ExecutionConfig:
-        """Values are handed from operator to operator as they are in any case."""
+        """Hand values from operator to operator as they are: functions promise to keep none that
+        they have put out, and to change none that they were given.  By default those that can be
+        changed are copied."""
         self._object_reuse = True
         return self
 
     def disable_object_reuse(self) -> ExecutionConfig:
-        """The default; see :meth:`enable_object_reuse`."""
+        """The default: values that can be changed are copied when they are put out."""
         self._object_reuse = False
         return self
 
     def is_object_reuse_enabled(self) -> bool:
         """Whether :meth:`enable_object_reuse` was called."""
         return self._object_reuse
+
+    # --- without effect -------------------------------------------------------------------------
 
     def enable_closure_cleaner(self) -> ExecutionConfig:
         """The default; Java's closures are meant."""
@@ -245,8 +262,7 @@ class ExecutionConfig:
         return hash(repr(sorted(vars(self).items())))
 
 
-def _of_the_cluster(call: str, option: ConfigOption[float]) -> ConfigurationError:
-    return ConfigurationError(
-        f"{call}: a program cannot set it; leave it out, and set {option.key} in the configuration "
-        "of the cluster"
-    )
+def _positive(value: int) -> int:
+    if value <= 0:
+        raise ValueError(f"a time must be positive, got {value} ms")
+    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
+from typing import Any
 
 from flinkray.core.ids import JobID
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
@@ -28,3 +29,9 @@ class JobClient(ABC):
     @abstractmethod
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
         """Done when the program has ended; raises what it failed with."""
+
+    def get_accumulators(self) -> Future[dict[str, Any]]:
+        """Of nothing: functions have no accumulators, as PyFlink's have none."""
+        done: Future[dict[str, Any]] = Future()
+        done.set_result({})
+        return done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flinkray.core.ids import JobID
 
 
@@ -23,6 +25,14 @@ class JobExecutionResult:
     def get_net_runtime(self) -> int:
         """Milliseconds."""
         return round(self._net_runtime * 1000)
+
+    def get_accumulator_result(self, accumulator_name: str) -> None:
+        """None: functions have no accumulators, as PyFlink's have none."""
+        return
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """Nothing, for the same reason."""
+        return {}
 
     def __str__(self) -> str:
         return f"job {self._job_id} finished in {self.get_net_runtime()} ms"

@@ -19,6 +19,7 @@ from flinkray.streaming.sources.collection import (
     IteratorSource,
     NumberSequenceSource,
 )
+from flinkray.streaming.sources.files import RecordFormat
 from flinkray.streaming.sources.generated import DataGeneratorSource, SocketSource
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
@@ -57,6 +58,7 @@ __all__ = [
     "NumberSequenceSource",
     "ParquetFormat",
     "ReaderContext",
+    "RecordFormat",
     "RollingPolicy",
     "SequentialReader",
     "Sink",

@@ -25,7 +25,7 @@ class StreamFormat:
     StreamFormat(file_format='text')
     """
 
-    file_format: str
+    file_format: str | sources.RecordFormat
 
     @staticmethod
     def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
@@ -56,11 +56,40 @@ class FileSource(sources.FileSource):
         return FileSourceBuilder(stream_format.file_format, paths)
 
 
+@dataclass(frozen=True)
+class FileEnumeratorProvider:
+    """How a source divides what it finds into splits.  Here a split is a whole file either way: all
+    that differs is which subtask reads what."""
+
+    splittable: bool
+
+    @staticmethod
+    def default_splittable_file_enumerator() -> FileEnumeratorProvider:
+        """Flink divides large files of formats that allow it."""
+        return FileEnumeratorProvider(splittable=True)
+
+    @staticmethod
+    def default_non_splittable_file_enumerator() -> FileEnumeratorProvider:
+        """A split for each file."""
+        return FileEnumeratorProvider(splittable=False)
+
+
+@dataclass(frozen=True)
+class FileSplitAssignerProvider:
+    """Which split a subtask is given.  Here it is the next one, since files are equally far from
+    all subtasks."""
+
+    @staticmethod
+    def locality_aware_split_assigner() -> FileSplitAssignerProvider:
+        """Flink's only one."""
+        return FileSplitAssignerProvider()
+
+
 @dataclass
 class FileSourceBuilder:
     """Builds a :class:`FileSource`."""
 
-    file_format: str
+    file_format: str | sources.RecordFormat
     paths: tuple[str, ...]
     interval: Duration | None = None
 
@@ -74,36 +103,19 @@ class FileSourceBuilder:
         self.interval = None
         return self
 
+    def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> FileSourceBuilder:
+        """Changes nothing in the results; see :class:`FileEnumeratorProvider`."""
+        return self
+
+    def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder:
+        """Changes nothing in the results; see :class:`FileSplitAssignerProvider`."""
+        return self
+
     def build(self) -> FileSource:
         """The source."""
         return FileSource(
             *self.paths, file_format=self.file_format, discovery_interval=self.interval
         )
-
-
-@dataclass(frozen=True)
-class OutputFileConfig:
-    """How files are called: prefix, the writer's random id and number, suffix.
-
-    >>> OutputFileConfig.builder().with_part_prefix("words").with_part_suffix(".txt").build()
-    OutputFileConfig(part_prefix='words', part_suffix='.txt')
-    """
-
-    part_prefix: str = "part"
-    part_suffix: str = ""
-
-    def get_part_prefix(self) -> str:
-        """What names begin with."""
-        return self.part_prefix
-
-    def get_part_suffix(self) -> str:
-        """What names end with."""
-        return self.part_suffix
-
-    @staticmethod
-    def builder() -> OutputFileConfigBuilder:
-        """A builder with Flink's defaults: ``part`` and no suffix."""
-        return OutputFileConfigBuilder()
 
 
 @dataclass
@@ -126,6 +138,37 @@ class OutputFileConfigBuilder:
     def build(self) -> OutputFileConfig:
         """The configuration."""
         return OutputFileConfig(self.prefix, self.suffix)
+
+
+class _Names:
+    """PyFlink's programs write ``OutputFileConfig.OutputFileConfigBuilder``."""
+
+    OutputFileConfigBuilder = OutputFileConfigBuilder
+
+
+@dataclass(frozen=True)
+class OutputFileConfig(_Names):
+    """How files are called: prefix, the writer's random id and number, suffix.
+
+    >>> OutputFileConfig.builder().with_part_prefix("words").with_part_suffix(".txt").build()
+    OutputFileConfig(part_prefix='words', part_suffix='.txt')
+    """
+
+    part_prefix: str = "part"
+    part_suffix: str = ""
+
+    def get_part_prefix(self) -> str:
+        """What names begin with."""
+        return self.part_prefix
+
+    def get_part_suffix(self) -> str:
+        """What names end with."""
+        return self.part_suffix
+
+    @staticmethod
+    def builder() -> OutputFileConfigBuilder:
+        """A builder with Flink's defaults: ``part`` and no suffix."""
+        return OutputFileConfigBuilder()
 
 
 class FileSink(sinks.FileSink):
@@ -209,10 +252,12 @@ class FileSinkBuilder:
 __all__ = [
     "BucketAssigner",
     "Encoder",
+    "FileEnumeratorProvider",
     "FileSink",
     "FileSinkBuilder",
     "FileSource",
     "FileSourceBuilder",
+    "FileSplitAssignerProvider",
     "OutputFileConfig",
     "OutputFileConfigBuilder",
     "RollingPolicy",

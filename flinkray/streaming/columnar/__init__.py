@@ -2,9 +2,12 @@
 
 __all__ = [
     "conversion",
+    "grouping",
     "keyed_aggregate",
+    "keyed_batches",
     "local_aggregate",
     "map_batches",
+    "widening",
     "window_aggregate",
     "window_operators",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flinkray.state.key_numbers import KeyNumbers, Slots
 from flinkray.streaming.columnar.grouping import (
     Values,
     extremes_by_group,
@@ -18,7 +19,7 @@ from flinkray.streaming.columnar.grouping import (
     sums_by_group,
     ufunc_of,
 )
-from flinkray.streaming.columnar.key_numbers import KeyNumbers, Slots
+from flinkray.streaming.columnar.widening import as_wide, wider_schema
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.row import Row
 
@@ -30,7 +31,7 @@ class AggregateState:
         how: ``sum``, ``min`` or ``max``.
         field: the aggregated column.
         key: the key column.
-        schema: of the batches that come.
+        schema: of the first batch.
 
     Raises:
         StreamError: the column holds no numbers.
@@ -42,25 +43,70 @@ class AggregateState:
         self._field = field
         self._key = key
         self._slots = KeyNumbers()
-        given = schema.field(field).type
-        if not (pa.types.is_integer(given) or pa.types.is_floating(given)):
-            raise StreamError(
-                f"{how} needs a column of numbers; {field!r} is of type {given}: cast it before"
-            )
-        kind = np.dtype(given.to_pandas_dtype())
-        if how == "sum":
-            kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
-        self._kind = kind
-        self._start = start_of(how, kind)
-        self._ufunc = ufunc_of(how, kind)
-        self._values: Values = np.full(1024, self._start, kind)
+        self._kind = self._kind_of(schema)
+        self._start = start_of(how, self._kind)
+        self._ufunc = ufunc_of(how, self._kind)
+        self._values: Values = np.full(1024, self._start, self._kind)
         self._others = [name for name in schema.names if name not in (key, field)]
         self._first_rows: list[pa.RecordBatch] = []
         """The other columns, by slot: put together when they are read."""
-        value_type = pa.from_numpy_dtype(kind)
-        self.result_schema = pa.schema(
-            [(f.name, value_type if f.name == field else _roomy(f.type)) for f in schema]
+        self.result_schema = self._results_of(schema)
+
+    def _kind_of(self, schema: pa.Schema) -> np.dtype[Any]:
+        """Of the numbers that are kept."""
+        given = schema.field(self._field).type
+        if not (pa.types.is_integer(given) or pa.types.is_floating(given)):
+            raise StreamError(
+                f"{self._how} needs a column of numbers; {self._field!r} is of type {given}: "
+                "cast it before"
+            )
+        kind: np.dtype[Any] = np.dtype(given.to_pandas_dtype())
+        if self._how == "sum":
+            kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
+        return kind
+
+    def _results_of(self, schema: pa.Schema) -> pa.Schema:
+        value_type = pa.from_numpy_dtype(self._kind)
+        return pa.schema(
+            [(f.name, value_type if f.name == self._field else _roomy(f.type)) for f in schema]
         )
+
+    def fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The batch in columns of the state's types, which become wider where they have to; None:
+        its columns are others, and :meth:`aggregate` and :meth:`add` cannot take it."""
+        if batch.schema == self.schema:
+            return batch
+        schema = wider_schema(self.schema, batch.schema)
+        if schema is None or self._would_round_keys(schema, batch.schema):
+            return None
+        try:
+            fitting = as_wide(batch, schema)
+        except pa.ArrowInvalid:  # a value of the batch is outside of the type
+            return None
+        if schema != self.schema:
+            self._widen(schema)
+        return fitting
+
+    def _would_round_keys(self, schema: pa.Schema, of_batch: pa.Schema) -> bool:
+        kinds = [each.field(self._key).type for each in (self.schema, of_batch)]
+        is_float = pa.types.is_floating(schema.field(self._key).type)
+        return is_float and any(map(pa.types.is_integer, kinds))
+
+    def _widen(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        kind = self._kind_of(schema)
+        if kind != self._kind:
+            self._kind = kind
+            self._start = start_of(self._how, kind)
+            self._ufunc = ufunc_of(self._how, kind)
+            size = len(self._slots)
+            wider: Values = np.full(len(self._values), self._start, kind)
+            wider[:size] = self._values[:size]
+            self._values = wider
+        self.result_schema = self._results_of(schema)
+        if self._first_rows:
+            others = pa.schema([self.result_schema.field(name) for name in self._others])
+            self._first_rows = [as_wide(self._all_first_rows(), others)]
 
     def __len__(self) -> int:
         """Keys."""

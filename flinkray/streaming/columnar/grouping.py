@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.streaming.columnar.key_numbers import Slots
+from flinkray.state.key_numbers import Slots
 
 Values = npt.NDArray[Any]
 

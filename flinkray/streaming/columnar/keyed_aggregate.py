@@ -1,7 +1,8 @@
 """Rolling sum, minimum and maximum of a column by key: a batch of columns in, one out.
 
 Results are those of the record-at-a-time reduce: every record puts out its key's first row with
-the aggregated field as it is now.  State is one number per key in an array.  A stream that brings
+the aggregated field as it is now.  State is one number per key in an array.  A column whose type
+becomes wider has the wider type from then on, in all rows.  A stream that brings
 rows as well is taken over as rows from then on; snapshots are the same in both ways.
 """
 
@@ -43,23 +44,26 @@ class KeyedAggregateOperator(ReduceOperator):
 
     def process_columns(self, columns: Columns) -> None:
         keys = self.keys.of_columns(columns)
-        schema = columns.batch.schema
+        batch = columns.batch
         state = self._columns
-        if keys is None or self._field not in schema.names or self._field == self.keys.field:
+        if keys is None or self._field not in batch.schema.names or self._field == self.keys.field:
             self.process_block(columns.to_block())
             return
         if not len(columns):
             return
         if state is None:
-            if self._values:  # rows came before
+            if len(self._values):  # rows came before
                 self.process_block(columns.to_block())
                 return
             assert self.keys.field is not None
-            state = self._columns = AggregateState(self._how, self._field, self.keys.field, schema)
-        elif schema != state.schema:
+            state = self._columns = AggregateState(
+                self._how, self._field, self.keys.field, batch.schema
+            )
+        fitting = state.fitting(batch)
+        if fitting is None:
             self.process_block(columns.to_block())
             return
-        self._take_in(state, columns, keys)
+        self._take_in(state, Columns(fitting, columns.timestamps, columns.origin), keys)
 
     def _take_in(self, state: AggregateState, columns: Columns, keys: pa.Array) -> None:
         batch = state.aggregate(columns.batch, keys)
@@ -67,14 +71,14 @@ class KeyedAggregateOperator(ReduceOperator):
 
     def _leave_columns(self) -> None:
         if self._columns is not None:
-            self._values.update(self._columns.rows())
+            self._values.put_all(self._columns.rows())
             self._columns = None
 
     def snapshot(self, checkpoint_id: int) -> OperatorState:
         state = self._columns
         if state is None:
             return super().snapshot(checkpoint_id)
-        self._values.update(state.rows())
+        self._values.put_all(state.rows())
         try:
             return super().snapshot(checkpoint_id)
         finally:
@@ -93,13 +97,10 @@ class BatchKeyedAggregateOperator(KeyedAggregateOperator):
 
     def finish(self) -> None:
         state = self._columns
-        if state is not None and not self._values:
+        if state is not None and not len(self._values):
             times = np.full(len(state), MAX_TIMESTAMP, np.int64)
             self._columns = None
             self.output.emit_columns(Columns(state.result(), times))
             return
         self._leave_columns()
-        results = list(self._values.values())
-        if results:
-            self.output.emit(Block(results, [MAX_TIMESTAMP] * len(results)))
-        self._values.clear()
+        self.emit_all()

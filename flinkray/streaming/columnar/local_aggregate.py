@@ -66,11 +66,14 @@ class LocalAggregateOperator(StreamOperator):
     def _take_in(self, columns: Columns, keys: pa.Array) -> None:
         batch = columns.batch
         state = self._state
-        if state is None or state.schema != batch.schema:
+        fitting = None if state is None else state.fitting(batch)
+        if state is None or fitting is None:
             self._flush()
             assert self._keys.field is not None
             state = AggregateState(self._how, self._field, self._keys.field, batch.schema)
             self._state = state
+        else:
+            batch = fitting
         if self._is_passing_on:
             rows = state.as_results(batch)
             self.output.emit_columns(Columns(rows, columns.timestamps, columns.origin))

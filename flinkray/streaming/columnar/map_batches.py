@@ -10,15 +10,19 @@ import pyarrow as pa
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import FunctionOperator
-from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.operators.timestamps import column_as_timestamps
+from flinkray.streaming.records.elements import Block, Columns, Origin
 from flinkray.streaming.records.typeinfo import TypeInformation
+
+TIMESTAMPS = "$timestamp"
+"""The column in which functions are given the timestamps of rows, in milliseconds."""
 
 
 class MapBatchesOperator(FunctionOperator):
     """Calls a function with each record batch; it returns one, a table, several, or None.
 
-    Timestamps stay where the number of rows does; a function that changes it must be followed by
-    ``assign_timestamps_and_watermarks`` if time matters.
+    Rows that have timestamps have them in the last column, ``$timestamp``; whatever the function
+    does with the rows, those of its result are in that column.  Without it they have none.
     """
 
     def __init__(self, function: Any, input_type: TypeInformation | None = None) -> None:
@@ -34,10 +38,32 @@ class MapBatchesOperator(FunctionOperator):
             self.process_columns(block_to_columns(block, self._input_type))
 
     def process_columns(self, columns: Columns) -> None:
-        for batch in batches_of(self._map_batch(columns.batch)):
+        for batch in batches_of(self._map_batch(with_timestamps(columns))):
             if batch.num_rows:
-                timestamps = columns.timestamps if batch.num_rows == len(columns) else None
-                self.output.emit_columns(Columns(batch, timestamps, columns.origin))
+                self.output.emit_columns(without_timestamps(batch, columns.origin))
+
+
+def with_timestamps(columns: Columns) -> pa.RecordBatch:
+    """As a function is given them."""
+    batch = columns.batch
+    if columns.timestamps is None:
+        return batch
+    if TIMESTAMPS in batch.schema.names:
+        raise StreamError(
+            f"the records have a column {TIMESTAMPS!r} of their own, where a map_batches function "
+            "is given their timestamps: give it another name"
+        )
+    return batch.append_column(TIMESTAMPS, pa.array(columns.timestamps))
+
+
+def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
+    """As they go on."""
+    place = batch.schema.get_field_index(TIMESTAMPS)
+    if place < 0:
+        return Columns(batch, None, origin)
+    times = column_as_timestamps(batch, TIMESTAMPS)
+    others = [name for name in range(batch.num_columns) if name != place]
+    return Columns(batch.select(others), times, origin)
 
 
 def batches_of(result: Any) -> Iterable[pa.RecordBatch]:

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flinkray.state.descriptors import ValueStateDescriptor
+from flinkray.state.key_numbers import KeyNumbers
+from flinkray.state.keys import KeyHash
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.grouping import (
     Values,
@@ -26,8 +28,8 @@ from flinkray.streaming.columnar.grouping import (
     sums_by_group,
     ufunc_of,
 )
-from flinkray.streaming.columnar.key_numbers import KeyNumbers
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.columnar.widening import wider_type
+from flinkray.streaming.errors import StreamError, no_timestamps
 from flinkray.streaming.operators.operator import OperatorState, StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
@@ -76,6 +78,15 @@ class _Pane:
         grown[: len(array)] = array
         return grown
 
+    def widen(self, measure: _Measure, kind: np.dtype[Any]) -> None:
+        """Keep the numbers of that measure as others."""
+        array = self.measures.get(measure)
+        if array is not None and array.dtype != kind:
+            wider: Values = np.full(len(array), start_of(measure.how, kind), kind)
+            known = np.flatnonzero(self.counts[: len(array)])
+            wider[known] = array[known]
+            self.measures[measure] = wider
+
     def keep(self, slots: npt.NDArray[np.intp], size: int) -> None:
         """These slots of the first *size*, in this order, and no others."""
         self.counts = self.grown(self.counts, size, 0)[slots]
@@ -107,10 +118,15 @@ class WindowAggregateOperator(StreamOperator):
         self.keys = keys
         self._key = keys.field
 
+    def key_hash(self) -> KeyHash:
+        return self.keys.hash_of
+
     def open(self) -> None:
         self._slots = KeyNumbers()
         self._look_at = _FORGET_FROM
         self._panes: dict[int, _Pane] = {}
+        self._kinds: dict[_Measure, np.dtype[Any]] = {}
+        """Of the numbers of a measure, in all panes."""
         self._watermark = MIN_TIMESTAMP
         self._key_type: pa.DataType | None = None
         self._late = self.context.metrics.counter("numLateRecordsDropped")
@@ -121,10 +137,9 @@ class WindowAggregateOperator(StreamOperator):
         }
         self._measures = sorted(measures, key=str)
         assert self.keyed_state is not None
-        self._stored = self.keyed_state.entries(_PANES)
-        for key, panes in self._stored.items():
-            self._import(key, panes)
-        self._stored.clear()
+        self._stored = self.keyed_state.value_table(_PANES)
+        for key in self._stored.places():
+            self._import(key, self._stored.take(key))
 
     # --- records ------------------------------------------------------------------------------
 
@@ -135,10 +150,7 @@ class WindowAggregateOperator(StreamOperator):
     def process_columns(self, columns: Columns) -> None:
         times = columns.timestamps
         if times is None:
-            raise StreamError(
-                "the records have no timestamps, which windows of event time need: call "
-                "assign_timestamps_and_watermarks before window"
-            )
+            raise no_timestamps("windows of event time need")
         if self._watermark > MIN_TIMESTAMP and len(times):
             columns, times = self._without_late(columns, times)
         if not len(times):
@@ -148,10 +160,12 @@ class WindowAggregateOperator(StreamOperator):
             raise StreamError(
                 f"there is no column {self._key!r} to key by: {columns.batch.schema.names}"
             )
-        self._key_type = keys.type
+        self._key_type = self._wider_key_type(keys.type)
         slots = self._slots.slots_of(keys)
         batch = columns.batch
         values = {m: _numbers(batch, m.column) for m in self._measures if m.column is not None}
+        for measure, column in values.items():
+            self._widen(measure, column.dtype)
         first = (int(times.min()) - self._offset) // self._pane_size
         last = (int(times.max()) - self._offset) // self._pane_size
         if first == last:
@@ -163,6 +177,28 @@ class WindowAggregateOperator(StreamOperator):
             mine = slots[mask]
             if len(mine):
                 self._add(pane, mine, {m: column[mask] for m, column in values.items()})
+
+    def _wider_key_type(self, kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        known = self._key_type
+        wider = kind if known is None else wider_type(known, kind)
+        if wider is None:
+            raise StreamError(
+                f"column {self._key!r} to key by is of type {known}, then of {kind}: cast it before"
+            )
+        return wider
+
+    def _widen(self, measure: _Measure, kind: np.dtype[Any]) -> None:
+        """All panes have numbers that hold these too."""
+        if measure.how == "sum":
+            kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
+        known = self._kinds.get(measure)
+        wider = kind if known is None else np.promote_types(known, kind)
+        if known is None or wider != known:  # NumPy takes None for float64
+            self._kinds[measure] = wider
+            for pane in self._panes.values():
+                pane.widen(measure, wider)
 
     def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
         """A record is late when the last window it belongs to has ended."""
@@ -183,9 +219,7 @@ class WindowAggregateOperator(StreamOperator):
         pane.counts = pane.grown(pane.counts, size, 0)
         pane.counts[:size] += np.bincount(slots, minlength=size)
         for measure, column in values.items():
-            kind = column.dtype
-            if measure.how == "sum":
-                kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
+            kind = self._kinds[measure]
             start = start_of(measure.how, kind)
             array = pane.measures.get(measure)
             array = np.full(size, start, kind) if array is None else array
@@ -241,11 +275,8 @@ class WindowAggregateOperator(StreamOperator):
         self.output.emit_columns(Columns(batch, timestamps))
 
     def _key_array(self, present: Any) -> pa.Array:
-        kind = self._key_type
-        if kind is not None and pa.types.is_dictionary(kind):
-            kind = kind.value_type
         keys = self._slots.keys
-        return pa.array([keys[slot] for slot in present.tolist()], kind)
+        return pa.array([keys[slot] for slot in present.tolist()], self._key_type)
 
     def _result(
         self, aggregate: ColumnAggregate, panes: list[_Pane], counts: Any, present: Any
@@ -301,13 +332,15 @@ class WindowAggregateOperator(StreamOperator):
 
     def snapshot(self, checkpoint_id: int) -> OperatorState:
         """By key, so that it can be divided: pane -> (count, numbers)."""
+        by_key: dict[Any, dict[int, Any]] = {}
         for number, pane in self._panes.items():
             counts = pane.counts.tolist()
             measures = {measure: array.tolist() for measure, array in pane.measures.items()}
             for slot, key in enumerate(self._slots.keys[: len(counts)]):
                 if counts[slot]:
                     numbers = {tuple(m): (a[slot], type(a[slot])) for m, a in measures.items()}
-                    self._stored.setdefault(key, {})[number] = (counts[slot], numbers)
+                    by_key.setdefault(key, {})[number] = (counts[slot], numbers)
+        self._stored.put_all(by_key)
         try:
             return super().snapshot(checkpoint_id)
         finally:
@@ -321,7 +354,8 @@ class WindowAggregateOperator(StreamOperator):
             pane.counts[slot] = count
             for (how, column), (value, python_type) in numbers.items():
                 measure = _Measure(how, column)
-                kind = np.dtype(np.float64 if python_type is float else np.int64)
+                self._widen(measure, np.dtype(np.float64 if python_type is float else np.int64))
+                kind = self._kinds[measure]
                 start = start_of(how, kind)
                 array = pane.measures.get(measure)
                 array = np.full(slot + 1, start, kind) if array is None else array

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.columnar.widening import as_one_table
+from flinkray.streaming.errors import no_timestamps
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Columns
 
 WINDOW_START = "window_start"
@@ -23,10 +24,12 @@ class WindowBuffer:
 
     Args:
         size, offset: the windows, in milliseconds.
+        key: the column of the keys; None: there is none.
     """
 
-    def __init__(self, size: int, offset: int) -> None:
+    def __init__(self, size: int, offset: int, key: str | None) -> None:
         self._size, self._offset = size, offset
+        self._key = key
         self._batches: list[tuple[pa.RecordBatch, Times]] = []
         """Each with the starts of its rows' windows."""
 
@@ -38,10 +41,7 @@ class WindowBuffer:
         """
         times = columns.timestamps
         if times is None:
-            raise StreamError(
-                "the records have no timestamps, which windows of event time need: call "
-                "assign_timestamps_and_watermarks before window"
-            )
+            raise no_timestamps("windows of event time need")
         if not len(times):
             return 0
         starts = times - (times - self._offset) % self._size
@@ -75,22 +75,22 @@ class WindowBuffer:
                     places = np.flatnonzero(part)
                     into.append((batch.take(pa.array(places)), starts[places]))
         self._batches = kept
-        return _together(due)
+        return self._together(due)
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    def by_key(self, field: str | None) -> Iterator[tuple[Any, pa.Table]]:
-        """Everything that is kept, divided by the key in a column (None: all have the same); the
-        windows' starts are a column."""
-        everything = _together(self._batches)
+    def by_key(self) -> Iterator[tuple[Any, pa.Table]]:
+        """Everything that is kept, divided by key (without a column of keys all have the same);
+        the windows' starts are a column."""
+        everything = self._together(self._batches)
         if everything is None:
             return
         table, starts = everything
         table = table.append_column(WINDOW_START, pa.array(starts))
-        if field is None:
+        if self._key is None:
             yield 0, table
             return
-        encoded = table[field].combine_chunks().dictionary_encode("encode")
+        encoded = table[self._key].combine_chunks().dictionary_encode("encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         for code, key in enumerate(encoded.dictionary.to_pylist()):
             yield key, table.take(pa.array(np.flatnonzero(codes == code)))
@@ -101,10 +101,8 @@ class WindowBuffer:
         for batch in table.drop_columns([WINDOW_START]).combine_chunks().to_batches():
             self._put(batch, starts)
 
-
-def _together(parts: list[tuple[pa.RecordBatch, Times]]) -> tuple[pa.Table, Times] | None:
-    if not parts:
-        return None
-    tables = [pa.Table.from_batches([batch]) for batch, _ in parts]
-    table = pa.concat_tables(tables, promote_options="permissive")
-    return table, np.concatenate([starts for _, starts in parts])
+    def _together(self, parts: list[tuple[pa.RecordBatch, Times]]) -> tuple[pa.Table, Times] | None:
+        if not parts:
+            return None
+        table = as_one_table([batch for batch, _ in parts], self._key)
+        return table, np.concatenate([starts for _, starts in parts])

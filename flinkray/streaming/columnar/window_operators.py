@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from flinkray.state.descriptors import ValueStateDescriptor
+from flinkray.state.key_numbers import KeyNumbers
+from flinkray.state.keys import KeyHash
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.map_batches import batches_of
 from flinkray.streaming.columnar.window_buffer import (
@@ -34,6 +36,9 @@ from flinkray.streaming.operators.two_inputs import InputPort, TwoInputs
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
 
+_KEY_NUMBER = "__key_number"
+"""No column of a user."""
+
 _ROWS: ValueStateDescriptor[Any] = ValueStateDescriptor("rows-of-windows")
 
 
@@ -44,17 +49,19 @@ class _BufferedWindows(StreamOperator):
         self._size, self._offset = size, offset
         self._keys = tuple(keys)
 
+    def key_hash(self) -> KeyHash:
+        return self._keys[0].hash_of
+
     def open(self) -> None:
         super().open()
-        self._buffers = [WindowBuffer(self._size, self._offset) for _ in self._keys]
+        self._buffers = [WindowBuffer(self._size, self._offset, keys.field) for keys in self._keys]
         self._watermark = MIN_TIMESTAMP
         self._late = self.context.metrics.counter("numLateRecordsDropped")
         assert self.keyed_state is not None
-        self._stored = self.keyed_state.entries(_ROWS)
-        for tables in self._stored.values():
-            for place, table in tables.items():
+        self._stored = self.keyed_state.value_table(_ROWS)
+        for key in self._stored.places():
+            for place, table in self._stored.take(key).items():
                 self._buffers[place].restore(table)
-        self._stored.clear()
 
     def _put(self, place: int, columns: Columns) -> None:
         if len(columns):
@@ -64,9 +71,11 @@ class _BufferedWindows(StreamOperator):
 
     def snapshot(self, checkpoint_id: int) -> OperatorState:
         """By key, so that it can be divided: input -> rows."""
-        for place, (buffer, keys) in enumerate(zip(self._buffers, self._keys, strict=True)):
-            for key, table in buffer.by_key(keys.field):
-                self._stored.setdefault(key, {})[place] = table
+        by_key: dict[Any, dict[int, pa.Table]] = {}
+        for place, buffer in enumerate(self._buffers):
+            for key, table in buffer.by_key():
+                by_key.setdefault(key, {})[place] = table
+        self._stored.put_all(by_key)
         try:
             return super().snapshot(checkpoint_id)
         finally:
@@ -122,6 +131,8 @@ def _by_window(table: pa.Table, starts: Times) -> Iterator[tuple[int, pa.RecordB
 
 class _ColumnsPort(InputPort):
     """An input that takes columns as they are."""
+
+    takes_columns = True
 
     def process_columns(self, columns: Columns) -> None:
         self._operator.put_columns(self._number, columns)
@@ -182,17 +193,41 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
             )
             for table, starts in (left, right)
         )
+        left_key, right_key = self._left_key, self._right_key
+        if numbered.schema.field(left_key).type != others.schema.field(right_key).type:
+            numbered, others = _with_key_numbers(numbered, left_key, others, right_key)
+            left_key = right_key = _KEY_NUMBER
         joined = numbered.join(
             others,
-            keys=[self._left_key, WINDOW_START],
-            right_keys=[self._right_key, WINDOW_START],
+            keys=[left_key, WINDOW_START],
+            right_keys=[right_key, WINDOW_START],
             join_type="inner",
             right_suffix=self._suffix,
             use_threads=False,
         )
+        if left_key == _KEY_NUMBER:
+            joined = joined.drop_columns([_KEY_NUMBER])
         starts = joined[WINDOW_START].to_numpy() * np.int64(self._size) + first
         return (
             joined.drop_columns([WINDOW_START])
             .append_column(WINDOW_START, pa.array(starts))
             .append_column(WINDOW_END, pa.array(starts + self._size))
         )
+
+
+def _with_key_numbers(
+    left: pa.Table, left_key: str, right: pa.Table, right_key: str
+) -> tuple[pa.Table, pa.Table]:
+    """A column that tells equal keys, where those are of different types: 1 is 1.0.  The second
+    table has its keys no more."""
+    numbers = KeyNumbers()
+    of_each = []
+    for table, key in ((left, left_key), (right, right_key)):
+        keys = table[key].combine_chunks()
+        slots = numbers.slots_of(keys)
+        is_null = keys.is_null().to_numpy(zero_copy_only=False)
+        of_each.append(pa.array(slots, mask=is_null))
+    return (
+        left.append_column(_KEY_NUMBER, of_each[0]),
+        right.drop_columns([right_key]).append_column(_KEY_NUMBER, of_each[1]),
+    )

@@ -1,6 +1,8 @@
 """What users implement, and what it is given."""
 
 __all__ = [
+    "async_functions",
+    "batch_functions",
     "coroutines",
     "functions",
     "metrics",

@@ -23,9 +23,9 @@ def refuse_coroutines(function: Any, method: str = "") -> None:
                 call = call.func
             name = getattr(call, "__qualname__", repr(call))
             raise TypeError(
-                f"{name} is `async def`: its results would be coroutines, and operators do not "
-                "await them; give a plain function that returns results. An operator that awaits "
-                "does not exist yet"
+                f"{name} is `async def`: its results would be coroutines, which are not awaited "
+                "here; give a plain function that returns results, or an AsyncFunction to "
+                "AsyncDataStream"
             )
 
 

@@ -1,5 +1,6 @@
 """What users implement.  Functions run in the thread of their task, one record at a time, and a
 task has its own copy of each; ``open`` comes before the first record and ``close`` after the last.
+Those that await others are in :mod:`flinkray.streaming.functions.async_functions`.
 """
 
 from __future__ import annotations
@@ -311,17 +312,24 @@ class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
         """The key of the record or timer."""
 
 
+class BroadcastTimerContext(KeyedReadOnlyBroadcastContext):
+    """The same for a timer; ``timestamp()`` is the timer's."""
+
+    @abstractmethod
+    def time_domain(self) -> TimeDomain:
+        """What kind of time the timer is of."""
+
+
 class BaseBroadcastProcessFunction(Function):
     """What the two process functions with broadcast state have in common."""
 
     BaseContext: TypeAlias = BaseBroadcastContext
+    Context: TypeAlias = BroadcastContext
+    ReadOnlyContext: TypeAlias = ReadOnlyBroadcastContext
 
 
 class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, IN2, OUT]):
     """A process function of a stream and a broadcast stream."""
-
-    Context: TypeAlias = BroadcastContext
-    ReadOnlyContext: TypeAlias = ReadOnlyBroadcastContext
 
     @abstractmethod
     def process_element(self, value: IN1, ctx: ReadOnlyBroadcastContext) -> Iterable[OUT] | None:
@@ -335,9 +343,8 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, I
 class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[KEY, IN1, IN2, OUT]):
     """A process function of a keyed stream and a broadcast stream."""
 
-    Context: TypeAlias = BroadcastContext
     ReadOnlyContext: TypeAlias = KeyedReadOnlyBroadcastContext
-    OnTimerContext: TypeAlias = KeyedReadOnlyBroadcastContext
+    OnTimerContext: TypeAlias = BroadcastTimerContext
 
     @abstractmethod
     def process_element(
@@ -349,9 +356,8 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
     def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Iterable[OUT] | None:
         """Results for a value that every subtask is given; broadcast state can be changed."""
 
-    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[OUT] | None:
-        """A timer that ``process_element`` registered fires; *ctx* has ``time_domain()``,
-        ``get_current_key()`` and read-only broadcast state."""
+    def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[OUT] | None:
+        """A timer that ``process_element`` registered fires; broadcast state can be read."""
         return None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Generic, TypeVar
 
+from flinkray.core.values import IMMUTABLE
+
 T = TypeVar("T")
 
 
@@ -37,3 +39,6 @@ class OutputTag(Generic[T]):
 
     def __repr__(self) -> str:
         return f"OutputTag({self.tag_id!r})"
+
+
+IMMUTABLE.add(OutputTag)

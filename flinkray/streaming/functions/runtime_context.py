@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flinkray.core.errors import FlinkRayError
+from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
+    ArrayStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -16,9 +18,9 @@ from flinkray.state.descriptors import (
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
-from flinkray.state.heap import HeapKeyedStateBackend
 from flinkray.state.interfaces import (
     AggregatingState,
+    ArrayState,
     ListState,
     MapState,
     ReducingState,
@@ -90,7 +92,8 @@ class RuntimeContext(KeyedStateStore):
         job_parameters: Mapping[str, str],
         cached_files: Mapping[str, str],
         metrics: MetricGroup,
-        keyed_state: HeapKeyedStateBackend | None,
+        keyed_state: KeyedStateBackend | None,
+        has_arrays: bool = False,
     ) -> None:
         self._task_name = task_name
         self._subtask_index = subtask_index
@@ -101,6 +104,8 @@ class RuntimeContext(KeyedStateStore):
         self._cache = DistributedCache(cached_files)
         self._metrics = metrics
         self._keyed_state = keyed_state
+        self._has_arrays = has_arrays
+        """The function is given batches, and the slots of their keys."""
 
     def get_task_name(self) -> str:
         """The operator's name."""
@@ -171,6 +176,19 @@ class RuntimeContext(KeyedStateStore):
             state_descriptor, AggregatingStateDescriptor
         )
 
+    def get_array_state(self, state_descriptor: ArrayStateDescriptor) -> ArrayState:
+        """A number for each key, in an array; for a KeyedBatchFunction.
+
+        Raises:
+            StateError: the function is another one, or the name is in use for another type.
+        """
+        if self._keyed_state is None or not self._has_arrays:
+            raise StateError(
+                f"array state {state_descriptor.name!r}: {self._task_name} is not given batches of "
+                "a keyed stream; use it in a KeyedBatchFunction"
+            )
+        return self._keyed_state.array_state(state_descriptor)
+
     def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
         if self._keyed_state is None:
             raise StateError(
@@ -181,7 +199,7 @@ class RuntimeContext(KeyedStateStore):
 
 
 def typed_state(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
     descriptor: StateDescriptor,
     kind: type[StateDescriptor],
     context: Any,

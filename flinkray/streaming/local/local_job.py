@@ -17,7 +17,8 @@ from typing import Any
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error
 from flinkray.streaming.functions.metrics import MetricGroup
-from flinkray.streaming.local.source_coordinator import SourceCoordinator
+from flinkray.streaming.local.local_source import LocalSource
+from flinkray.streaming.local.local_task import LocalTask
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
@@ -74,7 +75,8 @@ class LocalJob:
         self.attempt = attempt
         self.metrics = MetricGroup()
         self.tasks: list[StreamTask] = []
-        self._coordinators: list[SourceCoordinator] = []
+        self._running: list[LocalTask] = []
+        self._sources: list[LocalSource] = []
         self._copies = OperatorCopies()
         self._alignment_groups = AlignmentGroups()
         self._alignments: list[TaskAlignment] = []
@@ -109,10 +111,11 @@ class LocalJob:
         plan = plan_chain(self.graph, chain)
         tasks = [self._make_task(chain, plan, subtask) for subtask in range(chain.parallelism)]
         self.tasks += tasks
+        self._running += [LocalTask(task, self.wake) for task in tasks]
         if isinstance(chain.head.operator, SourceOperator):
             operator_id = self._operator_ids[chain.head.id]
-            self._coordinators.append(
-                SourceCoordinator(operator_id, chain.head.operator.source, tasks, self.clock)
+            self._sources.append(
+                LocalSource(operator_id, chain.head.operator.source, tasks, self.clock)
             )
 
     def _make_task(self, chain: Chain, plan: ChainPlan, subtask: int) -> StreamTask:
@@ -158,6 +161,7 @@ class LocalJob:
             builder.writers,
             time_service,
             acknowledge,
+            builder.turn,
         )
 
     def _join_alignment(self, chain: Chain, subtask: int) -> TaskAlignment | None:
@@ -186,10 +190,10 @@ class LocalJob:
         enumerators = {} if restore is None else restore.coordinators
         states = {} if restore is None else restore.operators
         with self._closing_on_failure():
-            for coordinator in self._coordinators:
-                enumerator = enumerators.get(coordinator.operator_id)
-                self._guarded(coordinator, partial(coordinator.start, enumerator))
-            for task in self.tasks:
+            for source in self._sources:
+                enumerator = enumerators.get(source.operator_id)
+                self._guarded(source, partial(source.start, enumerator))
+            for running in self._running:
                 mine = {
                     operator_id: assigned_states(
                         states,
@@ -197,11 +201,11 @@ class LocalJob:
                         operator.context.subtask_index,
                         operator.context.parallelism,
                     )
-                    for operator_id, operator in task.operators
+                    for operator_id, operator in running.task.operators
                 }
-                self._guarded(task, partial(task.open, mine))
-            for coordinator in self._coordinators:
-                self._guarded(coordinator, coordinator.serve)
+                self._guarded(running, partial(running.open, mine))
+            for source in self._sources:
+                self._guarded(source, source.serve)
 
     # --- running ------------------------------------------------------------------------------
 
@@ -218,15 +222,20 @@ class LocalJob:
         """
         progressed = self._requests.run_pending()
         with self._closing_on_failure():
-            for task in self.tasks:
-                if not task.finished and self._guarded(task, task.step):
+            for running in self._running:
+                if not running.task.finished and self._guarded(running, running.step):
                     progressed = True
-            for coordinator in self._coordinators:
-                if self._guarded(coordinator, coordinator.serve):
+            for source in self._sources:
+                if not self._is_dividing(source) and self._guarded(source, source.serve):
                     progressed = True
         return progressed
 
-    def _guarded(self, acting: StreamTask | SourceCoordinator, action: Callable[[], Any]) -> Any:
+    def _is_dividing(self, source: LocalSource) -> bool:
+        """Whether its enumerator is in a checkpoint already that has not come to all its readers:
+        a split that they were given now would be in both."""
+        return any(not source.names.isdisjoint(awaited) for awaited in self._awaited.values())
+
+    def _guarded(self, acting: LocalTask | LocalSource, action: Callable[[], Any]) -> Any:
         try:
             return action()
         except (Exception, SystemExit) as error:  # a function must not end the program
@@ -270,12 +279,14 @@ class LocalJob:
         waits = [
             deadline / 1000 - now
             for task in self.tasks
-            if not task.finished and (deadline := task.time_service.next_deadline()) is not None
+            if not task.finished
+            and not task.turn.is_waiting
+            and (deadline := task.time_service.next_deadline()) is not None
         ]
         waits += [
             POLL_INTERVAL if at is None else at - now
-            for coordinator in self._coordinators
-            for at in coordinator.wake_up_times()
+            for source in self._sources
+            for at in source.wake_up_times()
             if at != math.inf
         ]
         self.clock.wait(max(min(waits, default=POLL_INTERVAL), 0.0), self._woken)
@@ -294,7 +305,7 @@ class LocalJob:
         """Close all operators."""
         if not self._closed:
             self._closed = True
-            _close_each([*self.tasks, *self._coordinators])
+            _close_each([*self._running, *self._sources])
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -311,8 +322,7 @@ class LocalJob:
     ) -> None:
         barrier = Barrier(checkpoint_id, int(self.clock.time() * 1000))
         self._enumerators[checkpoint_id] = {
-            coordinator.operator_id: coordinator.snapshot(checkpoint_id)
-            for coordinator in self._coordinators
+            source.operator_id: source.snapshot(checkpoint_id) for source in self._sources
         }
         self._acknowledged[checkpoint_id] = {}
         self._awaited[checkpoint_id] = {task.name for task in self.tasks if not task.finished}
@@ -355,7 +365,7 @@ def assigned_states(
         operator = state.operator
         if operator is not None and number % parallelism != subtask:
             operator = operator.without_lists()
-        result.append(OperatorState(state.keyed, operator, state.timers))
+        result.append(OperatorState(state.keyed, operator))
     return result
 
 

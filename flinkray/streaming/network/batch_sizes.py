@@ -20,21 +20,12 @@ def in_pieces(element: Element, size: int) -> list[Element]:
     if size <= _SPLIT_ABOVE or not isinstance(element, Block | Columns):
         return [element]
     rows = max(1, len(element) * _SPLIT_ABOVE // size)
-    return [_rows(element, begin, rows) for begin in range(0, len(element), rows)]
+    return [element.part(begin, begin + rows) for begin in range(0, len(element), rows)]
 
 
 def in_halves(element: Element) -> list[Element]:
     """A batch of more than one record, divided."""
     return in_pieces(element, 2 * _SPLIT_ABOVE)
-
-
-def _rows(element: Block | Columns, begin: int, count: int) -> Element:
-    end = begin + count
-    times: Any = None if element.timestamps is None else element.timestamps[begin:end]
-    if isinstance(element, Columns):
-        return Columns(element.batch.slice(begin, count), times, element.origin, element.scalar)
-    keys = None if element.keys is None else element.keys[begin:end]
-    return Block(element.values[begin:end], times, keys, element.origin)
 
 
 def together(elements: Sequence[Element]) -> list[Element]:

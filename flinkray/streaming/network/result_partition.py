@@ -25,6 +25,7 @@ from flinkray.streaming.records.elements import (
     EndOfInput,
     Watermark,
 )
+from flinkray.streaming.records.sizes import bytes_of
 
 _SIGN_SIZE = 64
 """Bytes that are counted for an element that is no batch."""
@@ -62,7 +63,8 @@ class ResultPartition:
         self.encoder = ElementEncoder()
         self.lock = threading.Lock()
         self.record_size = 64.0
-        """Estimated bytes of a record that has no Arrow type; follows what was encoded."""
+        """Estimated bytes of a record that has no Arrow type and is sent to another process;
+        follows what was encoded."""
         self.queued = 0
         """Bytes of finished buffers that wait, in all subpartitions."""
         self.full = 0
@@ -364,6 +366,9 @@ class Subpartition:
                 size = pa.ipc.get_record_batch_size(element.batch)
             return size if element.timestamps is None else size + 8 * len(element)
         if type(element) is Block:
+            view = self.view
+            if view is not None and not view.is_remote:
+                return bytes_of(element)  # these are never encoded
             return int(len(element) * self.partition.record_size)
         return _SIGN_SIZE
 

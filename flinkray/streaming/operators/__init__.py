@@ -1,8 +1,12 @@
 """The operators: one module for each kind."""
 
 __all__ = [
+    "async_wait",
     "basic",
     "broadcast",
+    "broadcast_first",
+    "collector",
+    "groups",
     "interval_join",
     "keyed",
     "operator",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import compress, repeat
+from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
-from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
+from flinkray.core.values import IMMUTABLE
+from flinkray.streaming.operators.collector import Collector
+from flinkray.streaming.operators.operator import (
+    FunctionOperator,
+    OperatorContext,
+    Output,
+    StreamOperator,
+)
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row
 
@@ -14,15 +21,21 @@ from flinkray.streaming.records.row import Row
 class MapOperator(FunctionOperator):
     """One value for each value."""
 
-    def process_block(self, block: Block) -> None:
-        function = self._map
-        records = iter(block.values)
-        results = [function(value) for value in records]
-        self.output.emit(Block(results, block.timestamps, None, block.origin))
-
     def open(self) -> None:
         super().open()
         self._map = self.method("map")
+        self._own = self.context.own
+
+    def process_block(self, block: Block) -> None:
+        function, own = self._map, self._own
+        self.output.emit(
+            block.with_values(
+                [
+                    result if type(result := function(value)) in IMMUTABLE else own(result)
+                    for value in self.read(block)
+                ]
+            )
+        )
 
 
 class FilterOperator(FunctionOperator):
@@ -31,61 +44,56 @@ class FilterOperator(FunctionOperator):
     def open(self) -> None:
         super().open()
         self._filter = self.method("filter")
+        self._own = self.context.own
 
     def process_block(self, block: Block) -> None:
-        function = self._filter
-        records = iter(block.values)
-        if block.timestamps is None and block.keys is None:
-            kept = [value for value in records if function(value)]
-            if kept:
-                self.output.emit(Block(kept, None, None, block.origin))
-        else:
-            self._emit_kept(block, [function(value) for value in records])
+        function, own = self._filter, self._own
+        emit_kept(
+            self.output,
+            block,
+            [
+                (value if type(value) in IMMUTABLE else own(value)) if function(value) else DROPPED
+                for value in self.read(block)
+            ],
+        )
 
-    def _emit_kept(self, block: Block, chosen: list[Any]) -> None:
-        values = list(compress(block.values, chosen))
-        if values:
-            times = block.timestamps
-            timestamps = None if times is None else list(compress(times, chosen))
-            self.output.emit(Block(values, timestamps, None, block.origin))
+
+class _Dropped:
+    __slots__ = ()
+
+
+DROPPED: Any = _Dropped()
+"""In the place of a value that a filter does not let through."""
+
+
+def emit_kept(output: Output, block: Block, values: list[Any]) -> None:
+    """Put out the records of a block that have a value still."""
+    chosen = [value is not DROPPED for value in values]
+    kept = list(compress(values, chosen))
+    if kept:
+        times = block.timestamps
+        timestamps = None if times is None else list(compress(times, chosen))
+        output.emit(Block(kept, timestamps, None, block.origin))
 
 
 class FlatMapOperator(FunctionOperator):
     """Any number of values for each value, side outputs included."""
 
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self.results = Collector(context, output)
+
     def open(self) -> None:
         super().open()
-        self._flat_map = self.method("flat_map")
+        self._flat_map = without_context(self.method("flat_map"))
 
     def process_block(self, block: Block) -> None:
-        results, timestamps = flatten(self._flat_map, block)
-        self.output.emit_results(results, timestamps, block.origin)
+        self.results.of_each(self._flat_map, self.read(block), block)
 
 
-def flatten(
-    function: Callable[[Any], Iterable[Any] | None], block: Block
-) -> tuple[list[Any], list[int] | None]:
-    """All results of *function*, each with its record's timestamp."""
-    out: list[Any] = []
-    extend = out.extend
-    records = iter(block.values)
-    if block.timestamps is None:
-        for value in records:
-            results = function(value)
-            if results is not None:
-                extend(results)
-        return out, None
-    times: list[int] = []
-    count = 0
-    for value, timestamp in zip(records, block.timestamps, strict=True):
-        results = function(value)
-        if results is not None:
-            extend(results)
-            added = len(out) - count
-            if added:
-                times.extend(repeat(timestamp, added))
-                count += added
-    return out, times
+def without_context(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function of a value as one of a value and its context."""
+    return lambda value, _: function(value)
 
 
 class ProjectOperator(StreamOperator):
@@ -96,8 +104,7 @@ class ProjectOperator(StreamOperator):
 
     def process_block(self, block: Block) -> None:
         positions = self._positions
-        records = iter(block.values)
-        results = [_project(value, positions) for value in records]
+        results = [_project(value, positions) for value in self.read(block)]
         self.output.emit(block.with_values(results))
 
     def process_columns(self, columns: Columns) -> None:

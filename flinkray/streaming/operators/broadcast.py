@@ -6,17 +6,14 @@ from typing import Any
 
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.state.heap_handles import NO_KEY
+from flinkray.state.key_context import NO_KEY
 from flinkray.state.operator_state import HeapBroadcastState, OperatorStateBackend
 from flinkray.streaming.functions.functions import TimerService
-from flinkray.streaming.operators.operator import FunctionOperator
 from flinkray.streaming.operators.process import (
     KeyedRecordContext,
     KeyedTimersOperator,
     RecordContext,
-    TimeOnlyService,
-    process_keyed_records,
-    process_records,
+    TimelessOperator,
 )
 from flinkray.streaming.operators.two_inputs import TwoInputs
 from flinkray.streaming.records.elements import Block
@@ -84,7 +81,7 @@ class KeyedReadingContext(_TimeOf, KeyedRecordContext):
         return self._states.get(state_descriptor).read_only()
 
 
-class BroadcastProcessOperator(TwoInputs, FunctionOperator):
+class BroadcastProcessOperator(TwoInputs, TimelessOperator):
     """A broadcast process function on a stream without keys."""
 
     def __init__(
@@ -96,25 +93,16 @@ class BroadcastProcessOperator(TwoInputs, FunctionOperator):
     def open(self) -> None:
         super().open()
         states = BroadcastStates(self._descriptors, self.operator_state)
-        self._service = TimeOnlyService(self.context.time_service)
-        self._reading = ReadingContext(self._service, states)
-        self._writable = WritableContext(self._service, states)
+        self._reading = ReadingContext(self.time, states)
+        self._writable = WritableContext(self.time, states)
 
     def process_first(self, block: Block) -> None:
-        records = iter(block.values)
-        out, times = process_records(self.function.process_element, self._reading, block, records)
-        self.output.emit_results(out, times, block.origin)
+        process = self.function.process_element
+        self.results.of_each(process, self.read(block), block, self._reading)
 
     def process_second(self, block: Block) -> None:
-        records = iter(block.values)
-        out, times = process_records(
-            self.function.process_broadcast_element, self._writable, block, records
-        )
-        self.output.emit_results(out, times, block.origin)
-
-    def process_watermark(self, timestamp: int) -> None:
-        self._service.watermark = timestamp
-        self.output.emit_watermark(timestamp)
+        process = self.function.process_broadcast_element
+        self.results.of_each(process, self.read(block), block, self._writable)
 
 
 class KeyedBroadcastProcessOperator(TwoInputs, KeyedTimersOperator):
@@ -130,28 +118,14 @@ class KeyedBroadcastProcessOperator(TwoInputs, KeyedTimersOperator):
         self._descriptors = descriptors
 
     def make_context(self) -> Any:
-        assert self.keyed_state is not None
         states = BroadcastStates(self._descriptors, self.operator_state)
         self._writable = WritableContext(self.timer_service, states)
-        return KeyedReadingContext(self.keyed_state.context, self.timer_service, states)
+        return KeyedReadingContext(self.key_context, self.timer_service, states)
 
     def process_first(self, block: Block) -> None:
-        keys = self.keys.of_block(block)
-        records = iter(block.values)
-        out, times = process_keyed_records(
-            self.function.process_element,
-            self.record_context,
-            self.key_context,
-            keys,
-            block,
-            records,
-        )
-        self.output.emit_results(out, times, block.origin)
+        self.process_keyed(self.function.process_element, self.keys.of_block(block), block)
 
     def process_second(self, block: Block) -> None:
         self.key_context.key = NO_KEY
-        records = iter(block.values)
-        out, times = process_records(
-            self.function.process_broadcast_element, self._writable, block, records
-        )
-        self.output.emit_results(out, times, block.origin)
+        process = self.function.process_broadcast_element
+        self.results.of_each(process, self.read(block), block, self._writable)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import Any
 
+from flinkray.core.values import own
 from flinkray.state.descriptors import MapStateDescriptor
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, no_timestamps
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import KeyedTimersOperator
 from flinkray.streaming.operators.two_inputs import TwoInputs
@@ -15,9 +15,6 @@ from flinkray.streaming.records.keying import Keys
 
 _LEFT: MapStateDescriptor[int, Any] = MapStateDescriptor("left-buffer")
 _RIGHT: MapStateDescriptor[int, Any] = MapStateDescriptor("right-buffer")
-
-Buffer = dict[int, list[Any]]
-"""The records of a key by timestamp."""
 
 
 class JoinContext:
@@ -63,8 +60,9 @@ class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
     def open(self) -> None:
         super().open()
         assert self.keyed_state is not None
-        self.left: dict[Any, Buffer] = self.keyed_state.entries(_LEFT)
-        self.right: dict[Any, Buffer] = self.keyed_state.entries(_RIGHT)
+        # The records of a key by timestamp.
+        self.left = self.keyed_state.map_table(_LEFT)
+        self.right = self.keyed_state.map_table(_RIGHT)
         self._join_context = JoinContext()
 
     def process_first(self, block: Block) -> None:
@@ -75,10 +73,7 @@ class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
 
     def _join(self, block: Block, of: Keys, is_left: bool) -> None:
         if block.timestamps is None:
-            raise StreamError(
-                "the records have no timestamps, which an interval join needs: call "
-                "assign_timestamps_and_watermarks on both streams"
-            )
+            raise no_timestamps("an interval join needs")
         mine, others = (self.left, self.right) if is_left else (self.right, self.left)
         low, high = (self._lower, self._upper) if is_left else (-self._upper, -self._lower)
         watermark = self.timers.current_watermark
@@ -87,36 +82,35 @@ class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
             self._join_context,
             self.key_context,
         )
-        out: list[Any] = []
-        out_times: list[int] = []
         late: list[int] = []
         keys = of.of_block(block)
-        records = iter(block.values)
+        self.results.begin(block.origin)
         for place, (value, key, time) in enumerate(
-            zip(records, keys, block.timestamps, strict=True)
+            zip(self.read(block), keys, block.timestamps, strict=True)
         ):
             if time < watermark:
                 late.append(place)
                 continue
             key_context.key = key
-            mine.setdefault(key, {}).setdefault(time, []).append(value)
-            for other_time, partners in others.get(key, {}).items():
+            kept = mine.get_to_change(key, time)
+            if kept is None:
+                mine.put(key, time, [value])
+            else:
+                kept.append(value)
+            for other_time, partners in others.items(key):
                 if not time + low <= other_time <= time + high:
                     continue
                 context.left, context.right = (time, other_time) if is_left else (other_time, time)
                 for partner in partners:
-                    pair = (value, partner) if is_left else (partner, value)
-                    results = join(*pair, context)
-                    if results is not None:
-                        before = len(out)
-                        out.extend(results)
-                        out_times.extend(repeat(max(time, other_time), len(out) - before))
+                    copied, theirs = own(value), own(partner)  # what is kept stays as it came
+                    pair = (copied, theirs) if is_left else (theirs, copied)
+                    self.results.add(join(*pair, context), max(time, other_time))
             # The last time at which a partner can come.
             until = time + high if high > 0 else time
             self.timers.register_event_time_timer("left" if is_left else "right", until)
         if late:
             self._put_aside(block, late, self._late[0 if is_left else 1])
-        self.output.emit_results(out, out_times, block.origin)
+        self.results.flush()
 
     def _put_aside(self, block: Block, late: list[int], tag: OutputTag[Any] | None) -> None:
         if tag is not None and block.timestamps is not None:
@@ -128,8 +122,4 @@ class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
         buffers, high = (
             (self.left, self._upper) if namespace == "left" else (self.right, -self._lower)
         )
-        buffer = buffers.get(key)
-        if buffer is not None:
-            buffer.pop(timestamp - high if high > 0 else timestamp, None)
-            if not buffer:
-                del buffers[key]
+        buffers.remove_entry(key, timestamp - high if high > 0 else timestamp)

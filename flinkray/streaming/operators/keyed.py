@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import compress, repeat
 from typing import Any
 
+from flinkray.core.values import IMMUTABLE
 from flinkray.state.descriptors import ReducingStateDescriptor
-from flinkray.streaming.operators.operator import FunctionOperator
+from flinkray.state.keys import KeyHash
+from flinkray.state.table import MISSING
+from flinkray.streaming.operators.basic import DROPPED, emit_kept, without_context
+from flinkray.streaming.operators.collector import Collector
+from flinkray.streaming.operators.operator import FunctionOperator, OperatorContext, Output
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.time.turn import Portion
 
 
 class KeyedFunctionOperator(FunctionOperator):
@@ -18,8 +23,11 @@ class KeyedFunctionOperator(FunctionOperator):
         super().__init__(function)
         self.keys = keys
 
-    def open(self) -> None:
-        super().open()
+    def key_hash(self) -> KeyHash:
+        return self.keys.hash_of
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
         assert self.keyed_state is not None
         self.key_context = self.keyed_state.context
 
@@ -30,16 +38,17 @@ class KeyedMapOperator(KeyedFunctionOperator):
     def open(self) -> None:
         super().open()
         self._map = self.method("map")
+        self._own = self.context.own
 
     def process_block(self, block: Block) -> None:
-        function, context = self._map, self.key_context
+        function, context, own = self._map, self.key_context, self._own
         keys = self.keys.of_block(block)
-        records = iter(block.values)
         results: list[Any] = []
         append = results.append
-        for value, context.key in zip(records, keys, strict=True):
-            append(function(value))
-        self.output.emit(Block(results, block.timestamps, None, block.origin))
+        for value, context.key in zip(self.read(block), keys, strict=True):
+            result = function(value)
+            append(result if type(result) in IMMUTABLE else own(result))
+        self.output.emit(block.with_values(results))
 
 
 class KeyedFilterOperator(KeyedFunctionOperator):
@@ -48,45 +57,37 @@ class KeyedFilterOperator(KeyedFunctionOperator):
     def open(self) -> None:
         super().open()
         self._filter = self.method("filter")
+        self._own = self.context.own
 
     def process_block(self, block: Block) -> None:
-        function, context = self._filter, self.key_context
+        function, context, own = self._filter, self.key_context, self._own
         keys = self.keys.of_block(block)
-        records = iter(block.values)
-        chosen: list[Any] = []
-        append = chosen.append
-        for value, context.key in zip(records, keys, strict=True):
-            append(function(value))
-        values = list(compress(block.values, chosen))
-        if values:
-            times = block.timestamps
-            timestamps = None if times is None else list(compress(times, chosen))
-            self.output.emit(Block(values, timestamps, None, block.origin))
+        kept: list[Any] = []
+        append = kept.append
+        for value, context.key in zip(self.read(block), keys, strict=True):
+            if function(value):
+                append(value if type(value) in IMMUTABLE else own(value))
+            else:
+                append(DROPPED)
+        emit_kept(self.output, block, kept)
 
 
 class KeyedFlatMapOperator(KeyedFunctionOperator):
     """Any number of values for each value."""
 
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self.results = Collector(context, output)
+
     def open(self) -> None:
         super().open()
-        self._flat_map = self.method("flat_map")
+        self._flat_map = without_context(self.method("flat_map"))
 
     def process_block(self, block: Block) -> None:
-        function, context = self._flat_map, self.key_context
         keys = self.keys.of_block(block)
-        times = block.timestamps
-        out: list[Any] = []
-        out_times: list[int] = []
-        records = iter(block.values)
-        for value, context.key, timestamp in zip(
-            records, keys, times if times is not None else repeat(0), strict=False
-        ):
-            results = function(value)
-            if results is not None:
-                before = len(out)
-                out.extend(results)
-                out_times.extend(repeat(timestamp, len(out) - before))
-        self.output.emit_results(out, None if times is None else out_times, block.origin)
+        self.results.of_each(
+            self._flat_map, self.read(block), block, keys=keys, key_context=self.key_context
+        )
 
 
 class ReduceOperator(KeyedFunctionOperator):
@@ -96,26 +97,45 @@ class ReduceOperator(KeyedFunctionOperator):
         super().open()
         self._reduce = self.method("reduce")
         assert self.keyed_state is not None
-        self._values = self.keyed_state.entries(ReducingStateDescriptor("_reduced", self.function))
+        self._values = self.keyed_state.value_table(
+            ReducingStateDescriptor("_reduced", self.function)
+        )
 
     def process_block(self, block: Block) -> None:
         results = self.reduce_block(block)
-        self.output.emit(Block(results, block.timestamps, None, block.origin))
+        self.output.emit(block.with_values(results))
 
     def reduce_block(self, block: Block) -> list[Any]:
-        """The new value after each record."""
-        reduce, context, values = self._reduce, self.key_context, self._values
+        """The new value after each record.  What is kept is not what is put out: either side may
+        change its own."""
+        reduce, context, load = self._reduce, self.key_context, self._values.get_to_change
+        own = self.context.own
         keys = self.keys.of_block(block)
+        values: dict[Any, Any] = {}
+        """Of the keys in this block: they go back into the table together."""
         results: list[Any] = []
         append = results.append
-        records = iter(block.values)
-        for value, key in zip(records, keys, strict=True):
+        for value, key in zip(self.read(block), keys, strict=True):
             if key in values:
                 context.key = key
                 value = reduce(values[key], value)
+            else:
+                current = load(key, MISSING)
+                if current is not MISSING:
+                    context.key = key
+                    value = reduce(current, value)
             values[key] = value
-            append(value)
+            append(value if type(value) in IMMUTABLE else own(value))
+        self._values.put_all(values)
         return results
+
+    def emit_all(self) -> None:
+        """Put out the value of each key, and forget it."""
+        results = [self._values.take(key) for key in self._values.places()]
+        for begin, end in Portion(self.context.clock, self.context.turn).of(len(results)):
+            times = [MAX_TIMESTAMP] * (end - begin)
+            self.output.emit(Block(results[begin:end], times))
+            self.context.turn.pause()
 
 
 class BatchReduceOperator(ReduceOperator):
@@ -125,7 +145,4 @@ class BatchReduceOperator(ReduceOperator):
         self.reduce_block(block)
 
     def finish(self) -> None:
-        results = list(self._values.values())
-        if results:
-            self.output.emit(Block(results, [MAX_TIMESTAMP] * len(results)))
-        self._values.clear()
+        self.emit_all()

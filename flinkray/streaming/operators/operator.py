@@ -6,21 +6,25 @@ its task's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from flinkray.core.clock import Clock
-from flinkray.state.heap import HeapKeyedStateBackend, KeyedSnapshot
-from flinkray.state.keys import key_group_range
+from flinkray.core.values import own
+from flinkray.state import backends
+from flinkray.state.backend import KeyedStateBackend, KeyedStateBackendFactory
+from flinkray.state.keys import KeyHash, key_group_range, stable_hash
 from flinkray.state.operator_state import OperatorSnapshot, OperatorStateBackend
-from flinkray.streaming.errors import text_of
+from flinkray.state.snapshots import KeyedSnapshot
+from flinkray.streaming.errors import Reading, text_of
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.turn import Portion, Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
 
 
@@ -45,16 +49,19 @@ class Receiver(Protocol):
 class Output:
     """Where an operator's results go: the receivers of its main output, and of its side outputs.
 
-    A block is handed to all receivers as it is; nobody changes it.
+    The values of a block belong to its receiver, which may change them; where there are several,
+    each is given values of its own.
     """
 
     def __init__(
         self,
         main: Sequence[Receiver] = (),
         side: Mapping[str, Sequence[Receiver]] | None = None,
+        object_reuse: bool = False,
     ) -> None:
         self._main = tuple(main)
         self._side = {tag: tuple(receivers) for tag, receivers in (side or {}).items()}
+        self._object_reuse = object_reuse
         everyone = [*self._main, *(r for receivers in self._side.values() for r in receivers)]
         # One receiver is the rule; then the call goes there directly.
         self.emit: Callable[[Block], None] = (
@@ -66,7 +73,12 @@ class Output:
         self._everyone = tuple(everyone)
 
     def _emit_to_all(self, block: Block) -> None:
-        for receiver in self._main:
+        self._give(self._main, block)
+
+    def _give(self, receivers: Sequence[Receiver], block: Block) -> None:
+        for receiver in receivers[:-1]:
+            receiver.process_block(block if self._object_reuse else block.owned())
+        for receiver in receivers[-1:]:
             receiver.process_block(block)
 
     def _emit_columns_to_all(self, columns: Columns) -> None:
@@ -75,38 +87,7 @@ class Output:
 
     def emit_side(self, tag: OutputTag[Any], block: Block) -> None:
         """To a side output; dropped where nobody asked for it."""
-        for receiver in self._side.get(tag.tag_id, ()):
-            receiver.process_block(block)
-
-    def emit_results(
-        self, values: list[Any], timestamps: list[int] | None, origin: Any = None
-    ) -> None:
-        """Results of user functions, among which ``(tag, value)`` pairs go to side outputs."""
-        if OutputTag.in_use:
-            values, timestamps = self._emit_tagged(values, timestamps, origin)
-        if values:
-            self.emit(Block(values, timestamps, None, origin))
-
-    def _emit_tagged(
-        self, values: list[Any], timestamps: list[int] | None, origin: Any
-    ) -> tuple[list[Any], list[int] | None]:
-        tagged = [
-            place
-            for place, value in enumerate(values)
-            if type(value) is tuple and len(value) == 2 and isinstance(value[0], OutputTag)
-        ]
-        if not tagged:
-            return values, timestamps
-        by_tag: dict[OutputTag[Any], list[int]] = {}
-        for place in tagged:
-            by_tag.setdefault(values[place][0], []).append(place)
-        for tag, places in by_tag.items():
-            times = None if timestamps is None else [timestamps[place] for place in places]
-            self.emit_side(tag, Block([values[place][1] for place in places], times, None, origin))
-        gone = set(tagged)
-        kept = [place for place in range(len(values)) if place not in gone]
-        times = None if timestamps is None else [timestamps[place] for place in kept]
-        return [values[place] for place in kept], times
+        self._give(self._side.get(tag.tag_id, ()), block)
 
     def emit_watermark(self, timestamp: int) -> None:
         for receiver in self._everyone:
@@ -136,6 +117,18 @@ class OperatorContext:
     metrics: MetricGroup = field(default_factory=MetricGroup)
     alignment: TaskAlignment | None = None
     """Of tasks that read a source."""
+    make_keyed_state: KeyedStateBackendFactory = backends.DEFAULT
+    turn: Turn = field(default_factory=Turn)
+    """The task's."""
+    is_head: bool = False
+    """It is the task's first operator, and the task calls it directly."""
+    object_reuse: bool = False
+    """Results are handed on without copies; user code keeps and changes none of them."""
+
+    @property
+    def own(self) -> Callable[[Any], Any]:
+        """What results of user code go through, so that nobody else can change them."""
+        return _shared if self.object_reuse else own
 
     @property
     def task_name(self) -> str:
@@ -148,8 +141,6 @@ class OperatorState:
 
     keyed: KeyedSnapshot | None = None
     operator: OperatorSnapshot | None = None
-    timers: Mapping[int, bytes] | None = None
-    """Key group -> pickled timers."""
 
 
 class StreamOperator:
@@ -160,22 +151,33 @@ class StreamOperator:
     """
 
     chaining: ClassVar[ChainingStrategy] = ChainingStrategy.ALWAYS
+    gives_slots: ClassVar[bool] = False
+    """Its function may use array state."""
     context: OperatorContext
     output: Output
+    reading: Reading | None = None
+    """For error messages: the last block, and how far it was read."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         self.context = context
         self.output = output
+        self._rows = Portion(context.clock, context.turn)
         self.operator_state = OperatorStateBackend()
-        self.keyed_state: HeapKeyedStateBackend | None = None
+        self.keyed_state: KeyedStateBackend | None = None
         if context.keyed:
-            self.keyed_state = HeapKeyedStateBackend(
+            self.keyed_state = context.make_keyed_state(
                 context.max_parallelism,
                 key_group_range(
                     context.max_parallelism, context.parallelism, context.subtask_index
                 ),
                 context.time_service.now,
+                context.time_service.schedule,
+                self.key_hash(),
             )
+
+    def key_hash(self) -> KeyHash:
+        """What key groups of the operator's keys come from."""
+        return stable_hash
 
     def runtime_context(self) -> RuntimeContext:
         """What the user's function is given in ``open``."""
@@ -190,6 +192,7 @@ class StreamOperator:
             cached_files=context.cached_files,
             metrics=context.metrics,
             keyed_state=self.keyed_state,
+            has_arrays=self.gives_slots,
         )
 
     def inputs(self) -> Sequence[Receiver]:
@@ -205,12 +208,34 @@ class StreamOperator:
     def close(self) -> None:
         """Give resources back; also after a failure."""
 
+    def read(self, block: Block) -> Iterator[Any]:
+        """The values of a block, one after the other; a failure is traced to the last of them."""
+        values = block.values
+        # An iterator over a range does not show that it has come to its end.
+        records = iter(list(values) if isinstance(values, range) else values)
+        self.reading = block, records
+        if self.keyed_state is not None:
+            self.keyed_state.count_records(len(values))
+        return records
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether it handles columns as such."""
+        return type(self).process_columns is not StreamOperator.process_columns
+
     def process_block(self, block: Block) -> None:
         self.output.emit(block)
 
     def process_columns(self, columns: Columns) -> None:
         """Operators that do not know columns are given rows."""
-        self.process_block(columns.to_block())
+        self.process_rows(columns, self.process_block)
+
+    def process_rows(self, columns: Columns, process: Callable[[Block], None]) -> None:
+        """Give columns to *process* as rows, a portion at a time."""
+        for begin, end in self._rows.of(len(columns)):
+            process(columns.part(begin, end).to_block())
+            if end < len(columns):
+                self.context.turn.pause()
 
     def process_watermark(self, timestamp: int) -> None:
         self.output.emit_watermark(timestamp)
@@ -265,3 +290,7 @@ class FunctionOperator(StreamOperator):
         """The function's method of that name, or the function itself where it is a plain one."""
         bound = getattr(self.function, name, None)
         return bound if bound is not None else self.function  # type: ignore[no-any-return]
+
+
+def _shared(value: Any) -> Any:
+    return value

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any
 
-from flinkray.state.heap_handles import KeyContext
-from flinkray.streaming.errors import StreamError
+from flinkray.state.key_context import KeyContext
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.functions import (
     ProcessContext,
     TimeDomain,
     TimerContext,
     TimerService,
 )
+from flinkray.streaming.operators.collector import Collector
 from flinkray.streaming.operators.keyed import KeyedFunctionOperator
-from flinkray.streaming.operators.operator import FunctionOperator, OperatorState
+from flinkray.streaming.operators.operator import (
+    FunctionOperator,
+    OperatorContext,
+    OperatorState,
+    Output,
+    StreamOperator,
+)
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -111,166 +117,113 @@ class KeyedRecordContext(TimerContext):
         return self.domain
 
 
-Process = Callable[[Any, Any], Any]
+class TimelessOperator(FunctionOperator):
+    """Base of operators whose function is told the time, and has no timers."""
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self.results = Collector(context, output)
+        self.time = TimeOnlyService(context.time_service)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.time.watermark = timestamp
+        self.output.emit_watermark(timestamp)
 
 
-def process_records(
-    process: Process, context: Any, block: Block, records: Any
-) -> tuple[list[Any], list[int] | None]:
-    """All results of *process*, each with its record's timestamp.
-
-    *records* is an iterator over the block's values that the caller keeps, so that an error can
-    be traced to its record.
-    """
-    out: list[Any] = []
-    extend = out.extend
-    if block.timestamps is None:
-        context.record_timestamp = None
-        for value in records:
-            results = process(value, context)
-            if results is not None:
-                extend(results)
-        return out, None
-    times: list[int] = []
-    count = 0
-    for value, timestamp in zip(records, block.timestamps, strict=True):
-        context.record_timestamp = timestamp
-        results = process(value, context)
-        if results is not None:
-            extend(results)
-            added = len(out) - count
-            if added:
-                times.extend(repeat(timestamp, added))
-                count += added
-    return out, times
-
-
-def process_keyed_records(
-    process: Process,
-    context: Any,
-    key_context: KeyContext,
-    keys: Sequence[Any],
-    block: Block,
-    records: Any,
-) -> tuple[list[Any], list[int] | None]:
-    """The same with the key set for each record."""
-    out: list[Any] = []
-    extend = out.extend
-    if block.timestamps is None:
-        context.record_timestamp = None
-        for value, key_context.key in zip(records, keys, strict=True):
-            results = process(value, context)
-            if results is not None:
-                extend(results)
-        return out, None
-    times: list[int] = []
-    count = 0
-    for value, key_context.key, timestamp in zip(records, keys, block.timestamps, strict=True):
-        context.record_timestamp = timestamp
-        results = process(value, context)
-        if results is not None:
-            extend(results)
-            added = len(out) - count
-            if added:
-                times.extend(repeat(timestamp, added))
-                count += added
-    return out, times
-
-
-class ProcessOperator(FunctionOperator):
+class ProcessOperator(TimelessOperator):
     """A process function on a stream without keys."""
 
     def open(self) -> None:
         super().open()
-        self._service = TimeOnlyService(self.context.time_service)
-        self._record_context = RecordContext(self._service)
+        self._record_context = RecordContext(self.time)
         self._process = self.method("process_element")
 
     def process_block(self, block: Block) -> None:
-        records = iter(block.values)
-        out, times = process_records(self._process, self._record_context, block, records)
-        self.output.emit_results(out, times, block.origin)
-
-    def process_watermark(self, timestamp: int) -> None:
-        self._service.watermark = timestamp
-        self.output.emit_watermark(timestamp)
+        self.results.of_each(self._process, self.read(block), block, self._record_context)
 
 
-class TimerResults:
-    """Collects what timers put out, until it is emitted as one batch."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.timestamps: list[int] = []
-
-    def add(self, results: Any, timestamp: int) -> None:
-        if results is not None:
-            before = len(self.values)
-            self.values.extend(results)
-            self.timestamps.extend(repeat(timestamp, len(self.values) - before))
-
-    def take(self) -> tuple[list[Any], list[int]]:
-        taken = self.values, self.timestamps
-        self.values, self.timestamps = [], []
-        return taken
-
-
-class KeyedTimersOperator(KeyedFunctionOperator):
-    """Base of keyed operators whose function has ``on_timer``.
+class WithTimers(StreamOperator):
+    """Mixed into keyed operators that have timers.
 
     Results of event-time timers carry the timer's timestamp and come before the watermark that
-    fired them; results of processing-time timers carry none.
+    fired them; results of processing-time timers carry none.  Timers fire in portions: at the head
+    of a task, others have their turn in between.
     """
 
-    def setup(self, context: Any, output: Any) -> None:
+    def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
         assert self.keyed_state is not None
+        self.key_context = self.keyed_state.context
         self.timers = InternalTimerService(
             context.time_service,
-            self.keyed_state.context,
+            self.keyed_state,
             self.on_event_time_timer,
             self.on_processing_time_timer,
+            context.turn,
         )
-        self.timer_results = TimerResults()
+        self.results = Collector(context, output)
+
+    def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
+        raise NotImplementedError
+
+    def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
+        raise NotImplementedError
+
+    def describe_occasion(self) -> str:
+        firing = self.timers.firing
+        if firing is None:
+            return ""
+        timestamp, key, _ = firing
+        return f"the timer for {timestamp} of key {text_of(key)}"
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.results.begin()
+        while not self.timers.advance_watermark(timestamp):
+            self.results.flush()
+            if self.context.is_head:
+                self.context.turn.leave(lambda: self.process_watermark(timestamp))
+                return
+            self.context.turn.pause()
+        self.results.flush()
+        self.output.emit_watermark(timestamp)
+
+    def restore(self, states: Sequence[OperatorState]) -> None:
+        super().restore(states)
+        self.timers.resume()
+
+
+class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
+    """Base of keyed operators whose function has ``on_timer``."""
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
         self.timer_service = KeyedTimerService(self.timers)
         self.record_context = self.make_context()
 
     def make_context(self) -> Any:
         """What the function is given as ``ctx``."""
-        assert self.keyed_state is not None
-        return KeyedRecordContext(self.keyed_state.context, self.timer_service)
+        return KeyedRecordContext(self.key_context, self.timer_service)
+
+    def process_keyed(
+        self, process: Callable[[Any, Any], Any], keys: Sequence[Any], block: Block
+    ) -> None:
+        """Put out what the function makes of each record."""
+        self.results.of_each(
+            process, self.read(block), block, self.record_context, keys, self.key_context
+        )
 
     def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
         context = self.record_context
         context.record_timestamp = timestamp
         context.domain = TimeDomain.EVENT_TIME
-        self.timer_results.add(self.function.on_timer(timestamp, context), timestamp)
+        self.results.add(self.function.on_timer(timestamp, context), timestamp)
 
     def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
         context = self.record_context
         context.record_timestamp = None
         context.domain = TimeDomain.PROCESSING_TIME
-        self.timer_results.add(self.function.on_timer(timestamp, context), timestamp)
-        values, _ = self.timer_results.take()
-        self.output.emit_results(values, None)
-
-    def process_watermark(self, timestamp: int) -> None:
-        self.timers.advance_watermark(timestamp)
-        values, times = self.timer_results.take()
-        self.output.emit_results(values, times)
-        self.output.emit_watermark(timestamp)
-
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
-        state = super().snapshot(checkpoint_id)
-        timers = self.timers.snapshot(self.context.max_parallelism)
-        return OperatorState(state.keyed, state.operator, timers)
-
-    def restore(self, states: Sequence[OperatorState]) -> None:
-        super().restore(states)
-        assert self.keyed_state is not None
-        for state in states:
-            if state.timers is not None:
-                self.timers.restore(dict(state.timers), self.keyed_state.key_groups)
+        self.results.add(self.function.on_timer(timestamp, context), None)
+        self.results.flush()
 
 
 class KeyedProcessOperator(KeyedTimersOperator):
@@ -281,9 +234,4 @@ class KeyedProcessOperator(KeyedTimersOperator):
         self._process = self.method("process_element")
 
     def process_block(self, block: Block) -> None:
-        keys = self.keys.of_block(block)
-        records = iter(block.values)
-        out, times = process_keyed_records(
-            self._process, self.record_context, self.key_context, keys, block, records
-        )
-        self.output.emit_results(out, times, block.origin)
+        self.process_keyed(self._process, self.keys.of_block(block), block)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -16,6 +17,7 @@ from flinkray.streaming.operators.source import BLOCK_RECORDS
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.key_sorter import DEFAULT_MEMORY, Entry, KeySorter
 from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.time.turn import Portion
 
 
 class _TimelessOutput(Output):
@@ -51,7 +53,8 @@ class SortedInputsOperator(StreamOperator):
 
     def setup(self, context: Any, output: Any) -> None:
         super().setup(context, output)
-        self.operator.setup(context, _TimelessOutput(output))
+        self.operator.setup(replace(context, is_head=False), _TimelessOutput(output))
+        self._portion = Portion(context.clock, context.turn, BLOCK_RECORDS)
 
     def open(self) -> None:
         self.sorter = KeySorter(self._memory)
@@ -80,11 +83,24 @@ class SortedInputsOperator(StreamOperator):
         """One of the inputs has ended; after the last, everything is handled."""
         self._open_inputs -= 1
         if self._open_inputs == 0:
+            self._left = self._portion.begin()
             for key, entries in self.sorter.by_key():
                 for place, block in _blocks(key, entries):
-                    self._ports[place].process_block(block)
+                    self._process(self._ports[place], block)
                 self._end_key()
             self.output.emit_watermark(MAX_TIMESTAMP)
+
+    def _process(self, port: Receiver, block: Block) -> None:
+        """In portions, which may be of many keys."""
+        at = 0
+        while at < len(block):
+            end = min(len(block), at + self._left)
+            port.process_block(block.part(at, end))
+            self._left -= end - at
+            at = end
+            if not self._left:
+                self._left = self._portion.end(self._portion.size)
+                self.context.turn.pause()
 
     def _end_key(self) -> None:
         operator: Any = self.operator
@@ -94,6 +110,7 @@ class SortedInputsOperator(StreamOperator):
             if not timers.fire_all_processing_time_timers():
                 timers.current_watermark = MIN_TIMESTAMP
                 break
+            self.context.turn.pause()
         assert operator.keyed_state is not None
         operator.keyed_state.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from flinkray.state.descriptors import ListStateDescriptor
@@ -18,6 +19,7 @@ from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Origin
 from flinkray.streaming.sources.source import (
     NOTHING_NOW,
     NoRecords,
+    Polled,
     ReaderContext,
     Source,
     SourceReader,
@@ -61,7 +63,7 @@ class SourceOperator(StreamOperator):
         super().setup(context, output)
         if self._stamping is not None:
             self._stamping = copy.copy(self._stamping)  # a subtask has its own
-            self._stamping.setup(context, output)
+            self._stamping.setup(replace(context, is_head=False), output)
             self.output = Output([self._stamping])
 
     @property
@@ -80,10 +82,12 @@ class SourceOperator(StreamOperator):
         if self._stamping is not None:
             self._stamping.open()
         self.reader_context = ReaderContext(
-            context.subtask_index, context.parallelism, context.clock
+            context.subtask_index, context.parallelism, context.clock, context.turn.wake_up
         )
         self.reader: SourceReader[Any] = self.source.create_reader(self.reader_context)
         self._position = 0
+        self._rest: Block | None = None
+        """Of a batch that was longer than asked for."""
         restored = list(self.operator_state.list_state(_SPLITS).get())
         if restored:
             self.reader.add_splits(restored)
@@ -97,22 +101,38 @@ class SourceOperator(StreamOperator):
         """From the enumerator."""
         self.reader.notify_no_more_splits()
 
-    def emit_next(self) -> NoRecords | None:
-        """Put out one batch, or say why there is none."""
-        if self.paused:
-            return NOTHING_NOW
-        polled = self.reader.poll(self._block_records)
-        if isinstance(polled, NoRecords):
-            return polled
-        if len(polled):
+    @property
+    def has_rest(self) -> bool:
+        """Whether some records of a batch are still to be put out: no checkpoint before that."""
+        return self._rest is not None
+
+    def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
+        """Put out one batch, and tell its records; or say why there is none.
+
+        Args:
+            most: records, if they are values; columns are put out as they come.
+        """
+        polled: Polled
+        if self._rest is None:
+            if self.paused:
+                return NOTHING_NOW
+            polled = self.reader.poll(min(most, self._block_records))
+            if isinstance(polled, NoRecords):
+                return polled
             if polled.origin is None:
                 polled.origin = Origin(self.context.task_name, self._position)
             self._position += len(polled)
-            if isinstance(polled, Block):
+        else:
+            polled, self._rest = self._rest, None
+        if isinstance(polled, Block) and len(polled) > most:
+            self._rest = polled.part(most, len(polled))
+            polled = polled.part(0, most)
+        if isinstance(polled, Block):
+            if len(polled):
                 self.output.emit(polled)
-            else:
-                self.output.emit_columns(polled)
-        return None
+        elif len(polled):
+            self.output.emit_columns(polled)
+        return len(polled)
 
     def describe_occasion(self) -> str:
         return f"reading what follows its first {getattr(self, '_position', 0)} records"

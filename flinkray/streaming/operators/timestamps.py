@@ -117,9 +117,9 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         timestamps = block.timestamps
         if self._assign is not None:
             assign = self._assign
-            records = iter(block.values)
             before = repeat(MIN_TIMESTAMP) if timestamps is None else timestamps
-            timestamps = [assign(value, old) for value, old in zip(records, before, strict=False)]
+            pairs = zip(self.read(block), before, strict=False)
+            timestamps = [assign(value, old) for value, old in pairs]
         elif timestamps is None:
             if not self._needs_timestamps:
                 self._active()
@@ -146,8 +146,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """A watermark that a record causes follows right behind that record."""
         self._pending, self._done = block, 0
         generator, emitter = self._generator, self._emitter
-        records = iter(block.values)
-        for place, (value, timestamp) in enumerate(zip(records, timestamps, strict=True), 1):
+        records = zip(self.read(block), timestamps, strict=True)
+        for place, (value, timestamp) in enumerate(records, 1):
             self._place = place
             generator.on_event(value, timestamp, emitter)
         self._flush(len(block))

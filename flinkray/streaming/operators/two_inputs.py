@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flinkray.streaming.operators.basic import flatten
-from flinkray.streaming.operators.operator import FunctionOperator, Receiver, StreamOperator
+from flinkray.state.keys import KeyHash
+from flinkray.streaming.operators.basic import without_context
+from flinkray.streaming.operators.collector import Collector
+from flinkray.streaming.operators.operator import (
+    FunctionOperator,
+    OperatorContext,
+    Output,
+    Receiver,
+    StreamOperator,
+)
 from flinkray.streaming.operators.process import (
     KeyedTimersOperator,
     RecordContext,
-    TimeOnlyService,
-    process_keyed_records,
-    process_records,
+    TimelessOperator,
 )
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
-from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
+from flinkray.streaming.time.combined_watermark import CombinedWatermark
+from flinkray.streaming.time.watermark_valve import ValveOutput
 
 
 class InputPort:
     """One of an operator's two inputs."""
+
+    takes_columns = False
 
     def __init__(self, operator: Any, number: int) -> None:
         self._operator = operator
@@ -30,13 +39,13 @@ class InputPort:
         )
 
     def process_columns(self, columns: Columns) -> None:
-        self.process_block(columns.to_block())
+        self._operator.process_rows(columns, self.process_block)
 
     def process_watermark(self, timestamp: int) -> None:
-        self._operator.combine(self._operator.valve.watermark(self._number, timestamp))
+        self._operator.take_time(self._operator.time_of_inputs.watermark(self._number, timestamp))
 
     def process_status(self, idle: bool) -> None:
-        self._operator.combine(self._operator.valve.status(self._number, idle))
+        self._operator.take_time(self._operator.time_of_inputs.status(self._number, idle))
 
 
 class TwoInputs(StreamOperator):
@@ -44,17 +53,17 @@ class TwoInputs(StreamOperator):
 
     def setup(self, context: Any, output: Any) -> None:
         super().setup(context, output)
-        self.valve = WatermarkValve(2)
+        self.time_of_inputs = CombinedWatermark(2)
 
     def inputs(self) -> Sequence[Receiver]:
         return (InputPort(self, 0), InputPort(self, 1))
 
-    def combine(self, result: ValveOutput) -> None:
+    def take_time(self, result: ValveOutput) -> None:
         """Time of both inputs together advanced, or changed its status."""
-        if result.watermark is not None:
-            self.process_watermark(result.watermark)
-        if result.idle is not None:
-            self.process_status(result.idle)
+        result.tell(
+            self.process_watermark,
+            lambda idle: self.context.turn.then(lambda: self.process_status(idle)),
+        )
 
     def process_first(self, block: Block) -> None:
         raise NotImplementedError
@@ -73,6 +82,13 @@ class CoMapOperator(TwoInputs, FunctionOperator):
         super().__init__(function)
         self._keys = keys
 
+    def key_hash(self) -> KeyHash:
+        return super().key_hash() if self._keys is None else self._keys[0].hash_of
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self.results = Collector(context, output)
+
     def process_first(self, block: Block) -> None:
         self._process(self._without_none(self.function.map1), 0, block)
 
@@ -88,21 +104,15 @@ class CoMapOperator(TwoInputs, FunctionOperator):
         return one_or_none
 
     def _process(self, function: Callable[[Any], Any], side: int, block: Block) -> None:
+        process = without_context(function)
         if self._keys is None:
-            results, times = flatten(function, block)
+            self.results.of_each(process, self.read(block), block)
         else:
             assert self.keyed_state is not None
             keys = self._keys[side].of_block(block)
-            records = iter(block.values)
-            results, times = process_keyed_records(
-                lambda value, _: function(value),
-                RecordContext(TimeOnlyService(self.context.time_service)),
-                self.keyed_state.context,
-                keys,
-                block,
-                records,
+            self.results.of_each(
+                process, self.read(block), block, keys=keys, key_context=self.keyed_state.context
             )
-        self.output.emit_results(results, times, block.origin)
 
 
 class CoFlatMapOperator(CoMapOperator):
@@ -115,13 +125,12 @@ class CoFlatMapOperator(CoMapOperator):
         self._process(self.function.flat_map2, 1, block)
 
 
-class CoProcessOperator(TwoInputs, FunctionOperator):
-    """A co-process function on streams without keys."""
+class CoProcessOperator(TwoInputs, TimelessOperator):
+    """A co-process function without keys."""
 
     def open(self) -> None:
         super().open()
-        self._service = TimeOnlyService(self.context.time_service)
-        self._record_context = RecordContext(self._service)
+        self._record_context = RecordContext(self.time)
 
     def process_first(self, block: Block) -> None:
         self._process(self.function.process_element1, block)
@@ -130,13 +139,7 @@ class CoProcessOperator(TwoInputs, FunctionOperator):
         self._process(self.function.process_element2, block)
 
     def _process(self, function: Callable[[Any, Any], Any], block: Block) -> None:
-        records = iter(block.values)
-        out, times = process_records(function, self._record_context, block, records)
-        self.output.emit_results(out, times, block.origin)
-
-    def process_watermark(self, timestamp: int) -> None:
-        self._service.watermark = timestamp
-        self.output.emit_watermark(timestamp)
+        self.results.of_each(function, self.read(block), block, self._record_context)
 
 
 class KeyedCoProcessOperator(TwoInputs, KeyedTimersOperator):
@@ -147,15 +150,7 @@ class KeyedCoProcessOperator(TwoInputs, KeyedTimersOperator):
         self._keys2 = keys2
 
     def process_first(self, block: Block) -> None:
-        self._process(self.function.process_element1, self.keys, block)
+        self.process_keyed(self.function.process_element1, self.keys.of_block(block), block)
 
     def process_second(self, block: Block) -> None:
-        self._process(self.function.process_element2, self._keys2, block)
-
-    def _process(self, function: Callable[[Any, Any], Any], of: Keys, block: Block) -> None:
-        keys = of.of_block(block)
-        records = iter(block.values)
-        out, times = process_keyed_records(
-            function, self.record_context, self.key_context, keys, block, records
-        )
-        self.output.emit_results(out, times, block.origin)
+        self.process_keyed(self.function.process_element2, self._keys2.of_block(block), block)

@@ -11,7 +11,7 @@ import cloudpickle
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.channels import RecordWriter
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.operators.operator import OperatorContext, Output, Receiver, StreamOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, PlannedResult
@@ -19,6 +19,7 @@ from flinkray.streaming.program.graph import StreamEdge
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.partitioners import StreamPartitioner
 from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.turn import Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
 
 MakeWriter = Callable[[int], RecordWriter]
@@ -30,6 +31,8 @@ class ConvertingReceiver:
     def __init__(self, convert: Callable[[Any], Any], receiver: Receiver) -> None:
         self._convert = convert
         self._receiver = receiver
+        self.reading: Reading | None = None
+        """For error messages."""
         self.process_columns: Callable[[Columns], None] = receiver.process_columns
         self.process_watermark: Callable[[int], None] = receiver.process_watermark
         self.process_status: Callable[[bool], None] = receiver.process_status
@@ -37,6 +40,7 @@ class ConvertingReceiver:
     def process_block(self, block: Block) -> None:
         convert = self._convert
         records = iter(block.values)
+        self.reading = block, records
         values = [convert(value) for value in records]
         self._receiver.process_block(Block(values, block.timestamps, None, block.origin))
 
@@ -110,6 +114,7 @@ class ChainBuilder:
         self.operators: list[tuple[str, StreamOperator]] = []
         """Id and operator, each before those that it feeds."""
         self.writers: list[RecordWriter] = []
+        self.turn = Turn()
 
     def build(self, place: int = 0) -> StreamOperator:
         """The operator at that place with all that are chained behind it."""
@@ -135,11 +140,12 @@ class ChainBuilder:
                 main.append(receiver)
         following = self.operators[first:]
         del self.operators[first:]
-        operator.setup(self._context(planned), Output(main, side))
+        context = self._context(planned, place == 0)
+        operator.setup(context, Output(main, side, context.object_reuse))
         self.operators += [(planned.operator_id, operator), *following]
         return operator
 
-    def _context(self, planned: PlannedOperator) -> OperatorContext:
+    def _context(self, planned: PlannedOperator, is_head: bool) -> OperatorContext:
         return OperatorContext(
             name=planned.name,
             time_service=self._time_service,
@@ -155,6 +161,9 @@ class ChainBuilder:
             cached_files=self._plan.cached_files,
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
             alignment=self._alignment,
+            turn=self.turn,
+            is_head=is_head,
+            object_reuse=self._plan.object_reuse,
         )
 
 

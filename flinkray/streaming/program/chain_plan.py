@@ -65,6 +65,8 @@ class ChainPlan:
     job_parameters: dict[str, str]
     cached_files: Mapping[str, str]
     """Paths by name, here: of the client; tasks on a cluster have their own."""
+    object_reuse: bool = False
+    """Operators of a task hand values on as they are."""
 
     @property
     def is_source(self) -> bool:
@@ -117,6 +119,7 @@ def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
         graph.auto_watermark_interval,
         dict(graph.job_parameters),
         dict(graph.cached_files),
+        graph.object_reuse,
     )
 
 

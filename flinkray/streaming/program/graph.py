@@ -60,6 +60,8 @@ class StreamGraph:
     nodes: list[StreamNode] = field(default_factory=list)
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
+    object_reuse: bool = False
+    """Operators of a task hand values on as they are, without copies."""
     job_parameters: dict[str, str] = field(default_factory=dict)
     cached_files: dict[str, str] = field(default_factory=dict)
     batch: bool = False
@@ -68,6 +70,17 @@ class StreamGraph:
     def connect(self, edge: StreamEdge) -> None:
         edge.source.outputs.append(edge)
         edge.target.inputs.append(edge)
+
+    def upstream_of(self, node: StreamNode) -> list[StreamNode]:
+        """The nodes whose records reach that one, the nearest first."""
+        found: dict[int, StreamNode] = {}
+        waiting = [node]
+        while waiting:
+            for edge in waiting.pop(0).inputs:
+                if edge.source.id not in found:
+                    found[edge.source.id] = edge.source
+                    waiting.append(edge.source)
+        return list(found.values())
 
     def chains(self) -> list[Chain]:
         """The tasks: operators that run together, upstream first.  Each is one job vertex."""

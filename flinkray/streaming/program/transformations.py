@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
 from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
 from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
 from flinkray.streaming.operators.source import SourceOperator
@@ -65,6 +66,8 @@ class OperatorTransformation(Transformation):
     """In batch mode, what the records go through before they are divided by key."""
     sort_keys: tuple[Keys | None, ...] | None = None
     """The inputs' keys, by which batch mode sorts; None: it does not."""
+    broadcast_first: bool = False
+    """Batch mode reads the second input before the first."""
 
 
 @dataclass(eq=False)
@@ -107,6 +110,7 @@ class GraphSettings:
     max_parallelism: int | None = None
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
+    object_reuse: bool = False
     buffer_timeout: int | None = 100
     batch: bool = False
     auto_generated_uids: bool = True
@@ -127,6 +131,7 @@ def build_graph(transformations: Iterable[Transformation], settings: GraphSettin
         settings.job_name,
         chaining_enabled=settings.chaining_enabled,
         auto_watermark_interval=settings.auto_watermark_interval,
+        object_reuse=settings.object_reuse,
         job_parameters=dict(settings.job_parameters),
         cached_files=dict(settings.cached_files),
         batch=settings.batch,
@@ -208,6 +213,8 @@ class _Builder:
             operator = SortedInputsOperator(
                 operator, transformation.sort_keys, settings.sort_memory
             )
+        elif settings.batch and transformation.broadcast_first:
+            operator = BroadcastFirstOperator(operator, settings.sort_memory)
         node = StreamNode(
             id=len(self._graph.nodes) + 1,
             name=transformation.name,

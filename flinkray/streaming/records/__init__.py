@@ -1,3 +1,14 @@
 """What flows: batches of records, their types and keys."""
 
-__all__ = ["elements", "key_sorter", "keying", "partitioners", "row", "type_inference", "typeinfo"]
+__all__ = [
+    "elements",
+    "java_text",
+    "kept_batches",
+    "key_sorter",
+    "keying",
+    "partitioners",
+    "row",
+    "sizes",
+    "type_inference",
+    "typeinfo",
+]

@@ -1,8 +1,8 @@
 """What flows between operators: batches of records, and in line with them the signs of time.
 
 A batch is a :class:`Block` of Python values or :class:`Columns` of Arrow data.  There is no object
-around a single record: timestamps and keys are parallel lists.  A batch belongs to everyone who
-received it and is never changed.
+around a single record: timestamps and keys are parallel lists.  A batch is never changed; the
+values in it belong to the one who received it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flinkray.core.values import own_all
 from flinkray.streaming.records.row import Row
 
 MIN_TIMESTAMP = -(1 << 63)
@@ -60,6 +61,23 @@ class Block:
         """One new value for each old one."""
         return Block(values, self.timestamps, None, self.origin)
 
+    def owned(self) -> Block:
+        """A block whose values can be changed without this one's being changed."""
+        values = own_all(self.values)
+        if values is self.values:
+            return self
+        return Block(values, self.timestamps, self.keys, self.origin)
+
+    def part(self, begin: int, end: int) -> Block:
+        """The records from *begin* up to but not including *end*."""
+        times, keys = self.timestamps, self.keys
+        return Block(
+            self.values[begin:end],
+            None if times is None else times[begin:end],
+            None if keys is None else keys[begin:end],
+            self.origin,
+        )
+
     def __repr__(self) -> str:
         return f"Block({list(self.values)!r}, timestamps={self.timestamps!r})"
 
@@ -96,6 +114,12 @@ class Columns:
             values = [of(names, list(fields)) for fields in zip(*columns, strict=True)]
         timestamps = None if self.timestamps is None else self.timestamps.tolist()
         return Block(values, timestamps, None, self.origin)
+
+    def part(self, begin: int, end: int) -> Columns:
+        """The rows from *begin* up to but not including *end*; nothing is copied."""
+        times = None if self.timestamps is None else self.timestamps[begin:end]
+        batch = self.batch.slice(begin, end - begin)
+        return Columns(batch, times, self.origin, self.scalar)
 
     def take(self, indices: npt.NDArray[Any]) -> Columns:
         """The records at those places."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from flinkray.state.key_values import are_plain, as_key
 from flinkray.state.keys import KEY_KINDS, KeyHash, KeyKind, stable_hash
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
@@ -42,6 +42,8 @@ class Keys:
         self.selector = selector
         self.key_type = key_type
         self._kind = _kind_of(key_type)
+        self.reading: Reading | None = None
+        """For error messages."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Keys, (self.selector, self.key_type)
@@ -71,14 +73,19 @@ class Keys:
         if self._kind is None and are_plain(keys):
             return keys
         keep = as_key if self._kind is None else self._kind.value_of
-        records = iter(block.values)
+        records = self._read(block)
         return [keep(key) for key, _ in zip(keys, records, strict=True)]
 
     def selected(self, block: Block) -> list[Any]:
         """What the selector says of each value, be it a key or not."""
         of = self._of
-        records = iter(block.values)  # an error is traced to its record by it
+        records = self._read(block)
         return [of(value) for value in records]
+
+    def _read(self, block: Block) -> Iterator[Any]:
+        records = iter(block.values)
+        self.reading = block, records
+        return records
 
     def of_columns(self, columns: Columns) -> pa.Array | None:
         """The key column, or None where keys come from a function or there is no such column.
@@ -103,6 +110,23 @@ class Keys:
         encoded = column.dictionary_encode(null_encoding="encode")
         distinct = [self._kind.value_of(key) for key in encoded.dictionary.to_pylist()]
         return pa.array(distinct, self._kind.arrow).take(encoded.indices)
+
+
+def require_same_keys(first: Keys, second: Keys) -> None:
+    """
+    Raises:
+        StreamError: equal keys of the two would go to different subtasks, because their declared
+            types have different key groups.
+    """
+    if first.hash_of is not second.hash_of:
+        one, other = (
+            "undeclared" if keys.key_type is None else str(keys.key_type)
+            for keys in (first, second)
+        )
+        raise StreamError(
+            f"the types of the keys of the two streams differ ({one} and {other}), and so would "
+            "the subtasks of equal keys: give both key_by the same key_type"
+        )
 
 
 def _kind_of(key_type: TypeInformation | None) -> KeyKind | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,9 +27,12 @@ from flinkray.state.keys import (
     owner_of,
     stable_hash,
 )
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
+
+_IS_CHANNEL = [bytes(code == channel for code in range(256)) for channel in range(8)]
+"""For each of a few channels, what turns the channels of records into whether they are that one."""
 
 TABLE_LIMIT = 1 << 16
 """Integer keys that are further apart are hashed each time."""
@@ -150,6 +153,21 @@ class _ByChannel(StreamPartitioner):
     def _distribute(self, block: Block) -> Iterable[tuple[int, Block]]:
         chosen, keys = self.choose(block)
         values, times = block.values, block.timestamps
+        if self.channels <= len(_IS_CHANNEL):
+            codes = bytes(chosen)
+            for channel in range(self.channels):
+                mask = codes.translate(_IS_CHANNEL[channel])
+                if any(mask):
+                    yield (
+                        channel,
+                        Block(
+                            list(compress(values, mask)),
+                            None if times is None else list(compress(times, mask)),
+                            None if keys is None else list(compress(keys, mask)),
+                            block.origin,
+                        ),
+                    )
+            return
         places: list[list[int]] = [[] for _ in range(self.channels)]
         for place, channel in enumerate(chosen):
             places[channel].append(place)
@@ -219,6 +237,23 @@ class _ChannelsOfIntegers:
         return self._owners[key_groups_of_integers(keys, self._max_parallelism)]
 
 
+class _ChannelsOfKeys(dict[Any, int]):
+    """The channels of keys that have come, a bounded number of them; of others they are found."""
+
+    def __init__(self, group_of: KeyGroupAssigner, owners: Sequence[int]) -> None:
+        super().__init__()
+        self._group_of = group_of
+        self._owners = owners
+
+    def __missing__(self, key: Any) -> int:
+        channel = self._owners[self._group_of(key)]
+        if self._group_of.remembers(key):
+            if len(self) >= TABLE_LIMIT:
+                self.clear()
+            self[key] = channel
+        return channel
+
+
 class KeyGroupPartitioner(_ByChannel):
     """To the owner of the key's key group."""
 
@@ -230,17 +265,13 @@ class KeyGroupPartitioner(_ByChannel):
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
         super().setup(channels, max_parallelism, seed)
         self._group_of = KeyGroupAssigner(max_parallelism, self.keys.hash_of)
-        self._owners = [
-            owner_of(group, max_parallelism, channels) for group in range(max_parallelism)
-        ]
+        owners = [owner_of(group, max_parallelism, channels) for group in range(max_parallelism)]
+        self.channel_of: Callable[[Any], int] = _ChannelsOfKeys(self._group_of, owners).__getitem__
         narrow = np.uint8 if channels <= 256 else np.int32  # less to go through, per row
-        self._owner_array: npt.NDArray[Any] = np.array(self._owners, narrow)
+        self._owner_array: npt.NDArray[Any] = np.array(owners, narrow)
         self._of_integers: _ChannelsOfIntegers | None = None
         if self.keys.hash_of in (stable_hash, hash_long):
             self._of_integers = _ChannelsOfIntegers(self._owner_array, max_parallelism)
-
-    def channel_of(self, key: Any) -> int:
-        return self._owners[self._group_of(key)]
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
         if block.keys is not None:  # those of another key_by, further up
@@ -249,8 +280,7 @@ class KeyGroupPartitioner(_ByChannel):
 
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
         keys = self.keys.computed(block)
-        group_of, owners = self._group_of, self._owners
-        channels = [owners[group_of(key)] for key in keys]
+        channels = list(map(self.channel_of, keys))
         # Others may be equal without being the same to a dictionary, once they have travelled.
         return channels, keys if are_plain(keys) else None
 
@@ -300,6 +330,8 @@ class CustomPartitioner(_ByChannel):
     def __init__(self, partition: Callable[[Any, int], int], keys: Keys) -> None:
         self._partition = partition
         self._keys = keys
+        self.reading: Reading | None = None
+        """For error messages."""
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
         return self._distribute(block)
@@ -307,7 +339,8 @@ class CustomPartitioner(_ByChannel):
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
         partition, channels = self._partition, self.channels
         keys = self._keys.selected(block)
-        records = iter(block.values)  # an error is traced to its record by it
+        records = iter(block.values)
+        self.reading = block, records
         chosen = [partition(key, channels) for key, _ in zip(keys, records, strict=True)]
         wrong = next((place for place, c in enumerate(chosen) if not 0 <= c < channels), None)
         if wrong is not None:
@@ -327,7 +360,12 @@ class BroadcastPartitioner(StreamPartitioner):
         raise StreamError("a broadcast has no single channel: every record goes to all")
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
-        return ((channel, block) for channel in range(self.channels))
+        """Consumers in this process are given values of their own."""
+        last = self.channels - 1
+        return (
+            (channel, block if channel == last else block.owned())
+            for channel in range(self.channels)
+        )
 
     def split_columns(self, columns: Columns) -> Iterable[tuple[int, Columns]]:
         return ((channel, columns) for channel in range(self.channels))

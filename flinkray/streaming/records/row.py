@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+from flinkray.core.values import IMMUTABLE
+
 
 class RowKind(Enum):
     """What a row says about a changing table."""
@@ -176,6 +178,14 @@ class Row:
     def __key_copy__(self, keep: Callable[[Any], Any]) -> Row:
         """What is kept where a row is a key, with *keep* for each value: a row may be changed."""
         return _rebuild(self._fields, [keep(value) for value in self._values], self._row_kind)
+
+    def __value_copy__(self, own: Callable[[Any], Any]) -> Row:
+        """A row that another owner may change, with *own* for each value that can be changed."""
+        row = _new(Row)
+        _set(row, "_fields", self._fields)
+        _set(row, "_values", [v if type(v) in IMMUTABLE else own(v) for v in self._values])
+        _set(row, "_row_kind", self._row_kind)
+        return row
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values)

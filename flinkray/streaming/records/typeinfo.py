@@ -7,11 +7,19 @@ values has, and how a value reads in Java's notation, in which PyFlink's test pr
 
 from __future__ import annotations
 
+import datetime
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from flinkray.streaming.records.java_text import (
+    java_double,
+    java_float,
+    java_time,
+    java_timestamp,
+)
 from flinkray.streaming.records.row import Row
 
 Convert = Callable[[Any], Any]
@@ -54,8 +62,83 @@ class TypeInformation:
         return self._name
 
 
+_JAVA_TEXTS: dict[str, tuple[type, Callable[[Any], str]]] = {
+    "Float": (numbers.Real, java_float),
+    "Double": (numbers.Real, java_double),
+    "java.sql.Time": (datetime.time, java_time),
+    "java.sql.Timestamp": (datetime.datetime, java_timestamp),
+}
+"""By type: what writes a value that is of this class."""
+
+
 class BasicTypeInfo(TypeInformation):
     """A number, a text, a time."""
+
+    def stringify(self, value: Any) -> str:
+        kind, text = _JAVA_TEXTS.get(self._name, (None, str))
+        if kind is None or isinstance(value, bool) or not isinstance(value, kind):
+            return super().stringify(value)
+        return text(value)
+
+    @staticmethod
+    def STRING_TYPE_INFO() -> TypeInformation:  # noqa: N802 - PyFlink's names
+        """``Types.STRING()``."""
+        return Types.STRING()
+
+    @staticmethod
+    def BOOLEAN_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.BOOLEAN()``."""
+        return Types.BOOLEAN()
+
+    @staticmethod
+    def BYTE_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.BYTE()``."""
+        return Types.BYTE()
+
+    @staticmethod
+    def SHORT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.SHORT()``."""
+        return Types.SHORT()
+
+    @staticmethod
+    def INT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.INT()``."""
+        return Types.INT()
+
+    @staticmethod
+    def LONG_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.LONG()``."""
+        return Types.LONG()
+
+    @staticmethod
+    def FLOAT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.FLOAT()``."""
+        return Types.FLOAT()
+
+    @staticmethod
+    def DOUBLE_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.DOUBLE()``."""
+        return Types.DOUBLE()
+
+    @staticmethod
+    def CHAR_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.CHAR()``."""
+        return Types.CHAR()
+
+    @staticmethod
+    def BIG_INT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.BIG_INT()``."""
+        return Types.BIG_INT()
+
+    @staticmethod
+    def BIG_DEC_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.BIG_DEC()``."""
+        return Types.BIG_DEC()
+
+    @staticmethod
+    def INSTANT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+        """``Types.INSTANT()``."""
+        return Types.INSTANT()
 
 
 class PickledBytesTypeInfo(TypeInformation):
@@ -65,6 +148,8 @@ class PickledBytesTypeInfo(TypeInformation):
         super().__init__("PickledByteArrayTypeInfo")
 
     def stringify(self, value: Any) -> str:
+        if isinstance(value, bytes | bytearray):
+            return str([byte - 256 if byte > 127 else byte for byte in value])
         return java_string(value)
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flinkray.streaming.columnar.conversion import block_to_batch
+from flinkray.streaming.columnar.widening import as_wide, wider_schema
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
@@ -33,8 +36,13 @@ class FileFormat(ABC):
         """Begin a file."""
 
 
+class OtherColumnsError(Exception):
+    """A file cannot hold these records, and another one can."""
+
+
 class PartFile(ABC):
-    """A file that is being written."""
+    """A file that is being written.  Its methods to write raise OtherColumnsError when nothing was
+    written, and the records are to begin the next file."""
 
     @abstractmethod
     def write(self, block: Block) -> None: ...
@@ -51,14 +59,23 @@ class PartFile(ABC):
         """Everything is on the disk."""
 
 
-class _TextPart(PartFile):
-    def __init__(self, path: Path, encode: Any) -> None:
+class TextPart(PartFile):
+    """A file of UTF-8.
+
+    Args:
+        encode: makes the text of a record, its line's end included.
+        header: the text that the file begins with.
+    """
+
+    def __init__(self, path: Path, encode: Callable[[Any], str], header: str = "") -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
+        self._file.write(header)
         self._encode = encode
 
     def write(self, block: Block) -> None:
         encode = self._encode
         records = iter(block.values)
+        self.reading = block, records  # for error messages
         self._file.write("".join([encode(value) for value in records]))
 
     def write_columns(self, columns: Columns) -> None:
@@ -86,7 +103,7 @@ class TextFormat(FileFormat):
 
     def open(self, path: Path) -> PartFile:
         text = stringifier(self._type_info)
-        return _TextPart(path, lambda value: f"{text(value)}\n")
+        return TextPart(path, lambda value: f"{text(value)}\n")
 
 
 class JsonFormat(FileFormat):
@@ -95,7 +112,7 @@ class JsonFormat(FileFormat):
     suffix = "json"
 
     def open(self, path: Path) -> PartFile:
-        return _TextPart(path, lambda value: json.dumps(_plain(value), default=str) + "\n")
+        return TextPart(path, lambda value: json.dumps(_plain(value), default=str) + "\n")
 
 
 class CsvFormat(FileFormat):
@@ -104,7 +121,7 @@ class CsvFormat(FileFormat):
     suffix = "csv"
 
     def open(self, path: Path) -> PartFile:
-        return _TextPart(path, _csv_line)
+        return TextPart(path, _csv_line)
 
 
 def _csv_line(value: Any) -> str:
@@ -137,7 +154,7 @@ class _ParquetPart(PartFile):
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._file, batch.schema)
         elif batch.schema != self._writer.schema:
-            batch = pa.Table.from_batches([batch]).cast(self._writer.schema).to_batches()[0]
+            batch = _fitting(batch, self._writer.schema)
         self._writer.write_batch(batch)
         self._bytes += batch.nbytes
 
@@ -152,8 +169,20 @@ class _ParquetPart(PartFile):
         self._file.close()
 
 
+def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.names != schema.names:
+        raise StreamError(
+            f"a Parquet file of columns {schema.names} was given columns {batch.schema.names}: "
+            "give every batch the same columns, in the same order"
+        )
+    if wider_schema(schema, batch.schema) != schema:
+        raise OtherColumnsError
+    return as_wide(batch, schema)
+
+
 class ParquetFormat(FileFormat):
-    """Parquet, with the schema of the declared row type or of the first batch."""
+    """Parquet, with the schema of the declared row type or of the file's first batch.  A batch
+    with values of wider types begins another file."""
 
     suffix = "parquet"
 

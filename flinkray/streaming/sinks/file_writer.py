@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.records.elements import Block, Columns
-from flinkray.streaming.sinks.file_formats import FileFormat, PartFile
+from flinkray.streaming.records.elements import Block, Columns, Records
+from flinkray.streaming.sinks.file_formats import FileFormat, OtherColumnsError, PartFile
 from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
 from flinkray.streaming.sinks.sink import Committer, SinkWriter, WriterContext
 from flinkray.streaming.time.time_service import ScheduledCallback
@@ -72,14 +72,10 @@ class FileWriter(SinkWriter[Rename]):
         context, assigner = self._bucket_context(), self._settings.bucket_assigner
         bucket = assigner.bucket_of_batch(context)
         if bucket is not None:
-            file = self._file(bucket)
-            file.part.write(block)
-            self._written(bucket, file)
+            self._write(bucket, block)
             return
         for bucket, part in self._divided(block, context):
-            file = self._file(bucket)
-            file.part.write(part)
-            self._written(bucket, file)
+            self._write(bucket, part)
 
     def _divided(self, block: Block, context: BucketContext) -> list[tuple[str, Block]]:
         bucket_of = self._settings.bucket_assigner.get_bucket_id
@@ -107,9 +103,22 @@ class FileWriter(SinkWriter[Rename]):
         if bucket is None:
             self.write(columns.to_block())
             return
-        file = self._file(bucket)
-        file.part.write_columns(columns)
-        self._written(bucket, file)
+        self._write(bucket, columns)
+
+    def _write(self, bucket: str, records: Records) -> None:
+        try:
+            self._write_to(self._file(bucket), records)
+        except OtherColumnsError:
+            self._finish(bucket)
+            self._write_to(self._file(bucket), records)
+        self._written(bucket, self._open[bucket])
+
+    @staticmethod
+    def _write_to(file: _OpenFile, records: Records) -> None:
+        if isinstance(records, Columns):
+            file.part.write_columns(records)
+        else:
+            file.part.write(records)
 
     # --- files --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ half a file, and a failed attempt leaves only hidden ones.  The uid is random an
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from flinkray.core.durations import Duration, Time, milliseconds
@@ -60,7 +61,7 @@ class FileSink(Sink[Rename]):
         if interval <= 0:
             raise StreamError(f"a bucket check interval must be positive, got {interval} ms")
         self._settings = FileSettings(
-            str(path),
+            os.path.abspath(path),  # tasks may have another working directory than the program
             file_format,
             rolling_policy or RollingPolicy.default_rolling_policy(),
             bucket_assigner or BasePathBucketAssigner(),

@@ -17,13 +17,17 @@ from flinkray.streaming.sinks.sink import Sink, SinkWriter, WriterContext
 
 class PrintOperator(StreamOperator):
     """Writes each value on a line of standard output, as Flink does: ``name:2> value`` where
-    there are several subtasks."""
+    there are several subtasks.  Whoever runs the task may have the lines written elsewhere."""
+
+    write: Callable[[str], None]
+    """Is given whole lines."""
 
     def __init__(
         self, identifier: str | None = None, type_info: TypeInformation | None = None
     ) -> None:
         self._identifier = identifier
         self._type_info = type_info
+        self.write = _write_to_stdout
 
     def open(self) -> None:
         prefix = self._identifier or ""
@@ -34,12 +38,16 @@ class PrintOperator(StreamOperator):
 
     def process_block(self, block: Block) -> None:
         text, prefix = self._text, self._prefix
-        records = iter(block.values)
-        sys.stdout.write("".join([f"{prefix}{text(value)}\n" for value in records]))
-        sys.stdout.flush()
+        lines = [f"{prefix}{text(value)}\n" for value in self.read(block)]
+        self.write("".join(lines))
 
     def process_watermark(self, timestamp: int) -> None:
         """Nothing follows a sink."""
+
+
+def _write_to_stdout(lines: str) -> None:
+    sys.stdout.write(lines)
+    sys.stdout.flush()
 
 
 class SinkFunctionOperator(FunctionOperator):
@@ -55,8 +63,7 @@ class SinkFunctionOperator(FunctionOperator):
 
     def process_block(self, block: Block) -> None:
         invoke = self._invoke
-        records = iter(block.values)
-        for value in records:
+        for value in self.read(block):
             invoke(value)
 
     def process_watermark(self, timestamp: int) -> None:
@@ -95,6 +102,7 @@ class CallbackWriter(SinkWriter[Any]):
         on_value = self._on_value
         if on_value is not None:
             records = iter(block.values)
+            self.reading = block, records
             for value in records:
                 on_value(value)
         if self._on_batch is not None:

@@ -2,9 +2,9 @@
 
 __all__ = [
     "collection",
+    "coordinator",
     "files",
     "generated",
-    "hosted_source",
     "reader",
     "result_files",
     "source",

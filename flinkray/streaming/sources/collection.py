@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from flinkray.core.clock import Clock
+from flinkray.core.values import own_all
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.reading_thread import ReadingThread
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
+    NOTHING_NOW,
     Boundedness,
     EnumeratorContext,
     FixedSplitsEnumerator,
@@ -89,7 +94,8 @@ class CollectionSource(_SlicedSource):
         super().__init__(len(self._values))
 
     def records(self, start: int, end: int) -> Block | Columns:
-        return Block(self._values[start:end])
+        """Copies of those that could be changed: all runs read the same collection."""
+        return Block(own_all(self._values[start:end]))
 
 
 class NumberSequenceSource(_SlicedSource):
@@ -147,6 +153,8 @@ class IteratorSplit(NamedTuple):
 class IteratorSource(Source[IteratorSplit]):
     """Python iterators, which are read on by offset.
 
+    Each is made and read in a thread of its own and may block there.  Records go on as they come.
+
     Args:
         make_iterator: called with a split's number and the offset of the record to begin with.
             An iterable factory without offsets is given as ``IteratorSource.of``.
@@ -186,24 +194,37 @@ class IteratorSource(Source[IteratorSplit]):
 
 
 class _IteratorReader(SequentialReader[IteratorSplit]):
+    """Gives what the iterator has given so far: a thread reads it, because it may block."""
+
     def __init__(
         self, context: ReaderContext, make_iterator: Callable[[int, int], Iterator[Any]]
     ) -> None:
         super().__init__(context)
         self._make_iterator = make_iterator
-        self._iterator: Iterator[Any] = iter(())
+        self._reading: ReadingThread | None = None
         self._index = self._offset = 0
 
     def open_split(self, split: IteratorSplit) -> None:
         self._index, self._offset = split
-        self._iterator = self._make_iterator(split.number, split.offset)
+        make_iterator = partial(self._make_iterator, split.number, split.offset)
+        self._reading = ReadingThread(make_iterator, self.context.wake)
 
     def read(self, max_records: int) -> Polled:
-        values = list(islice(self._iterator, max_records))
-        if not values:
+        assert self._reading is not None
+        values = self._reading.take(max_records)
+        if values is None:
             return END_OF_INPUT
+        if not values:
+            return NOTHING_NOW
         self._offset += len(values)
         return Block(values)
 
+    def next_poll_time(self) -> float | None:
+        return math.inf
+
     def remaining(self) -> IteratorSplit:
         return IteratorSplit(self._index, self._offset)
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.close()

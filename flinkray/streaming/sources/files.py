@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from flinkray.core.clock import Clock
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns, Origin
+from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.sources.csv_files import read_csv
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
@@ -36,6 +41,20 @@ class FileSplit(NamedTuple):
     offset: int
 
 
+class RecordFormat(ABC):
+    """How a file is read record by record.
+
+    An instance is used by several readers, also in other processes.
+    """
+
+    type_info: TypeInformation | None = None
+    """Of the records."""
+
+    @abstractmethod
+    def read(self, path: str) -> Generator[Any, None, None]:
+        """The records of a file, which is closed with the generator."""
+
+
 FORMATS = ("text", "csv", "json", "parquet")
 
 
@@ -43,11 +62,12 @@ class FileSource(Source[FileSplit]):
     """Reads files.
 
     Text gives strings without the line's end, JSON lines the parsed value, CSV and Parquet batches
-    of columns.  Hidden files (``.`` and ``_`` in front) are left out.
+    of columns.  A column of a CSV file has one type, which holds all values of that file.  Hidden
+    files (``.`` and ``_`` in front) are left out.
 
     Args:
         paths: files and directories; directories are searched to any depth.
-        file_format: ``text``, ``csv``, ``json`` or ``parquet``.
+        file_format: ``text``, ``csv``, ``json``, ``parquet``, or a RecordFormat.
         discovery_interval: look for new files that often, without end; None reads what is there.
         column_names: of CSV files that begin with a record, as those of a FileSink do; None: the
             first line of each file has the names.
@@ -56,11 +76,11 @@ class FileSource(Source[FileSplit]):
     def __init__(
         self,
         *paths: str | Path,
-        file_format: str = "text",
+        file_format: str | RecordFormat = "text",
         discovery_interval: Duration | Time | int | None = None,
         column_names: Sequence[str] | None = None,
     ) -> None:
-        if file_format not in FORMATS:
+        if isinstance(file_format, str) and file_format not in FORMATS:
             raise StreamError(
                 f"unknown file format {file_format!r}; there are {', '.join(FORMATS)}"
             )
@@ -69,12 +89,16 @@ class FileSource(Source[FileSplit]):
         if column_names is not None and file_format != "csv":
             raise StreamError(f"column names are of CSV files, not of {file_format}")
         self._column_names = None if column_names is None else list(column_names)
-        self._paths = [str(path) for path in paths]
+        # Tasks may have another working directory than the program.
+        self._paths = [os.path.abspath(path) for path in paths]
         self._format = file_format
         self._interval = None if discovery_interval is None else milliseconds(discovery_interval)
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED if self._interval is None else Boundedness.CONTINUOUS_UNBOUNDED
+
+    def get_produced_type(self) -> TypeInformation | None:
+        return self._format.type_info if isinstance(self._format, RecordFormat) else None
 
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], clock: Clock
@@ -170,7 +194,10 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
 
 class _FileReader(SequentialReader[FileSplit]):
     def __init__(
-        self, context: ReaderContext, file_format: str, column_names: list[str] | None
+        self,
+        context: ReaderContext,
+        file_format: str | RecordFormat,
+        column_names: list[str] | None,
     ) -> None:
         super().__init__(context)
         self._format = file_format
@@ -181,12 +208,25 @@ class _FileReader(SequentialReader[FileSplit]):
 
     def open_split(self, split: FileSplit) -> None:
         self._path, self._offset = split
-        if self._format in ("text", "json"):
+        if isinstance(self._format, RecordFormat):
+            self._batches = self._read_records(self._format, split)
+        elif self._format in ("text", "json"):
             self._batches = self._read_lines(split)
         else:
             is_parquet = self._format == "parquet"
-            batches = _parquet(split.path) if is_parquet else _csv(split.path, self._column_names)
-            self._batches = (Columns(batch) for n, batch in enumerate(batches) if n >= split.offset)
+            batches = (
+                _parquet(split.path) if is_parquet else read_csv(split.path, self._column_names)
+            )
+            self._batches = _after(split.offset, batches)
+
+    def _read_records(self, records: RecordFormat, split: FileSplit) -> Iterator[Block | Columns]:
+        with closing(records.read(split.path)) as iterator:
+            number = 0
+            while values := list(islice(iterator, self._lines_per_block)):
+                kept = values[max(0, split.offset - number) :]
+                number += len(values)
+                self._read_on = number
+                yield Block(kept)
 
     def _read_lines(self, split: FileSplit) -> Iterator[Block | Columns]:
         parse = json.loads if self._format == "json" else None
@@ -213,8 +253,9 @@ class _FileReader(SequentialReader[FileSplit]):
         batch = next(self._batches, None)
         if batch is None:
             return END_OF_INPUT
-        batch.origin = Origin(self._path, self._offset)
-        self._offset = self._read_on if isinstance(batch, Block) else self._offset + 1
+        if len(batch):
+            batch.origin = Origin(self._path, self._offset)
+            self._offset = self._read_on if isinstance(batch, Block) else self._offset + 1
         return batch
 
     def remaining(self) -> FileSplit:
@@ -226,7 +267,13 @@ def _parquet(path: str) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(1 << 16)
 
 
-def _csv(path: str, column_names: list[str] | None) -> Iterator[pa.RecordBatch]:
-    options = pa_csv.ReadOptions(column_names=column_names)
-    with pa_csv.open_csv(path, read_options=options) as reader:
-        yield from reader
+def _after(offset: int, batches: Iterator[pa.RecordBatch | None]) -> Iterator[Block | Columns]:
+    """The batches from that number on; in place of what is not one to be given out, no records."""
+    for batch in batches:
+        if batch is None:
+            yield Block(())
+        elif offset:
+            offset -= 1
+            yield Block(())
+        else:
+            yield Columns(batch)

@@ -8,12 +8,13 @@ to read on, so that what a reader gives as its snapshot can be read on by any ot
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 SplitT = TypeVar("SplitT")
 
@@ -43,10 +44,18 @@ Polled = Block | Columns | NoRecords
 class ReaderContext:
     """What a reader knows of its surroundings."""
 
-    def __init__(self, subtask_index: int, parallelism: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        subtask_index: int,
+        parallelism: int,
+        clock: Clock,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         self.subtask_index = subtask_index
         self.parallelism = parallelism
         self.clock = clock
+        self.wake = wake
+        """To be called, from any thread, when there is something to poll after NOTHING_NOW."""
         self.split_requested = False
 
     def send_split_request(self) -> None:
@@ -152,6 +161,10 @@ class Source(ABC, Generic[SplitT]):
     @abstractmethod
     def get_boundedness(self) -> Boundedness:
         """Whether there is an end."""
+
+    def get_produced_type(self) -> TypeInformation | None:
+        """The type of the records; None: it is not known."""
+        return None
 
     @abstractmethod
     def create_enumerator(

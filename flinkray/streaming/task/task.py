@@ -1,12 +1,13 @@
 """A task: one subtask of a chain of operators, driven step by step through its mailbox.
 
 Whoever runs the task calls :meth:`StreamTask.step` from one thread.  A step carries out mail, then
-timers that are due, then one batch; so user code is never interrupted and checkpoints fall between
-batches.
+timers that are due, then one portion of a batch, or of the timers that a watermark makes fire; so
+user code is never interrupted, and checkpoints fall between portions.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from flinkray.streaming.records.elements import (
 from flinkray.streaming.sources.source import END_OF_INPUT
 from flinkray.streaming.task.task_mailbox import TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.turn import Portion, Turn
 from flinkray.streaming.time.watermark_valve import WatermarkValve
 
 Acknowledge = Callable[[Barrier, Mapping[str, OperatorState]], None]
@@ -49,6 +51,7 @@ class StreamTaskInput:
 
     def __init__(self, port: Receiver, channels: int) -> None:
         self.port = port
+        self.takes_columns = bool(getattr(port, "takes_columns", True))
         self.valve = WatermarkValve(channels)
 
 
@@ -71,8 +74,14 @@ class StreamTask:
         writers: Sequence[StreamTaskOutput],
         time_service: ProcessingTimeService,
         acknowledge: Acknowledge | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.name = name
+        self.turn = turn or Turn()
+        self._portion = Portion(time_service.clock, self.turn)
+        self._rest: tuple[Receiver, Block | Columns, int] | None = None
+        """Of the batch that was taken last: where it goes, and how far it was handled."""
+        self._triggered: deque[Barrier] = deque()
         self.operators = list(operators)
         self.gate = gate
         self._inputs = list(inputs)
@@ -121,37 +130,61 @@ class StreamTask:
         return all(writer.has_room() for writer in self._writers)
 
     def _default_action(self) -> bool:
+        if self.turn.has_unfinished:
+            self.turn.go_on()
+            return True
+        if self._rest is not None:
+            self._next_portion(*self._rest)
+            return True
         head = self.head
         if isinstance(head, SourceOperator) and not self.gate.channels:
-            answer = head.emit_next()
-            if answer is None:
-                return True
-            if answer is END_OF_INPUT:
-                self._end()
-                return True
-            self._flush()
-            return False
+            return self._read(head)
         polled = self.gate.poll()
         if polled is None:
-            return self._flush()
+            self.flush()
+            return False
         self._process(*polled)
         return True
 
-    def _flush(self) -> bool:
+    def _read(self, source: SourceOperator) -> bool:
+        if self._triggered and not source.has_rest:
+            self._checkpoint(self._triggered.popleft())
+            return True
+        answer = source.emit_next(self._portion.begin())
+        if answer is END_OF_INPUT:
+            self._end()
+            return True
+        if isinstance(answer, int):
+            self._portion.end(answer)
+            return True
+        self.flush()
+        return False
+
+    def _next_portion(self, port: Receiver, batch: Block | Columns, begin: int) -> None:
+        whole = len(batch)
+        end = min(whole, begin + self._portion.begin())
+        self._rest = None if end == whole else (port, batch, end)
+        part = batch if end - begin == whole else batch.part(begin, end)
+        port.process_block(part if isinstance(part, Block) else part.to_block())
+        self._portion.end(end - begin)
+
+    def flush(self) -> None:
+        """Nothing more is put out at the moment."""
         for writer in self._writers:
             writer.flush_when_idle()
-        return False
 
     def _process(self, channel: int, element: Element) -> None:
         index, number = self._channel_inputs[channel]
-        port = self._inputs[index].port
-        kind = type(element)
-        if kind is Block:
-            port.process_block(element)  # type: ignore[arg-type]
-        elif kind is Columns:
-            port.process_columns(element)  # type: ignore[arg-type]
+        taking = self._inputs[index]
+        if isinstance(element, Block):
+            self._next_portion(taking.port, element, 0)
+        elif isinstance(element, Columns):
+            if taking.takes_columns:
+                taking.port.process_columns(element)
+            else:
+                self._next_portion(taking.port, element, 0)
         elif isinstance(element, Watermark | WatermarkStatus):
-            self._process_time(index, number, element)
+            self._process_time(taking, number, element)
         elif isinstance(element, Barrier):
             self.gate.on_barrier(channel, element)
             self._checkpoint_if_aligned()
@@ -161,16 +194,17 @@ class StreamTask:
             if self.gate.finished:
                 self._end()
 
-    def _process_time(self, index: int, number: int, element: Watermark | WatermarkStatus) -> None:
-        taking = self._inputs[index]
+    def _process_time(
+        self, taking: StreamTaskInput, number: int, element: Watermark | WatermarkStatus
+    ) -> None:
         if isinstance(element, Watermark):
             result = taking.valve.watermark(number, element.timestamp)
         else:
             result = taking.valve.status(number, element.idle)
-        if result.watermark is not None:
-            taking.port.process_watermark(result.watermark)
-        if result.idle is not None:
-            taking.port.process_status(result.idle)
+        result.tell(
+            taking.port.process_watermark,
+            lambda idle: self.turn.then(lambda: taking.port.process_status(idle)),
+        )
 
     def _end(self) -> None:
         for _, operator in self.operators:
@@ -183,8 +217,12 @@ class StreamTask:
     # --- checkpoints --------------------------------------------------------------------------
 
     def trigger_checkpoint(self, barrier: Barrier) -> None:
-        """For sources: a checkpoint begins here.  Called through the mailbox."""
-        self._checkpoint(barrier)
+        """For sources: a checkpoint begins here, or where the batch that was read last ends.
+        Called through the mailbox."""
+        if isinstance(self.head, SourceOperator) and self.head.has_rest:
+            self._triggered.append(barrier)
+        else:
+            self._checkpoint(barrier)
 
     def _checkpoint_if_aligned(self) -> None:
         barrier = self.gate.aligned()

@@ -13,7 +13,7 @@ import cloudpickle
 from flinkray.core.clock import Clock
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.source import SourceOperator
-from flinkray.streaming.sources.hosted_source import NO_MORE_SPLITS
+from flinkray.streaming.sources.coordinator import END_OF_SPLITS
 from flinkray.streaming.task.task import StreamTask
 from flinkray.streaming.task.task_mailbox import MailboxClosedError
 
@@ -56,6 +56,10 @@ class TaskLoop:
         self._waiting_since: float | None = None
         self._ended: float | None = None
         task.mailbox.listen(signal.set)
+        task.turn.pause = self._pause
+        task.turn.wait_until = self.wait_until
+        task.turn.post = self.post
+        task.turn.wake = signal.set
 
     def run(self) -> None:
         """Until the task has ended."""
@@ -67,6 +71,15 @@ class TaskLoop:
             self._pass_on_request()
             if not progressed and not task.finished:
                 self._wait(self._longest_wait())
+
+    def _pause(self) -> None:
+        """In the middle of a batch: until those who read the results keep up."""
+        self._check()
+        begun = self._clock.monotonic()
+        while not self._task.has_room():
+            self._wait()
+            self._check()
+        self._task.turn.paused += self._clock.monotonic() - begun
 
     def elapsed(self) -> float:
         """Seconds from the task's begin to its end; like :meth:`waited`, from any thread."""
@@ -82,7 +95,7 @@ class TaskLoop:
         return time.perf_counter() if self._ended is None else self._ended
 
     def wait_until(self, is_done: Callable[[], bool]) -> None:
-        """For what the signal tells of; the task has ended."""
+        """For what the signal tells of; the task has ended, or is in the middle of a batch."""
         while not is_done():
             self._check()
             self._wait()
@@ -112,7 +125,7 @@ class TaskLoop:
     def _tell_reader(self, events: Sequence[bytes]) -> None:
         assert self._source is not None
         for event in events:
-            if event == NO_MORE_SPLITS:
+            if event == END_OF_SPLITS:
                 self._source.no_more_splits()
             else:
                 self._source.add_splits([cloudpickle.loads(event)])

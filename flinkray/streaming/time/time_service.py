@@ -7,6 +7,10 @@ from collections.abc import Callable
 from itertools import count
 
 from flinkray.core.clock import Clock
+from flinkray.streaming.time.turn import TARGET
+
+MOST_AT_ONCE = 256
+"""Callbacks that are called before others have their turn, however quick they are."""
 
 
 class ScheduledCallback:
@@ -31,13 +35,13 @@ class ProcessingTimeService:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._heap: list[tuple[int, int, ScheduledCallback]] = []
         self._order = count()
         self._quiesced = False
 
     def now(self) -> int:
-        return int(self._clock.time() * 1000)
+        return int(self.clock.time() * 1000)
 
     def schedule(self, timestamp: int, callback: Callable[[int], None]) -> ScheduledCallback:
         """Have *callback* called with *timestamp* once processing time has reached it."""
@@ -57,13 +61,19 @@ class ProcessingTimeService:
         return sum(not entry[2].cancelled for entry in self._heap)
 
     def fire_due(self) -> bool:
-        """Call all callbacks that are due, those they schedule included.  Whether there was any."""
-        fired = False
-        while (deadline := self.next_deadline()) is not None and deadline <= self.now():
+        """Call the callbacks that are due, those that are scheduled meanwhile included, for about
+        as long as a portion takes: the rest has its turn after others.  Whether there was any."""
+        if not self._heap:
+            return False
+        now, begun = self.now(), self.clock.monotonic()
+        fired = 0
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
             scheduled = heapq.heappop(self._heap)[2]
             scheduled.callback(scheduled.timestamp)
-            fired = True
-        return fired
+            fired += 1
+            if fired == MOST_AT_ONCE or self.clock.monotonic() - begun > TARGET:
+                break
+        return fired > 0
 
     def quiesce(self) -> None:
         """Nothing is called any more: the task ends."""

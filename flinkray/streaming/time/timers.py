@@ -1,101 +1,51 @@
 """Timers of one operator: unique per time, key and namespace, fired in the order of time.
 
-Timers of one moment are kept in one dictionary and fire in the order of their registration, so
-that a heap operation is paid per moment and not per timer.
+They are part of the operator's keyed state, whose backend keeps them.
 """
 
 from __future__ import annotations
 
-import heapq
-import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from flinkray.state.heap_handles import NO_KEY, KeyContext
-from flinkray.state.key_values import as_key
-from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange
+from flinkray.state.backend import KeyedStateBackend
+from flinkray.state.key_context import NO_KEY
+from flinkray.state.timer_queue import TimerQueue
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.streaming.time.time_service import ProcessingTimeService, ScheduledCallback
+from flinkray.streaming.time.turn import Portion, Turn
 
 TimerCallback = Callable[[int, Any, Any], None]
 """Called with timestamp, key and namespace, the key context being set."""
-
-
-class TimerQueue:
-    """Timers by time."""
-
-    __slots__ = ("_buckets", "_heap")
-
-    def __init__(self) -> None:
-        self._buckets: dict[int, dict[tuple[Any, Any], None]] = {}
-        self._heap: list[int] = []
-
-    def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
-        """Whether it was not there before."""
-        bucket = self._buckets.get(timestamp)
-        if bucket is None:
-            self._buckets[timestamp] = {(key, namespace): None}
-            heapq.heappush(self._heap, timestamp)
-            return True
-        if (key, namespace) in bucket:
-            return False
-        bucket[key, namespace] = None
-        return True
-
-    def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
-        bucket = self._buckets.get(timestamp)
-        if bucket is not None:
-            bucket.pop((key, namespace), None)
-
-    def first(self) -> int | None:
-        """The earliest time that has a timer."""
-        while self._heap and not self._buckets[self._heap[0]]:
-            del self._buckets[heapq.heappop(self._heap)]
-        return self._heap[0] if self._heap else None
-
-    def pop(self, timestamp: int) -> list[tuple[Any, Any]]:
-        """The timers of that time.  They stay until :meth:`claim` takes each: one that fires may
-        delete the next."""
-        return list(self._buckets.get(timestamp, ()))
-
-    def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
-        """Take a timer out; False where it is not there any more."""
-        bucket = self._buckets.get(timestamp)
-        if bucket is None or timer not in bucket:
-            return False
-        del bucket[timer]
-        return True
-
-    def __len__(self) -> int:
-        return sum(map(len, self._buckets.values()))
-
-    def items(self) -> Iterable[tuple[int, Any, Any]]:
-        for timestamp, bucket in self._buckets.items():
-            for key, namespace in bucket:
-                yield timestamp, key, namespace
 
 
 class InternalTimerService:
     """Event- and processing-time timers of one operator.
 
     Args:
-        context: where the key of a registration is read, and set while a timer fires.
+        state: keeps the timers; its context says the key of a registration, and is told the key of
+            a timer that fires.
         on_event_time, on_processing_time: called for each timer that fires.
+        turn: the task's.
     """
 
     def __init__(
         self,
         time_service: ProcessingTimeService,
-        context: KeyContext,
+        state: KeyedStateBackend,
         on_event_time: TimerCallback,
         on_processing_time: TimerCallback,
+        turn: Turn | None = None,
     ) -> None:
         self._time_service = time_service
-        self._context = context
+        self._portion = Portion(time_service.clock, turn)
+        self.firing: tuple[int, Any, Any] | None = None
+        """Timestamp, key and namespace of the timer that fires now."""
+        self._context = state.context
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
-        self._event = TimerQueue()
-        self._processing = TimerQueue()
+        self._event = state.timer_queue("event-time")
+        self._processing = state.timer_queue("processing-time")
         self._physical: ScheduledCallback | None = None
         self.current_watermark = MIN_TIMESTAMP
 
@@ -124,17 +74,18 @@ class InternalTimerService:
         self._physical = self._time_service.schedule(timestamp, self._fire_processing_time)
 
     def _fire_processing_time(self, now: int) -> None:
+        """A portion of those that are due; the others have their turn after mail had its own."""
         self._physical = None
         self._fire(self._processing, now, self._on_processing_time)
         following = self._processing.first()
         if following is not None:
             self._schedule(following)
 
-    def advance_watermark(self, timestamp: int) -> None:
-        """Fire all event-time timers up to *timestamp*, those that are registered meanwhile
-        included."""
+    def advance_watermark(self, timestamp: int) -> bool:
+        """Fire a portion of the event-time timers up to *timestamp*, those that are registered
+        meanwhile included.  Whether there are none left: else it is to be called again."""
         self.current_watermark = timestamp
-        self._fire(self._event, timestamp, self._on_event_time)
+        return self._fire(self._event, timestamp, self._on_event_time)
 
     def fire_all_processing_time_timers(self) -> bool:
         """Whatever the time is; whether there were any."""
@@ -146,15 +97,24 @@ class InternalTimerService:
                 self._physical = None
         return any_timers
 
-    def _fire(self, queue: TimerQueue, until: int, callback: TimerCallback) -> None:
+    def _fire(self, queue: TimerQueue, until: int, callback: TimerCallback) -> bool:
+        """One portion; whether there are none left."""
         context = self._context
-        while (timestamp := queue.first()) is not None and timestamp <= until:
-            for timer in queue.pop(timestamp):
+        left = most = self._portion.begin()
+        while left and (timestamp := queue.first()) is not None and timestamp <= until:
+            for timer in queue.at(timestamp, left):
+                if queue.first() != timestamp:  # the one before has registered an earlier one
+                    break
                 if queue.claim(timestamp, timer):
+                    left -= 1
                     key, namespace = timer
                     context.key = key
+                    self.firing = timestamp, key, namespace
                     callback(timestamp, key, namespace)
         context.key = NO_KEY
+        self.firing = None
+        self._portion.end(most - left)
+        return left > 0
 
     def number_of_event_time_timers(self, namespace: Any = ...) -> int:
         """All, or those of one namespace."""
@@ -164,26 +124,11 @@ class InternalTimerService:
         """All, or those of one namespace."""
         return _count(self._processing, namespace)
 
-    def snapshot(self, max_parallelism: int) -> dict[int, bytes]:
-        """Key group -> pickled timers."""
-        assign = KeyGroupAssigner(max_parallelism)
-        groups: dict[int, tuple[list[Any], list[Any]]] = {}
-        for kind, queue in enumerate((self._event, self._processing)):
-            for timer in queue.items():
-                groups.setdefault(assign(timer[1]), ([], []))[kind].append(timer)
-        return {group: pickle.dumps(timers, 5) for group, timers in groups.items()}
-
-    def restore(self, groups: dict[int, bytes], key_groups: KeyGroupRange) -> None:
-        """Take over the timers of this subtask's key groups."""
-        for group, payload in groups.items():
-            if group not in key_groups:
-                continue
-            event, processing = pickle.loads(payload)
-            for timestamp, key, namespace in event:
-                self._event.add(timestamp, as_key(key), namespace)
-            for timestamp, key, namespace in processing:
-                if self._processing.add(timestamp, as_key(key), namespace):
-                    self._schedule(timestamp)
+    def resume(self) -> None:
+        """After the state was restored."""
+        first = self._processing.first()
+        if first is not None:
+            self._schedule(first)
 
 
 def _count(queue: TimerQueue, namespace: Any) -> int:

@@ -1,7 +1,9 @@
-"""The watermark of several channels together (Flink 2.0's StatusWatermarkValve)."""
+"""The watermark of several channels together (Flink's StatusWatermarkValve, as it is
+since FLINK-40475)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
@@ -18,10 +20,20 @@ class _Channel:
 
 @dataclass(frozen=True)
 class ValveOutput:
-    """What follows from one input: in this order, a watermark and a change of status."""
+    """What follows from one input: a watermark, and a change of status."""
 
     watermark: int | None = None
     idle: bool | None = None
+
+    def tell(self, watermark: Callable[[int], None], status: Callable[[bool], None]) -> None:
+        """Say so, in the order in which whoever follows takes account of both: what is idle has no
+        watermarks."""
+        if self.idle is False:
+            status(False)
+        if self.watermark is not None:
+            watermark(self.watermark)
+        if self.idle:
+            status(True)
 
 
 NOTHING = ValveOutput()
@@ -56,18 +68,12 @@ class WatermarkValve:
         if state.idle == idle:
             return NOTHING
         state.idle = idle
-        watermark = None
-        if idle:
-            state.aligned = False
-            # Only the channel that held the output back can let it go on.
-            if state.watermark == self._last:
-                if all(other.idle for other in self._channels):
-                    watermark = self._advance_to(max(c.watermark for c in self._channels))
-                else:
-                    watermark = self._advance_to_least()
-        else:
-            state.aligned = state.watermark >= self._last
+        state.aligned = not idle and state.watermark >= self._last
         all_idle = all(other.idle for other in self._channels)
+        if all_idle:  # what comes out does not depend on who was idle first
+            watermark = self._advance_to(max(c.watermark for c in self._channels))
+        else:
+            watermark = self._advance_to_least()
         if all_idle == self._idle:
             return ValveOutput(watermark)
         self._idle = all_idle

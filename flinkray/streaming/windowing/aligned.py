@@ -1,20 +1,25 @@
 """Tumbling and sliding windows of event time under their default trigger, the short way.
 
 No trigger is asked: a window fires when the watermark passes its end, and for late records at
-once.  That leaves a division, two look-ups and the aggregation for each record and window.
+once.  What a block brings is put together by window and key, and goes into the state at its end.
+That leaves a division, two look-ups and the aggregation for each record and window.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.errors import StreamError
+from flinkray.core.values import own, own_all
+from flinkray.streaming.errors import no_timestamps
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import _TimeWindows
-from flinkray.streaming.windowing.operator import NOTHING, WindowOperator, WindowSpec
+from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger
 from flinkray.streaming.windowing.window import TimeWindow
+
+_Pane = tuple[TimeWindow, int, dict[Any, Any]]
+"""A window, its last moment, and what a block brings for it: by key."""
 
 
 def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
@@ -36,51 +41,66 @@ class AlignedWindowOperator(WindowOperator):
         super().open()
         assert isinstance(self.spec.assigner, _TimeWindows)
         self._assigner = self.spec.assigner
-        self._by_start: dict[int, list[TimeWindow]] = {}
 
     def process_block(self, block: Block) -> None:
         times = block.timestamps
         if times is None:
-            raise StreamError(
-                "the records have no timestamps, which windows of event time need: call "
-                "assign_timestamps_and_watermarks before window"
-            )
+            raise no_timestamps("windows of event time need")
         keys = self.keys.of_block(block)
-        records = iter(block.values)
-        table, contents = self.table, self.spec.contents
-        add, first, get = contents.add, contents.first, self.table.get
+        self.results.begin(block.origin)
+        contents, table = self.spec.contents, self.table
+        add, begin = contents.add, self._begin
+        self._add = contents.adder(table)
         slide, offset = self._assigner.slide, self._assigner.offset
-        by_start = self._by_start
+        values = block.values
+        several = self._assigner.size > slide and own_all(values) is not values
+        by_start: dict[int, list[_Pane]] = {}
+        entries_of: dict[TimeWindow, dict[Any, Any]] = {}
         watermark = self.timers.current_watermark
         late = []
-        for place, (value, key, timestamp) in enumerate(zip(records, keys, times, strict=True)):
+        for place, (value, key, timestamp) in enumerate(
+            zip(self.read(block), keys, times, strict=True)
+        ):
             start = timestamp - (timestamp - offset) % slide
-            windows = by_start.get(start)
-            if windows is None:
+            panes = by_start.get(start)
+            if panes is None:
+                panes = [
+                    (window, window.end - 1, entries_of.setdefault(window, {}))
+                    for window in self._assigner.windows_of(timestamp)
+                ]
                 # What sliding windows of a size that is no multiple of the slide a record belongs
                 # to depends on more than the start of its pane.
-                windows = self._assigner.windows_of(timestamp)
                 if self._assigner.size % slide == 0:
-                    by_start[start] = windows
+                    by_start[start] = panes
             in_time = False
-            for window in windows:
-                if window.end - 1 <= watermark:
+            for window, last, entries in panes:
+                if last <= watermark:
                     if not self.is_late(window):
                         in_time = True
-                        self._add_late(value, key, timestamp, window)
+                        self._add_late(own(value) if several else value, key, timestamp, window)
                     continue
                 in_time = True
-                entry = get((key, window), NOTHING)
-                if entry is NOTHING:
-                    table[key, window] = first(value, timestamp)
-                    self._register(key, window)
+                if key in entries:
+                    entries[key] = add(entries[key], value)
                 else:
-                    table[key, window] = add(entry, value, timestamp)
-            if windows and not in_time:
+                    entries[key] = begin(key, window, value)
+                if several:
+                    value = own(value)  # each window has its own
+            if panes and not in_time:
                 late.append(place)
+        for window, entries in entries_of.items():
+            contents.store(table, window, entries)
         if late:
             self.put_aside(block, late)
-        self.flush()
+        self.results.flush()
+
+    def _begin(self, key: Any, window: TimeWindow, value: Any) -> Any:
+        """The first record of a key and window in a block."""
+        contents, table, place = self.spec.contents, self.table, (key, window)
+        if place not in table:
+            self._register(key, window)
+            return contents.first(value)
+        return contents.go_on(table, place, value)
 
     def _register(self, key: Any, window: TimeWindow) -> None:
         self.backend.context.key = key
@@ -97,15 +117,12 @@ class AlignedWindowOperator(WindowOperator):
         cleanup = self.cleanup_time(window)
         if cleanup != MAX_TIMESTAMP:
             self.timers.register_event_time_timer(window, cleanup)
-        self.evaluate(key, window, window)
+        self.evaluate(key, window, window, False)
 
     def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> None:
+        ends = timestamp == self.cleanup_time(window)
         if timestamp == window.end - 1:
-            self.evaluate(key, window, window)
-        if timestamp == self.cleanup_time(window):
-            self.table.pop((key, window), None)
+            self.evaluate(key, window, window, ends)
+        if ends:
+            self.table.remove((key, window))
             self.spec.evaluation.clear(self.function_context.at(key, window))
-
-    def process_watermark(self, timestamp: int) -> None:
-        self._by_start.clear()
-        super().process_watermark(timestamp)

@@ -3,36 +3,65 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from flinkray.core.values import own, own_all
+from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
 )
+from flinkray.state.table import MISSING, ListTable, ValueTable
 from flinkray.streaming.windowing.evictors import TimestampedValue
 
 NAME = "window-contents"
 
 
+Add = Callable[[Any, Any, "int | None"], bool]
+"""Adds a record, that is a value with a timestamp, at a place; whether it is the first there."""
+
+
 class WindowContents(ABC):
-    """How entries of the table of contents are made."""
+    """How records get into the table of contents, and out of it."""
 
     descriptor: StateDescriptor
 
     @abstractmethod
-    def first(self, value: Any, timestamp: int | None) -> Any:
-        """The entry of a window with one record."""
+    def table(self, state: KeyedStateBackend) -> Any:
+        """Where the contents are, by key and window."""
 
     @abstractmethod
-    def add(self, entry: Any, value: Any, timestamp: int | None) -> Any:
-        """The entry with one more; the old one may have been changed."""
+    def adder(self, table: Any) -> Add:
+        """The way in, until the next snapshot."""
+
+    # The same for whole blocks: what a block brings at a place is put together first.
 
     @abstractmethod
-    def elements(self, entry: Any) -> Sequence[Any]:
-        """What the window function is given."""
+    def first(self, value: Any) -> Any:
+        """Of a place that has nothing yet."""
+
+    @abstractmethod
+    def go_on(self, table: Any, place: Any, value: Any) -> Any:
+        """Of one that has something."""
+
+    @abstractmethod
+    def add(self, entry: Any, value: Any) -> Any:
+        """The same with one more; *entry* may have been changed."""
+
+    @abstractmethod
+    def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
+        """What was put together, by key."""
+
+    @abstractmethod
+    def read(self, table: Any, place: Any) -> Sequence[Any]:
+        """What the window function is given, which may change it; nothing where nothing is."""
+
+    @abstractmethod
+    def take(self, table: Any, place: Any) -> Sequence[Any]:
+        """The same for the last time: the contents go."""
 
 
 class ListContents(WindowContents):
@@ -41,49 +70,97 @@ class ListContents(WindowContents):
     def __init__(self) -> None:
         self.descriptor = ListStateDescriptor(NAME)
 
-    def first(self, value: Any, timestamp: int | None) -> Any:
+    def table(self, state: KeyedStateBackend) -> Any:
+        return state.list_table(self.descriptor, namespaced=True)
+
+    def adder(self, table: ListTable) -> Add:
+        append = table.append
+        return lambda place, value, timestamp: append(place, value)
+
+    def first(self, value: Any) -> Any:
         return [value]
 
-    def add(self, entry: Any, value: Any, timestamp: int | None) -> Any:
+    def go_on(self, table: ListTable, place: Any, value: Any) -> Any:
+        return [value]
+
+    def add(self, entry: Any, value: Any) -> Any:
         entry.append(value)
         return entry
 
-    def elements(self, entry: Any) -> Sequence[Any]:
-        return list(entry)
+    def store(self, table: ListTable, window: Any, entries: Mapping[Any, Any]) -> None:
+        for key, values in entries.items():
+            table.extend((key, window), values)
+
+    def read(self, table: ListTable, place: Any) -> Sequence[Any]:
+        return own_all(list(table.get(place)))
+
+    def take(self, table: ListTable, place: Any) -> Sequence[Any]:
+        return table.take(place)
 
 
 class TimestampedContents(ListContents):
     """All records with their timestamps, for evictors."""
 
-    def first(self, value: Any, timestamp: int | None) -> Any:
-        return [TimestampedValue(value, timestamp)]
+    def adder(self, table: ListTable) -> Add:
+        append = table.append
+        return lambda place, value, timestamp: append(place, TimestampedValue(value, timestamp))
 
-    def add(self, entry: Any, value: Any, timestamp: int | None) -> Any:
-        entry.append(TimestampedValue(value, timestamp))
-        return entry
+    def read(self, table: ListTable, place: Any) -> Sequence[Any]:
+        return own_all([element.value for element in table.get(place)])
 
-    def elements(self, entry: Any) -> Sequence[Any]:
-        return [element.value for element in entry]
+    def take(self, table: ListTable, place: Any) -> Sequence[Any]:
+        return [element.value for element in table.take(place)]
 
 
-class ReduceContents(WindowContents):
+class _FoldedContents(WindowContents):
+    """One value, to which records are added."""
+
+    def store(self, table: ValueTable, window: Any, entries: Mapping[Any, Any]) -> None:
+        table.put_all({(key, window): entry for key, entry in entries.items()})
+
+    def go_on(self, table: ValueTable, place: Any, value: Any) -> Any:
+        return self.add(table.get_to_change(place), value)
+
+
+class ReduceContents(_FoldedContents):
     """One value."""
 
     def __init__(self, function: Any) -> None:
         self.descriptor = ReducingStateDescriptor(NAME, function)
         self._reduce = self.descriptor.reduce
 
-    def first(self, value: Any, timestamp: int | None) -> Any:
+    def first(self, value: Any) -> Any:
         return value
 
-    def add(self, entry: Any, value: Any, timestamp: int | None) -> Any:
+    def add(self, entry: Any, value: Any) -> Any:
         return self._reduce(entry, value)
 
-    def elements(self, entry: Any) -> Sequence[Any]:
-        return (entry,)
+    def table(self, state: KeyedStateBackend) -> Any:
+        return state.value_table(self.descriptor, namespaced=True)
+
+    def adder(self, table: ValueTable) -> Add:
+        get, put, reduce = table.get_to_change, table.put, self._reduce
+
+        def add(place: Any, value: Any, timestamp: int | None) -> bool:
+            current = get(place, MISSING)
+            if current is MISSING:
+                put(place, value)
+                return True
+            put(place, reduce(current, value))
+            return False
+
+        return add
+
+    def read(self, table: ValueTable, place: Any) -> Sequence[Any]:
+        value = table.get(place, MISSING)
+        return () if value is MISSING else (own(value),)
+
+    def take(self, table: ValueTable, place: Any) -> Sequence[Any]:
+        value = table.take(place, MISSING)
+        return () if value is MISSING else (value,)
 
 
-class AggregateContents(WindowContents):
+class AggregateContents(_FoldedContents):
     """One accumulator."""
 
     def __init__(self, function: Any) -> None:
@@ -92,14 +169,35 @@ class AggregateContents(WindowContents):
         self._add = function.add
         self._result = function.get_result
 
-    def first(self, value: Any, timestamp: int | None) -> Any:
+    def first(self, value: Any) -> Any:
         return self._add(value, self._create())
 
-    def add(self, entry: Any, value: Any, timestamp: int | None) -> Any:
+    def add(self, entry: Any, value: Any) -> Any:
         return self._add(value, entry)
 
-    def elements(self, entry: Any) -> Sequence[Any]:
-        return (self._result(entry),)
+    def table(self, state: KeyedStateBackend) -> Any:
+        return state.value_table(self.descriptor, namespaced=True)
+
+    def adder(self, table: ValueTable) -> Add:
+        get, put, create, add_value = table.get_to_change, table.put, self._create, self._add
+
+        def add(place: Any, value: Any, timestamp: int | None) -> bool:
+            current = get(place, MISSING)
+            if current is MISSING:
+                put(place, add_value(value, create()))
+                return True
+            put(place, add_value(value, current))
+            return False
+
+        return add
+
+    def read(self, table: ValueTable, place: Any) -> Sequence[Any]:
+        accumulator = table.get_to_change(place, MISSING)
+        return () if accumulator is MISSING else (own(self._result(accumulator)),)
+
+    def take(self, table: ValueTable, place: Any) -> Sequence[Any]:
+        accumulator = table.take(place, MISSING)
+        return () if accumulator is MISSING else (self._result(accumulator),)
 
 
 class WindowEvaluation(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -13,8 +14,7 @@ from flinkray.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from flinkray.state.heap import HeapKeyedStateBackend
-from flinkray.state.heap_handles import KeyContext
+from flinkray.state.key_context import KeyContext
 from flinkray.streaming.functions.runtime_context import (
     KeyedStateStore,
     RuntimeContext,
@@ -44,7 +44,7 @@ class WindowTriggerContext(OnMergeContext):
     """For triggers: about the key and window that :meth:`at` was called with."""
 
     def __init__(
-        self, timers: InternalTimerService, backend: HeapKeyedStateBackend, metrics: Any
+        self, timers: InternalTimerService, backend: KeyedStateBackend, metrics: Any
     ) -> None:
         self._timers = timers
         self._backend = backend
@@ -90,7 +90,7 @@ class WindowTriggerContext(OnMergeContext):
 class _Store(KeyedStateStore):
     """State of a key, or of a key and window, as *context* says."""
 
-    def __init__(self, backend: HeapKeyedStateBackend, context: KeyContext | None) -> None:
+    def __init__(self, backend: KeyedStateBackend, context: KeyContext | None) -> None:
         self._backend = backend
         self._context = context
 
@@ -115,7 +115,7 @@ class _Store(KeyedStateStore):
 class FunctionContext(WindowContext[Any]):
     """For process window functions: about the key and window of the last :meth:`at`."""
 
-    def __init__(self, timers: InternalTimerService, backend: HeapKeyedStateBackend) -> None:
+    def __init__(self, timers: InternalTimerService, backend: KeyedStateBackend) -> None:
         self._timers = timers
         self._namespace = KeyContext()
         self._window: Any = None

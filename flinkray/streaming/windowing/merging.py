@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from flinkray.state.table import MapTable
 from flinkray.streaming.windowing.assigners import MergingWindowAssigner
 from flinkray.streaming.windowing.window import MergeCallback
 
@@ -29,26 +30,28 @@ class MergingWindowSet:
     """The windows of one key.
 
     Args:
-        mapping: window -> state window; changed in place, and kept as the key's state.
+        table: window -> state window, for each key.
     """
 
-    def __init__(self, assigner: MergingWindowAssigner, mapping: dict[Any, Any]) -> None:
+    def __init__(self, assigner: MergingWindowAssigner, table: MapTable, key: Any) -> None:
         self._assigner = assigner
-        self.mapping = mapping
+        self._table = table
+        self._key = key
 
     def state_window(self, window: Any) -> Any:
         """Where the contents of *window* are; None if it is not in flight."""
-        return self.mapping.get(window)
+        return self._table.get(self._key, window)
 
     def retire(self, window: Any) -> None:
         """The window is done."""
-        self.mapping.pop(window, None)
+        self._table.remove_entry(self._key, window)
 
     def add(self, window: Any, on_merge: OnMerge) -> Any:
         """Add a window; the one it became a part of, or itself."""
-        mapping = self.mapping
+        table, key = self._table, self._key
+        in_flight = [known for known, _ in table.items(key)]
         collected = _Collected()
-        self._assigner.merge_windows(dict.fromkeys([*mapping, window]), collected)
+        self._assigner.merge_windows(dict.fromkeys([*in_flight, window]), collected)
         result, merged_new = window, False
         for merge_result, members in collected.merges:
             old = list(members)
@@ -57,17 +60,18 @@ class MergingWindowSet:
                 old.remove(window)
                 merged_new = True
                 result = merge_result
-                if window in mapping:
+                if table.contains(key, window):
                     old.append(window)
-            old = [member for member in old if member in mapping]
+            old = [member for member in old if table.contains(key, member)]
             if not old:
                 continue
-            state_window = mapping[old[0]]
-            sources = [mapping.pop(member) for member in old]
-            mapping[merge_result] = state_window
-            sources.remove(state_window)
+            sources = [table.get(key, member) for member in old]
+            state_window = sources.pop(0)
+            for member in old:
+                table.remove_entry(key, member)
+            table.put(key, merge_result, state_window)
             if old != [merge_result]:
                 on_merge(merge_result, old, state_window, sources)
-        if not merged_new and result == window:
-            mapping.setdefault(window, window)
+        if not merged_new and result == window and not table.contains(key, window):
+            table.put(key, window, window)
         return result

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
+from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.descriptors import MapStateDescriptor
-from flinkray.streaming.errors import StreamError
+from flinkray.state.keys import KeyHash
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.operators.operator import OperatorState, StreamOperator
-from flinkray.streaming.operators.process import TimerResults
+from flinkray.streaming.operators.operator import OperatorContext, Output
+from flinkray.streaming.operators.process import WithTimers
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
-from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.streaming.windowing.assigners import MergingWindowAssigner, WindowAssigner
 from flinkray.streaming.windowing.contents import PassOn, WindowContents, WindowEvaluation
 from flinkray.streaming.windowing.contexts import (
@@ -53,7 +54,7 @@ class WindowSpec:
             )
 
 
-class WindowOperator(StreamOperator):
+class WindowOperator(WithTimers):
     """Results carry the latest timestamp of their window and come before the watermark that
     fired them."""
 
@@ -61,27 +62,25 @@ class WindowOperator(StreamOperator):
         self.spec = spec
         self.keys = keys
 
+    def key_hash(self) -> KeyHash:
+        return self.keys.hash_of
+
     # --- life ---------------------------------------------------------------------------------
 
-    def setup(self, context: Any, output: Any) -> None:
+    def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
         assert self.keyed_state is not None
         self.backend = self.keyed_state
-        self.timers = InternalTimerService(
-            context.time_service,
-            self.backend.context,
-            self._on_event_time,
-            self._on_processing_time,
-        )
         self._assigner_context = AssignerContext(self.timers, self.runtime_context())
         self._trigger_context = WindowTriggerContext(self.timers, self.backend, context.metrics)
         self.function_context = FunctionContext(self.timers, self.backend)
-        self.results = TimerResults()
+        self._evaluated: tuple[Any, Any] | None = None
+        """Window and key, for error messages."""
         self.number_late_records_dropped = context.metrics.counter("numLateRecordsDropped")
 
     def open(self) -> None:
-        self.table = self.backend.namespaced_entries(self.spec.contents.descriptor)
-        self._in_flight: dict[Any, dict[Any, Any]] = self.backend.entries(_IN_FLIGHT)
+        self.table = self.spec.contents.table(self.backend)
+        self._in_flight = self.backend.map_table(_IN_FLIGHT)
         self._merging = isinstance(self.spec.assigner, MergingWindowAssigner)
         self._event_time = self.spec.assigner.is_event_time()
         function = self.spec.evaluation.function
@@ -93,35 +92,30 @@ class WindowOperator(StreamOperator):
         if hasattr(function, "close"):
             function.close()
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
-        state = super().snapshot(checkpoint_id)
-        return OperatorState(
-            state.keyed, state.operator, self.timers.snapshot(self.context.max_parallelism)
-        )
-
-    def restore(self, states: Sequence[OperatorState]) -> None:
-        super().restore(states)
-        for state in states:
-            if state.timers is not None:
-                self.timers.restore(dict(state.timers), self.backend.key_groups)
+    def describe_occasion(self) -> str:
+        if self._evaluated is None:
+            return ""
+        window, key = self._evaluated
+        return f"window {window!r} of key {text_of(key)}"
 
     # --- records ------------------------------------------------------------------------------
 
     def process_block(self, block: Block) -> None:
         keys = self.keys.of_block(block)
-        records = iter(block.values)
-        context = self.backend.context
+        context = self.key_context
         times = block.timestamps
         late: list[int] = []
+        self._add = self.spec.contents.adder(self.table)
         one = self._merge_in if self._merging else self._put_in
+        self.results.begin(block.origin)
         for place, (value, context.key, timestamp) in enumerate(
-            zip(records, keys, times if times is not None else repeat(None), strict=False)
+            zip(self.read(block), keys, times if times is not None else repeat(None), strict=False)
         ):
             if one(value, context.key, timestamp):
                 late.append(place)
         if late:
             self.put_aside(block, late)
-        self.flush()
+        self.results.flush()
 
     def put_aside(self, block: Block, late: Sequence[int]) -> None:
         """Late records go to their side output, or are counted."""
@@ -150,6 +144,8 @@ class WindowOperator(StreamOperator):
             self._add((key, window), value, timestamp)
             self._act(self._on_element(value, key, timestamp, window), key, window, window)
             self._register_cleanup(window)
+            if len(windows) > 1 and type(value) not in IMMUTABLE:
+                value = own(value)  # each window has its own
         return bool(windows) and not in_time
 
     def _merge_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
@@ -171,14 +167,13 @@ class WindowOperator(StreamOperator):
             self._add((key, state_window), value, timestamp)
             self._act(self._on_element(value, key, timestamp, actual), key, actual, state_window)
             self._register_cleanup(actual)
-        if not merging.mapping:
-            self._in_flight.pop(key, None)
+            if len(windows) > 1 and type(value) not in IMMUTABLE:
+                value = own(value)
         return bool(windows) and not in_time
 
     def _windows_in_flight(self, key: Any) -> MergingWindowSet:
         assert isinstance(self.spec.assigner, MergingWindowAssigner)
-        mapping = self._in_flight.setdefault(key, {})
-        return MergingWindowSet(self.spec.assigner, mapping)
+        return MergingWindowSet(self.spec.assigner, self._in_flight, key)
 
     def _on_merge(
         self, key: Any, result: Any, merged: list[Any], target: Any, sources: list[Any]
@@ -197,15 +192,6 @@ class WindowOperator(StreamOperator):
                 self._delete_cleanup(window)
         self.backend.merge_namespaces(self.spec.contents.descriptor, key, target, sources)
 
-    def _add(self, place: tuple[Any, Any], value: Any, timestamp: int | None) -> None:
-        entry = self.table.get(place, NOTHING)
-        contents = self.spec.contents
-        self.table[place] = (
-            contents.first(value, timestamp)
-            if entry is NOTHING
-            else contents.add(entry, value, timestamp)
-        )
-
     def _on_element(
         self, value: Any, key: Any, timestamp: int | None, window: Any
     ) -> TriggerResult:
@@ -214,31 +200,41 @@ class WindowOperator(StreamOperator):
             value, time, window, self._trigger_context.at(key, window)
         )
 
-    def _act(self, result: TriggerResult, key: Any, window: Any, state_window: Any) -> None:
+    def _act(
+        self, result: TriggerResult, key: Any, window: Any, state_window: Any, ends: bool = False
+    ) -> None:
+        """What a trigger says; *ends*: the window goes in any case."""
         if result is TriggerResult.CONTINUE:
             return
         if result.is_fire():
-            self.evaluate(key, window, state_window)
+            self.evaluate(key, window, state_window, ends or result.is_purge())
         if result.is_purge():
-            self.table.pop((key, state_window), None)
+            self.table.remove((key, state_window))
 
-    def evaluate(self, key: Any, window: Any, state_window: Any) -> None:
-        """Collect the results of a window, if it has contents."""
-        entry = self.table.get((key, state_window), NOTHING)
-        if entry is NOTHING:
-            return
-        spec = self.spec
-        if spec.evictor is not None:
-            entry = spec.evictor.evict_before(list(entry), window)
-        elements = spec.contents.elements(entry)
-        results = spec.evaluation.results(key, self.function_context.at(key, window), elements)
+    def evaluate(self, key: Any, window: Any, state_window: Any, ends: bool) -> None:
+        """Collect the results of a window, if it has contents; they go with it if it *ends*."""
+        contents, table, place = self.spec.contents, self.table, (key, state_window)
+        self._evaluated = window, key
+        if self.spec.evictor is not None:
+            self._evict_and_evaluate(self.spec.evictor, key, window, place)
+        else:
+            elements = contents.take(table, place) if ends else contents.read(table, place)
+            if elements:
+                self._collect(key, window, elements)
+        self._evaluated = None
+
+    def _collect(self, key: Any, window: Any, elements: Sequence[Any]) -> None:
+        context = self.function_context.at(key, window)
+        results = self.spec.evaluation.results(key, context, elements)
         self.results.add(results, window.max_timestamp())
-        if spec.evictor is not None:
-            remaining = spec.evictor.evict_after(list(entry), window)
-            if remaining:
-                self.table[key, state_window] = remaining
-            else:
-                self.table.pop((key, state_window), None)
+
+    def _evict_and_evaluate(self, evictor: Evictor, key: Any, window: Any, place: Any) -> None:
+        kept = list(self.table.get(place))
+        if not kept:
+            return
+        kept = list(evictor.evict_before(kept, window))
+        self._collect(key, window, own_all([element.value for element in kept]))
+        self.table.put(place, evictor.evict_after(kept, window))
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -269,52 +265,32 @@ class WindowOperator(StreamOperator):
         else:
             self.timers.delete_processing_time_timer(window, cleanup)
 
-    def _on_event_time(self, timestamp: int, key: Any, window: Any) -> None:
-        self._on_timer(timestamp, key, window, True)
+    def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self._on_timer(timestamp, key, namespace, True)
 
-    def _on_processing_time(self, timestamp: int, key: Any, window: Any) -> None:
-        self._on_timer(timestamp, key, window, False)
-        self.flush()
+    def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self._on_timer(timestamp, key, namespace, False)
+        self.results.flush()
 
     def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> None:
         state_window = window
         if self._merging:
-            in_flight = self._in_flight.get(key, {})
-            if window not in in_flight:
+            state_window = self._in_flight.get(key, window)
+            if state_window is None:
                 return  # a timer of a window that was merged into another
-            state_window = in_flight[window]
         trigger, context = self.spec.trigger, self._trigger_context.at(key, window)
         if event_time:
             result = trigger.on_event_time(timestamp, window, context)
         else:
             result = trigger.on_processing_time(timestamp, window, context)
-        self._act(result, key, window, state_window)
-        if event_time == self._event_time and timestamp == self.cleanup_time(window):
+        ends = event_time == self._event_time and timestamp == self.cleanup_time(window)
+        self._act(result, key, window, state_window, ends)
+        if ends:
             self._clear(key, window, state_window)
 
     def _clear(self, key: Any, window: Any, state_window: Any) -> None:
-        self.table.pop((key, state_window), None)
+        self.table.remove((key, state_window))
         self.spec.trigger.clear(window, self._trigger_context.at(key, window))
         self.spec.evaluation.clear(self.function_context.at(key, window))
         if self._merging:
-            merging = self._windows_in_flight(key)
-            merging.retire(window)
-            if not merging.mapping:
-                del self._in_flight[key]
-
-    def flush(self) -> None:
-        """Put out the results that were collected."""
-        values, times = self.results.take()
-        self.output.emit_results(values, times)
-
-    def process_watermark(self, timestamp: int) -> None:
-        self.timers.advance_watermark(timestamp)
-        self.flush()
-        self.output.emit_watermark(timestamp)
-
-
-class _Nothing:
-    __slots__ = ()
-
-
-NOTHING: Any = _Nothing()
+            self._windows_in_flight(key).retire(window)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import io
 import os
 import subprocess
 import sys
@@ -73,6 +74,41 @@ def process_with_files(folder: Path, cluster_id: str) -> subprocess.Popen[bytes]
 def kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.communicate()
+
+
+def text_of(path: str) -> str:
+    return Path(path).read_text()
+
+
+async def test_archives_are_in_the_working_directory_of_a_process_that_has_one_job(
+    temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(temporary_folder)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("inner/words.txt", "to be")
+    name = "data/words"
+    job_file = JobFile(name, JobFileUse.ARCHIVE, packed.getvalue())
+    files = JobFiles(LocalRpcService(), "here", has_working_directory=True)
+
+    await files.provide(JOB, (FILE, job_file), no_fetch)
+
+    assert text_of("data/words/inner/words.txt") == "to be"
+    assert text_of(f"{files.cached(JOB)[name]}/inner/words.txt") == "to be"
+    assert text_of(files.cached(JOB)["data.txt"]) == "data"
+    files.forget(JOB)
+    assert os.getcwd() == str(temporary_folder)
+    assert os.listdir() == []
+
+
+async def test_a_job_without_archives_leaves_the_working_directory(
+    temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(temporary_folder)
+    files = JobFiles(LocalRpcService(), "here", has_working_directory=True)
+    await files.provide(JOB, (FILE,), no_fetch)
+    assert os.getcwd() == str(temporary_folder)
+    files.close()
 
 
 def test_files_of_a_process_that_was_killed_are_swept_and_those_of_others_stay(

@@ -71,6 +71,20 @@ async def test_a_plain_function_that_ignores_its_cancellation_is_interrupted(
     assert (await impatient.details(job_id)).exceptions == (), "nobody had to be killed"
 
 
+async def test_a_job_sets_when_its_functions_are_interrupted(tmp_path: Path) -> None:
+    def runs_on(context: Any) -> None:
+        while True:
+            sum(range(1000))
+
+    configuration = {**QUICK, "task.cancellation.interval": "1 h"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        of_job = {"task.cancellation.interval": "20 ms"}
+        job_id = await cluster.submit(python_job(runs_on, configuration=of_job))
+        await until_running(cluster, job_id)
+        assert await cancel(cluster, job_id) is JobStatus.CANCELED
+        assert (await cluster.details(job_id)).exceptions == (), "nobody had to be killed"
+
+
 async def test_what_code_fails_with_while_it_is_cancelled_is_logged(
     impatient: MiniCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

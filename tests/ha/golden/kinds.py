@@ -95,6 +95,7 @@ def streaming_job() -> StoredJob:
         files=(
             JobFile("library.zip", JobFileUse.IMPORT, b"opaque archive", is_directory=True),
             JobFile("tool", JobFileUse.CACHE, BlobKey(bytes(32), 0), is_executable=True),
+            JobFile("data/models", JobFileUse.ARCHIVE, b"opaque archive"),
         ),
         client=AttachedClient("a client", 50.0, "its results are collected"),
     )

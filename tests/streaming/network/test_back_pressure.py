@@ -46,6 +46,18 @@ def test_writer_has_to_wait_for_a_consumer_that_takes_nothing(is_local: bool) ->
         assert received <= SMALL.exclusive_credit + SMALL.floating_credit + 8500
 
 
+def test_large_records_between_tasks_of_one_process_are_counted_as_large() -> None:
+    with network() as make:
+        process = make("process")
+        partition = process.create_partition("p", "Source", 1, buffer_timeout=0)
+        read(process, process)
+        limit, written = 2 * NetworkSettings().most_queued, 0
+        while partition.has_room() and written < 4 * limit:
+            partition.subpartitions[0].put(Block([bytes(1 << 20)]))
+            written += 1 << 20
+        assert written <= limit
+
+
 def test_hundredfold_slower_consumer_holds_memory_bounded_and_gets_everything() -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)

@@ -80,6 +80,27 @@ def assert_time_is_the_lesser_of_two(h: OperatorHarness) -> None:
     assert h.output() == [WatermarkStatus(False), Watermark(12)]
 
 
+def assert_input_that_comes_back_holds_time_back(h: OperatorHarness) -> None:
+    """From where it is, until the input has caught up; what is idle when both are does not depend
+    on their order."""
+    h.output()
+    h.status(True, on=1)
+    h.watermark(10)
+    assert h.output() == [Watermark(10)]
+    h.status(False, on=1)
+    h.watermark(20)
+    h.watermark(7, on=1)
+    assert h.output() == []
+    h.watermark(15, on=1)
+    assert h.output() == [Watermark(15)]
+    h.status(True)
+    h.status(True, on=1)
+    assert h.output() == [Watermark(20), WatermarkStatus(True)]
+    h.status(False, on=1)
+    h.watermark(30, on=1)
+    assert h.output() == [WatermarkStatus(False), Watermark(30)]
+
+
 def failure(
     operator: StreamOperator, act: Callable[[OperatorHarness], None], **context: Any
 ) -> OperatorError:

@@ -13,6 +13,7 @@ from tests.streaming.operators.contract import (
     BY_FIRST,
     Counting,
     assert_failure_is_told,
+    assert_input_that_comes_back_holds_time_back,
     assert_time_is_the_lesser_of_two,
     columns,
     unlike_five,
@@ -89,6 +90,10 @@ def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
+
+
+def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+    assert_input_that_comes_back_holds_time_back(OperatorHarness(CoFlatMapOperator(BothFlat())))
 
 
 def test_failure_is_told_with_its_record() -> None:

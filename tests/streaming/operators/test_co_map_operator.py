@@ -12,6 +12,7 @@ from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,
     assert_failure_is_told,
+    assert_input_that_comes_back_holds_time_back,
     assert_time_is_the_lesser_of_two,
     columns,
     unlike_five,
@@ -88,6 +89,10 @@ def test_time_of_two_inputs_is_the_lesser_and_idle_ones_do_not_count() -> None:
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
+
+
+def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+    assert_input_that_comes_back_holds_time_back(OperatorHarness(CoMapOperator(Both())))
 
 
 def test_failure_is_told_with_its_record() -> None:

@@ -14,6 +14,7 @@ from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_failure_is_told,
+    assert_input_that_comes_back_holds_time_back,
     assert_time_is_the_lesser_of_two,
     columns,
     unlike_five,
@@ -87,6 +88,10 @@ def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
+
+
+def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+    assert_input_that_comes_back_holds_time_back(OperatorHarness(CoProcessOperator(Sides())))
 
 
 def test_failure_is_told_with_its_record() -> None:

@@ -16,6 +16,7 @@ from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,
+    assert_input_that_comes_back_holds_time_back,
     assert_time_is_the_lesser_of_two,
     columns,
     failure,
@@ -96,11 +97,11 @@ def test_buffers_are_cleaned_by_the_watermark() -> None:
     for on in (0, 1):
         h.watermark(4, on=on)
     operator: Any = h.operator
-    assert sorted(operator.left["k"]) == [4, 5]
-    assert sorted(operator.right["k"]) == [5]
+    assert sorted(time for time, _ in operator.left.items("k")) == [4, 5]
+    assert [time for time, _ in operator.right.items("k")] == [5]
     for on in (0, 1):
         h.watermark(7, on=on)
-    assert operator.left == operator.right == {}
+    assert len(operator.left) == len(operator.right) == 0
 
 
 def test_empty_interval_is_refused() -> None:
@@ -125,7 +126,7 @@ def test_records_that_wait_are_there_after_a_restore_and_are_cleaned_up() -> Non
     for on in (0, 1):
         restored.watermark(10, on=on)
     operator: Any = restored.operator
-    assert operator.left == operator.right == {}
+    assert len(operator.left) == len(operator.right) == 0
 
 
 def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
@@ -134,6 +135,10 @@ def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
+
+
+def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+    assert_input_that_comes_back_holds_time_back(join(-1, 1))
 
 
 def test_failure_is_told_with_the_record_that_found_its_partner() -> None:

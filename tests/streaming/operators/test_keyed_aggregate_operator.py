@@ -94,6 +94,49 @@ def test_batches_with_other_columns_go_on_as_rows() -> None:
     assert [(row.k, row.v) for row in h.values()] == [("a", 1), ("a", 3), ("b", 3), ("b", 7)]
 
 
+WIDTHS = {
+    "nulls": (st.none(), pa.null()),
+    "short": (st.integers(-99, 99), pa.int16()),
+    "long": (st.integers(-(2**40), 2**40), pa.int64()),
+    "float": (st.integers(-99, 99).map(lambda n: n / 4), pa.float64()),
+}
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+@settings(deadline=None)
+@given(data=st.data())
+def test_batches_whose_types_become_wider_stay_columns(how: str, data: Any) -> None:
+    keys = Keys("k")
+    h = OperatorHarness(KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), keys), keyed=True)
+    rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)
+    for _ in range(data.draw(st.integers(1, 5))):
+        size = data.draw(st.integers(1, 8))
+        fields: dict[str, Any] = {
+            "k": (st.integers(-3, 3), data.draw(st.sampled_from([pa.int16(), pa.int64()])))
+        }
+        fields["v"] = WIDTHS[data.draw(st.sampled_from(["short", "long", "float"]))]
+        fields["other"] = WIDTHS[data.draw(st.sampled_from(list(WIDTHS)))]
+        given = columns(
+            **{
+                name: pa.array(data.draw(st.lists(some, min_size=size, max_size=size)), kind)
+                for name, (some, kind) in fields.items()
+            }
+        )
+        h.process_columns(given)
+        rowwise.process(*given.to_block().values)
+    assert all(isinstance(batch, Columns) for batch in h.batches())
+    assert h.values() == rowwise.values()
+
+
+def test_keys_are_not_rounded_when_floats_come() -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    h.process_columns(columns(k=[2**60, 2**60 + 1], v=[1, 2]))
+    h.process_columns(columns(k=[2.0**60, 0.5], v=[4, 8]))
+    assert [tuple(row) for row in h.values()] == [
+        (2**60, 1), (2**60 + 1, 2), (2**60, 5), (0.5, 8),
+    ]  # fmt: skip
+
+
 def test_column_that_cannot_be_added_is_named() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     with pytest.raises(StreamError, match="sum needs a column of numbers; 'v' is"):

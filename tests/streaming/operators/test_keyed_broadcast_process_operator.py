@@ -14,6 +14,7 @@ from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     BY_FIRST,
     assert_failure_is_told,
+    assert_input_that_comes_back_holds_time_back,
     assert_time_is_the_lesser_of_two,
     columns,
     failure,
@@ -124,6 +125,10 @@ def test_time_is_the_lesser_of_both_sides_and_the_end_fires_no_timer() -> None:
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
+
+
+def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+    assert_input_that_comes_back_holds_time_back(harness())
 
 
 class Fails(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):

@@ -38,6 +38,15 @@ def batch(keys: Any, values: Any, **others: Any) -> Columns:
     return Columns(pa.record_batch({"k": keys, "v": values, **others}))
 
 
+def test_batches_of_wider_numbers_are_put_together() -> None:
+    h = local("max")
+    for values in ([1, 2], [2.5, 0.5], [3, 1]):
+        h.process_columns(batch(["a", "b"], values))
+    assert h.output() == []
+    h.finish()
+    assert [tuple(row) for row in h.values()] == [("a", 3.0), ("b", 2.0)]
+
+
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
 @pytest.mark.parametrize("kind", list(KEYS))
 @settings(deadline=None, max_examples=50)
@@ -108,12 +117,12 @@ def test_columns_without_the_field_are_passed_on() -> None:
     assert h.batches() == [columns]
 
 
-def test_another_schema_begins_anew_after_what_there_was() -> None:
+def test_other_columns_begin_anew_after_what_there_was() -> None:
     h = local()
     h.process_columns(batch(["a"], [1]))
-    h.process_columns(batch(["a"], [1.5]))
+    h.process_columns(batch(["a"], [2], other=["x"]))
     h.finish()
-    assert [tuple(row) for row in h.values()] == [("a", 1), ("a", 1.5)]
+    assert [tuple(row) for row in h.values()] == [("a", 1), ("a", 2, "x")]
 
 
 def test_nulls_and_text_in_the_field_are_refused_by_name() -> None:

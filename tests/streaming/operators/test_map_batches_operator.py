@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
@@ -29,7 +30,7 @@ def test_map_batches_turns_rows_into_columns_and_takes_any_kind_of_result() -> N
 
     h = OperatorHarness(MapBatchesOperator(function))
     h.process(Row(x=1), Row(x=2), at=[5, 6])
-    assert h.records() == [(Row(x=1), 5), (Row(x=2), 6), (Row(x=1), None)]
+    assert h.records() == [(Row(x=1), 5), (Row(x=2), 6), (Row(x=1), 5)]
     h = OperatorHarness(MapBatchesOperator(lambda batch: 5))
     with pytest.raises(StreamError, match="returns an Arrow RecordBatch"):
         h.process(1, 2)
@@ -37,16 +38,43 @@ def test_map_batches_turns_rows_into_columns_and_takes_any_kind_of_result() -> N
         h.process(1, "two")
 
 
-def test_columns_stay_columns_and_keep_timestamps_where_their_number_does() -> None:
-    h = OperatorHarness(MapBatchesOperator(lambda batch: [batch, batch.slice(1)]))
-    given = columns([5, 6], x=[1, 2])
-    h.process_columns(given)
-    same, shorter = h.batches()
-    assert isinstance(same, Columns)
-    assert isinstance(shorter, Columns)
-    assert np.array_equal(same.timestamps, [5, 6])  # type: ignore[arg-type]
-    assert shorter.timestamps is None
-    assert h.values() == [Row(x=1), Row(x=2), Row(x=2)]
+def test_rows_keep_their_timestamps_whatever_a_function_does_with_them() -> None:
+    seen: list[list[str]] = []
+
+    def function(batch: pa.RecordBatch) -> Any:
+        seen.append(batch.schema.names)
+        return [batch, batch.slice(1), batch.sort_by([("x", "descending")])]
+
+    h = OperatorHarness(MapBatchesOperator(function))
+    h.process_columns(columns([5, 6], x=[1, 2]))
+    same, shorter, sorted_ = h.batches()
+    assert seen == [["x", "$timestamp"]]
+    for batch, times in ((same, [5, 6]), (shorter, [6]), (sorted_, [6, 5])):
+        assert isinstance(batch, Columns)
+        assert batch.batch.schema.names == ["x"]
+        assert np.array_equal(batch.timestamps, times)  # type: ignore[arg-type]
+    assert h.values() == [Row(x=1), Row(x=2), Row(x=2), Row(x=2), Row(x=1)]
+
+
+def test_rows_of_a_function_that_gives_them_no_timestamps_have_none() -> None:
+    h = OperatorHarness(MapBatchesOperator(lambda batch: batch.select(["x"])))
+    h.process_columns(columns([5, 6], x=[1, 2]))
+    assert h.records() == [(Row(x=1), None), (Row(x=2), None)]
+
+
+def test_a_function_may_give_other_timestamps() -> None:
+    def later(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"$timestamp": pc.add(batch["$timestamp"], 10), "y": batch["x"]})
+
+    h = OperatorHarness(MapBatchesOperator(later))
+    h.process_columns(columns([5, 6], x=[1, 2]))
+    assert h.records() == [(Row(y=1), 15), (Row(y=2), 16)]
+
+
+def test_a_column_with_the_name_of_the_timestamps_is_refused() -> None:
+    h = OperatorHarness(MapBatchesOperator(lambda batch: batch))
+    with pytest.raises(StreamError, match=r"a column '\$timestamp' of their own"):
+        h.process_columns(columns([5], **{"$timestamp": [1]}))
 
 
 def test_values_get_the_columns_of_their_declared_type() -> None:

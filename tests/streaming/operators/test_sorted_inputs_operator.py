@@ -175,3 +175,17 @@ def test_failure_is_told_with_the_operator_within_and_the_record() -> None:
     inner = KeyedMapOperator(unlike_five, BY_FIRST)
     error = failure(SortedInputsOperator(inner, [BY_FIRST]), act, keyed=True)
     assert error.record == "('b', 5)"
+
+
+def test_many_keys_are_handled_between_two_pauses() -> None:
+    """A pause costs more than a key with one record."""
+    h = OperatorHarness(
+        SortedInputsOperator(KeyedMapOperator(Number(), BY_FIRST), [BY_FIRST]), keyed=True
+    )
+    for number in range(5000):
+        h.process((number, "a"))
+    pauses: list[None] = []
+    h.operator.context.turn.pause = lambda: pauses.append(None)
+    h.watermark(MAX_TIMESTAMP)
+    assert len(h.values()) == 5000
+    assert 2 <= len(pauses) <= 100  # the clock of the harness stands still

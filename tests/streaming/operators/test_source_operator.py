@@ -76,7 +76,7 @@ def run(operator: SourceOperator) -> OperatorHarness:
 def test_timestamps_and_watermarks_come_from_the_strategy() -> None:
     operator = SourceOperator(Batches(Block([3, 8])), strategy=BY_VALUE)
     h = run(operator)
-    assert operator.emit_next() is None
+    assert operator.emit_next() == 2
     h.processing_time(50)
     assert h.output() == [Record(3, 3), Record(8, 8), Watermark(7)]
     assert operator.emit_next() is END_OF_INPUT

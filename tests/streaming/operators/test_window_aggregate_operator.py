@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -79,6 +81,51 @@ def test_window_aggregate_goes_on_after_a_restore() -> None:
         assert sorted(map(tuple, each.values())) == [
             (1, 0, 10, 3, 3.0), (1, 10, 20, 1, 3.0), (2, 0, 10, 2, 7.0),
         ]  # fmt: skip
+
+
+AGGREGATES = [ColumnAggregate(how, how, "v") for how in ("sum", "min", "max", "mean")]
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_numbers_become_wider_in_all_panes(is_restored: bool) -> None:
+    """Also in those of keys that have had integers only, or that were in no pane yet."""
+
+    def operator(**settings: Any) -> OperatorHarness:
+        made = WindowAggregateOperator(20, 10, 0, AGGREGATES, Keys("k"))
+        return OperatorHarness(made, keyed=True, **settings)
+
+    h = operator()
+    h.process_columns(columns([1, 2], k=["a", "b"], v=pa.array([3, -4], pa.int16())))
+    h.process_columns(columns([12, 13], k=["b", "c"], v=[5, 2**40]))
+    h.process_columns(columns([3], k=["d"], v=[0.5]))
+    if is_restored:
+        h = operator(restore=h.snapshot())
+    h.process_columns(columns([4, 14], k=["a", "e"], v=[2.5, 1.5]))
+    h.process_columns(columns([15, 5], k=["e", "b"], v=[2, 2]))
+    h.watermark(MAX_TIMESTAMP)
+    found = {(r.window_start, r.k): tuple(r)[3:] for r in h.values()}
+    assert found == {
+        **dict.fromkeys([(-10, "a")], (5.5, 2.5, 3, 2.75)),
+        **dict.fromkeys([(-10, "b")], (-2, -4, 2, -1)),
+        **dict.fromkeys([(-10, "d"), (0, "d")], (0.5, 0.5, 0.5, 0.5)),
+        (0, "a"): (5.5, 2.5, 3, 2.75),
+        (0, "b"): (3, -4, 5, 1),
+        (10, "b"): (5, 5, 5, 5),
+        **dict.fromkeys([(0, "c"), (10, "c")], (2**40, 2**40, 2**40, 2**40)),
+        **dict.fromkeys([(0, "e"), (10, "e")], (3.5, 1.5, 2, 1.75)),
+    }
+
+
+def test_keys_become_wider() -> None:
+    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    h.process_columns(columns([1, 2], k=[1, 2], v=[0, 0]))
+    h.process_columns(columns([1, 2], k=[1.0, 2.5], v=[0, 0]))
+    h.process_columns(columns([1], k=pa.nulls(1), v=[0]))
+    h.watermark(10)
+    assert {r.k: r.n for r in h.values()} == {1: 2, 2: 1, 2.5: 1, None: 1}
+    with pytest.raises(StreamError, match="column 'k' to key by is of type double, then of string"):
+        h.process_columns(columns([11], k=["x"], v=[0]))
 
 
 def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> None:

@@ -72,6 +72,15 @@ def test_function_may_return_several_batches_or_none() -> None:
     assert [row.v for row in h.values()] == [2, 2]
 
 
+def test_columns_that_become_wider_come_in_one_batch() -> None:
+    h = harness(lambda batch: batch)
+    h.process_columns(columns([1], k=["a"], v=[1], w=pa.nulls(1)))
+    h.process_columns(columns([2], k=["a"], v=[0.5], w=["x"]))
+    h.watermark(100)
+    assert len(h.batches()) == 1
+    assert [(row.v, row.w) for row in h.values()] == [(1.0, None), (0.5, "x")]
+
+
 def test_rows_of_open_windows_are_there_after_a_restore() -> None:
     h = harness()
     h.process_columns(columns([3, 14, 5], k=["a", "b", None], v=[1, 2, 3]))

@@ -16,7 +16,11 @@ from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
-from tests.streaming.operators.contract import assert_time_is_the_lesser_of_two, columns
+from tests.streaming.operators.contract import (
+    assert_input_that_comes_back_holds_time_back,
+    assert_time_is_the_lesser_of_two,
+    columns,
+)
 
 
 @pytest.mark.parametrize("keys", [list(range(5)), ["x", "y", None]])
@@ -61,6 +65,43 @@ def rows_of(key: str, rows: Any) -> Columns:
     arrays[0] = pa.array([row[0] for row in rows], kind)
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
     return Columns(batch, np.array([row[2] for row in rows], np.int64))
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_columns_that_become_wider_are_joined(is_restored: bool) -> None:
+    def fresh(**settings: Any) -> Any:
+        operator = WindowJoinOperator(10, 0, Keys("k"), Keys("key"))
+        return OperatorHarness(operator, keyed=True, **settings)
+
+    h = fresh()
+    h.process_columns(columns([1, 2], k=[1, 2], v=[1, 2**60 + 1], text=pa.nulls(2)))
+    h.process_columns(columns([3, 4], k=[2.5, 3.0], v=[0.5, 1.5], text=["x", "y"]))
+    if is_restored:
+        h = fresh(restore=h.snapshot())
+    h.process_columns(columns([1, 2, 3], key=pa.array([1, 2, 3], pa.int16()), w=[10, 20, 30]), on=1)
+    h.process_columns(columns([1], key=pa.nulls(1), w=[0.5]), on=1)
+    for on in (0, 1):
+        h.watermark(100, on=on)
+    found = {row.k: (row.v, row.text, row.w) for row in h.values()}
+    assert found == {1: (1, None, 10), 2: (2.0**60, None, 20), 3: (1.5, "y", 30)}
+
+
+def test_keys_of_two_types_are_compared_exactly() -> None:
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("key")), keyed=True)
+    h.process_columns(columns([1, 1, 1], k=[2**60, 2**60 + 1, None], v=[1, 2, 3]))
+    h.process_columns(columns([1, 1, 1], key=[2.0**60, 0.5, None], w=[4, 5, 6]), on=1)
+    for on in (0, 1):
+        h.watermark(100, on=on)
+    assert [(row.k, row.v, row.w) for row in h.values()] == [(2**60, 1, 4)]
+
+
+def test_keys_that_would_be_rounded_are_refused() -> None:
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("key")), keyed=True)
+    h.process_columns(columns([1], k=[2**60 + 1], v=[1]))
+    h.process_columns(columns([1], k=[0.5], v=[1]))
+    h.watermark(100, on=1)
+    with pytest.raises(StreamError, match=r"batches do not go together: .* cast them before"):
+        h.watermark(100)
 
 
 def test_rows_of_open_windows_survive_a_restore_and_are_divided_by_key() -> None:
@@ -125,3 +166,9 @@ def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
+
+
+def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+    assert_input_that_comes_back_holds_time_back(
+        OperatorHarness(WindowJoinOperator(100, 0, Keys("k"), Keys("k")), keyed=True)
+    )

@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flinkray.datastream import Row, StreamExecutionEnvironment, Types
+from flinkray.datastream import Row, RuntimeExecutionMode, StreamExecutionEnvironment, Types
 from flinkray.datastream.common import Duration
 from flinkray.datastream.connectors import (
     BucketAssigner,
+    CollectionSource,
+    CollectSink,
     FileSink,
+    IteratorSource,
     ParquetFormat,
     RollingPolicy,
     Sink,
@@ -25,6 +28,7 @@ from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.file_writer import RenamingCommitter
 from flinkray.streaming.sinks.sink import SinkOperator
 from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import columns
 
 
 def visible(folder: Path) -> list[Path]:
@@ -126,6 +130,23 @@ def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path)
     assert table.schema.field("a").type == pa.int16()
     assert table.to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+
+
+def test_batch_of_wider_types_begins_another_parquet_file(tmp_path: Path) -> None:
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, "parquet")))
+    h.process_columns(columns(v=[2**60 + 1], w=pa.nulls(1)))
+    h.process_columns(columns(v=[0.5, 1.0], w=["x", "y"]))
+    h.process_columns(columns(v=[3], w=pa.nulls(1)))
+    h.process(Row(v=4, w="z"))
+    with pytest.raises(
+        StreamError, match=r"file of columns \['v', 'w'\] was given columns \['v'\]"
+    ):
+        h.process_columns(columns(v=[1]))
+    h.finish()
+    assert [pq.read_table(path).to_pydict() for path in visible(tmp_path)] == [
+        {"v": [2**60 + 1], "w": [None]},
+        {"v": [0.5, 1.0, 3.0, 4.0], "w": ["x", "y", None, "z"]},
+    ]
 
 
 def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
@@ -347,6 +368,47 @@ def test_text_of_columns_is_that_of_rows(tmp_path: Path) -> None:
     env.from_arrow(table).sink_to(FileSink(tmp_path))
     env.execute()
     assert [path.read_text() for path in visible(tmp_path)] == ["+I[1, true]\n+I[null, false]\n"]
+
+
+def endless() -> IteratorSource:
+    """So it says."""
+    return IteratorSource(lambda split, offset: iter(["a"][offset:]), bounded=False)
+
+
+def executed(
+    caplog: pytest.LogCaptureFixture, sink: Sink[Any], source: Any, mode: RuntimeExecutionMode
+) -> list[str]:
+    """The warnings of a program, in which the sink is behind a union with that source."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_runtime_mode(mode)
+    second = env.from_source(source, None, "second").key_by(lambda value: value)
+    env.from_collection(["b"]).union(second).map(str).sink_to(sink).name("files")
+    env.get_execution_plan()
+    assert not caplog.records
+    env.execute()
+    return [record.getMessage() for record in caplog.records]
+
+
+STREAMING, AUTOMATIC = RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.AUTOMATIC
+
+
+def test_sink_behind_a_source_without_end_says_that_it_shows_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for mode in (STREAMING, AUTOMATIC):
+        (told,) = executed(caplog, FileSink(tmp_path), endless(), mode)
+        assert told.startswith("files (FileSink) will show nothing of what it writes:")
+        assert "Source: second has no end. Read a source that ends, or write with" in told
+        caplog.clear()
+
+
+def test_sink_that_shows_what_it_writes_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = CollectionSource(["a"])
+    batch = RuntimeExecutionMode.BATCH
+    assert executed(caplog, FileSink(tmp_path), ends, STREAMING) == []
+    assert executed(caplog, FileSink(tmp_path), ends, batch) == []
+    assert executed(caplog, CollectSink(), endless(), STREAMING) == []
 
 
 def test_builders_make_the_same_sinks(tmp_path: Path) -> None:

@@ -25,6 +25,13 @@ def test_arrow_table_comes_in_batches_of_columns() -> None:
     assert pa.Table.from_batches(batches).equals(table)
 
 
+def test_column_has_a_type_for_the_values_of_all_batches() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    batches = [pa.record_batch({"k": ["a"], "v": v}) for v in ([1], [0.5], pa.nulls(1))]
+    rows = env.from_arrow(batches, batch_rows=1).filter(lambda row: row.v is not None)
+    assert sorted(row.v for row in rows.execute_and_collect()) == [0.5, 1.0]
+
+
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_rows_are_divided_among_subtasks(parallelism: int) -> None:
     table = pa.table({"a": range(100)})

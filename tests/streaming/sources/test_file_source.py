@@ -17,7 +17,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources.files import FileSplit
-from flinkray.streaming.sources.source import Boundedness, ReaderContext
+from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import read, reader_of
 
@@ -59,6 +59,57 @@ def test_csv_files_of_a_sink_are_read_with_the_names_that_are_given(tmp_path: Pa
     assert rows == [{"city": "A", "fare": 1}, {"city": "B", "fare": 2}]
     with pytest.raises(StreamError, match="column names are of CSV files, not of parquet"):
         FileSource(tmp_path, file_format="parquet", column_names=["city"])
+
+
+LONG_CSV = 130_000
+"""Lines that are more than a block of Arrow's."""
+
+
+def test_column_of_a_csv_file_has_a_type_for_all_its_values(tmp_path: Path) -> None:
+    last = {"n": "0.5", "void": "x", "code": "A7", "day": "2024-01-01 10:00:00", "text": '"a\nb"'}
+    line = "7,,12,2024-01-01,a\n"
+    lines = [",".join(last), "\n", line * LONG_CSV, ",".join(last.values()), "\n"]
+    (tmp_path / "long.csv").write_text("".join(lines))
+    reader = reader_of(
+        FileSource(tmp_path, file_format="csv"), FileSplit(str(tmp_path / "long.csv"), 0)
+    )
+    batches = []
+    while (polled := reader.poll(10)) is not END_OF_INPUT:
+        batches += [polled.batch] if len(polled) else []
+    table = pa.Table.from_batches(batches)
+    assert len(batches) > 1
+    assert table.schema.types == [
+        pa.float64(), pa.string(), pa.string(), pa.timestamp("s"), pa.string(),
+    ]  # fmt: skip
+    assert [str(v) for v in table.slice(LONG_CSV).to_pylist()[0].values()] == [
+        "0.5", "x", "A7", "2024-01-01 10:00:00", "a\nb",
+    ]  # fmt: skip
+    assert table.slice(0, 1).to_pylist()[0]["code"] == "12"
+    assert table.num_rows == LONG_CSV + 1
+
+
+def test_long_csv_file_is_read_on_where_its_reader_was(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("n\n" + "".join(f"{n}\n" for n in range(400_000)) + "0.5\n")
+    reader = reader_of(FileSource(path, file_format="csv"), FileSplit(str(path), 0))
+    while not len(first := reader.poll(10)):
+        pass
+    (split,) = reader.snapshot_state(1)
+    again = reader_of(FileSource(path, file_format="csv"), split)
+    rest: list[float] = []
+    while (polled := again.poll(10)) is not END_OF_INPUT:
+        rest += polled.batch["n"].to_pylist() if len(polled) else []
+    assert rest[0] == len(first)
+    assert rest[-1] == 0.5
+    assert len(first) + len(rest) == 400_001
+
+
+def test_empty_csv_file_has_no_rows_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("")
+    assert read(FileSource(tmp_path, file_format="csv")) == []
+    (tmp_path / "b.csv").write_text("x,y\n1,2\n3\n")
+    with pytest.raises(Exception, match=r"b\.csv cannot be read as CSV: .* Expected 2 columns"):
+        read(FileSource(tmp_path, file_format="csv"))
 
 
 def test_text_is_read_on_by_line(files: Path) -> None:
@@ -118,6 +169,8 @@ def test_parquet_is_read_on_by_batch_of_columns(tmp_path: Path) -> None:
     reader = reader_of(source, FileSplit(str(path), 0))
     first = reader.poll(4)
     assert isinstance(first, Columns)
-    rest = reader_of(source, *reader.snapshot_state(1)).poll(4)
+    again = reader_of(source, *reader.snapshot_state(1))
+    while not len(rest := again.poll(4)):
+        pass
     assert (len(first), len(rest)) == (65_536, 4_464)
     assert rest.batch["x"][0].as_py() == 65_536

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from typing import Any
 
 from flinkray.datastream.connectors import IteratorSource
 from flinkray.streaming.sources.collection import IteratorSplit
-from flinkray.streaming.sources.source import Boundedness, EnumeratorContext, ReaderContext
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    EnumeratorContext,
+    ReaderContext,
+)
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import read, reader_of, rest_of
+
+
+def taken(reader: Any, count: int) -> list[Any]:
+    """The next records, which a thread reads."""
+    values: list[Any] = []
+    while len(values) < count:
+        polled = reader.poll(count - len(values))
+        assert polled is not END_OF_INPUT
+        if polled is not NOTHING_NOW:
+            values += polled.values
+    return values
 
 
 def test_iterator_is_read_on_by_offset() -> None:
     source = IteratorSource.of(lambda: "abcdef")
     reader: Any = source.create_reader(ReaderContext(0, 1, ManualClock()))
     reader.add_splits([source.create_enumerator(Splits(), ManualClock())._remaining[0]])  # type: ignore[attr-defined]
-    assert reader.poll(2).values == ["a", "b"]
+    assert taken(reader, 2) == ["a", "b"]
     again: Any = source.create_reader(ReaderContext(0, 1, ManualClock()))
     again.add_splits(reader.snapshot_state(1))
-    assert again.poll(10).values == ["c", "d", "e", "f"]
+    assert taken(again, 4) == ["c", "d", "e", "f"]
     assert read(source) == list("abcdef")
 
 
@@ -51,3 +70,81 @@ def test_whether_it_ends_is_what_was_said() -> None:
     assert IteratorSource.of(list).get_boundedness() is Boundedness.BOUNDED
     endless = IteratorSource.of(list, bounded=False)
     assert endless.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED
+
+
+class Cursor:
+    """Belongs to the thread that made it, as those of SQLite do."""
+
+    def __init__(self) -> None:
+        self.owner = threading.current_thread()
+        self.closed = threading.Event()
+
+    def __iter__(self) -> Cursor:
+        return self
+
+    def __next__(self) -> int:
+        assert threading.current_thread() is self.owner
+        return 1
+
+    def close(self) -> None:
+        assert threading.current_thread() is self.owner
+        self.closed.set()
+
+
+def test_an_iterator_is_made_read_and_closed_in_one_thread() -> None:
+    cursors: list[Cursor] = []
+
+    def make(number: int, offset: int) -> Cursor:
+        cursors.append(Cursor())
+        return cursors[0]
+
+    reader = reader_of(IteratorSource(make), IteratorSplit(0, 0))
+    assert taken(reader, 3) == [1, 1, 1]
+    reader.close()
+    assert cursors[0].closed.wait(60)
+
+
+def test_a_generator_that_is_left_in_the_middle_is_closed_in_its_thread() -> None:
+    threads: list[str] = []
+    closed = threading.Event()
+
+    def numbers() -> Any:
+        try:
+            while True:
+                yield 1
+        finally:
+            threads.append(threading.current_thread().name)
+            closed.set()
+
+    reader = reader_of(IteratorSource.of(numbers), IteratorSplit(0, 0))
+    assert taken(reader, 3) == [1, 1, 1]
+    reader.close()
+    assert closed.wait(60)
+    assert threads == ["flinkray-iterator"]
+
+
+def test_few_large_records_are_read_ahead() -> None:
+    made: list[int] = []
+
+    def large() -> Any:
+        for number in range(200):
+            made.append(number)
+            yield bytes(1 << 22)
+
+    reader = reader_of(IteratorSource.of(large), IteratorSplit(0, 0))
+    for count in range(1, 51):
+        assert len(taken(reader, 1)) == 1
+        assert len(made) <= count + 10  # 40 MB
+    reader.close()
+
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE")
+
+
+def test_an_iterator_finds_the_context_variables_of_its_reader() -> None:
+    """Among them is the context of ``decimal``."""
+    token = VARIABLE.set("there")
+    try:
+        assert read(IteratorSource.of(lambda: (VARIABLE.get() for _ in range(1)))) == ["there"]
+    finally:
+        VARIABLE.reset(token)

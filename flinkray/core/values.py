@@ -1,0 +1,285 @@
+"""Who owns a value: what one function hands to another, neither may see the other change.
+
+Values of most types that flow through a stream cannot be changed, and are handed on as they are.
+Others are copied, once for each who is given them.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import copy
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import ipaddress
+import operator
+import pathlib
+import pickle
+import re
+import types
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Memo = dict[int, Any]
+"""What was copied of a value already, by ``id``, as :func:`copy.deepcopy` has it: a part that is in
+a value twice is one object in its copy, too."""
+
+Copier = Callable[[Any, Memo], Any]
+
+IMMUTABLE: set[type] = {
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    type(Ellipsis),
+    type(NotImplemented),
+    datetime.date,
+    datetime.time,
+    datetime.datetime,
+    datetime.timedelta,
+    datetime.timezone,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+    re.Pattern,
+    pathlib.PurePosixPath,
+    pathlib.PosixPath,
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+}
+"""Types of which every value stays as it is for ever.  Those of the user are added as they come,
+where they are found to be so (enumerations)."""
+
+# The classes of Arrow's data, none of which can be changed.
+_ARROW = (pa.Scalar, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table, pa.Schema, pa.DataType)
+
+
+def own(value: Any) -> Any:
+    """*value* itself if nobody can change it, else a copy.
+
+    What has no copy, such as a lock or a connection, is shared.
+    """
+    kind = type(value)
+    if kind in IMMUTABLE:
+        return value
+    if kind is tuple:  # the most common one: without a further call
+        for part in value:
+            if type(part) not in IMMUTABLE:
+                break
+        else:
+            return value
+    try:
+        copier = _COPIERS.get(kind) or _find_copier(kind)
+        return copier(value, {})
+    except RecursionError:  # a value within itself, of a kind that is not noted before its parts
+        return copy.deepcopy(value)
+
+
+def _own_part(value: Any, memo: Memo) -> Any:
+    """The same within a value."""
+    kind = type(value)
+    if kind in IMMUTABLE:
+        return value
+    known = memo.get(id(value))
+    if known is not None:
+        return known
+    copier = _COPIERS.get(kind) or _find_copier(kind)
+    return copier(value, memo)
+
+
+def _find_copier(kind: type) -> Copier:
+    copier = _COPIERS[kind] = _copier_of(kind)
+    return copier
+
+
+def own_all(values: Sequence[Any]) -> Sequence[Any]:
+    """The same for each; *values* itself if that changes none."""
+    if type(values) is range:
+        return values
+    kinds = set(map(type, values))
+    if kinds <= IMMUTABLE:
+        return values
+    if kinds == {tuple} and IMMUTABLE.issuperset(map(type, chain.from_iterable(values))):
+        return values
+    return [own(value) for value in values]
+
+
+def _own_tuple(value: Any, memo: Memo) -> Any:
+    owned = [_own_part(part, memo) for part in value]
+    if all(map(operator.is_, owned, value)):
+        return value
+    if id(value) not in memo:  # where one of its parts has not led back to it
+        memo[id(value)] = tuple(owned)
+    return memo[id(value)]
+
+
+def _own_named_tuple(value: Any, memo: Memo) -> Any:
+    if getattr(value, "__dict__", None):  # what a subclass may have besides
+        return _own_object(value, memo)
+    owned = [_own_part(part, memo) for part in value]
+    if all(map(operator.is_, owned, value)):
+        return value
+    if id(value) not in memo:
+        memo[id(value)] = type(value)._make(owned)
+    return memo[id(value)]
+
+
+def _own_list(value: list[Any], memo: Memo) -> list[Any]:
+    copied: list[Any] = []
+    memo[id(value)] = copied
+    copied += [part if type(part) in IMMUTABLE else _own_part(part, memo) for part in value]
+    return copied
+
+
+def _own_dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
+    copied = memo[id(value)] = value.copy()
+    for key, part in value.items():
+        if type(key) not in IMMUTABLE and _own_part(key, memo) is not key:
+            return _refilled(copied, value, memo)
+        if type(part) not in IMMUTABLE:
+            copied[key] = _own_part(part, memo)
+    return copied
+
+
+def _refilled(copied: dict[Any, Any], value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
+    """With copies of keys, too."""
+    copied.clear()
+    for key, part in value.items():
+        copied[_own_part(key, memo)] = _own_part(part, memo)
+    return copied
+
+
+def _own_set(value: set[Any], memo: Memo) -> set[Any]:
+    copied = memo[id(value)] = value.copy()
+    if not IMMUTABLE.issuperset(map(type, value)):
+        copied.clear()
+        copied.update([_own_part(part, memo) for part in value])
+    return copied
+
+
+def _own_frozenset(value: frozenset[Any], memo: Memo) -> frozenset[Any]:
+    parts = list(value)
+    owned = [_own_part(part, memo) for part in parts]
+    return value if all(map(operator.is_, owned, parts)) else frozenset(owned)
+
+
+def _own_deque(value: collections.deque[Any], memo: Memo) -> collections.deque[Any]:
+    copied = memo[id(value)] = collections.deque(maxlen=value.maxlen)
+    copied.extend([_own_part(part, memo) for part in value])
+    return copied
+
+
+def _own_array(value: Any, memo: Memo) -> Any:
+    return _own_object(value, memo) if value.dtype.hasobject else _copied(value, memo)
+
+
+def _copied(value: Any, memo: Memo) -> Any:
+    """Of what has no parts."""
+    copied = memo[id(value)] = value.copy()
+    return copied
+
+
+def _own_fields(value: Any, memo: Memo) -> Any:
+    """An object that is its dictionary of attributes."""
+    attributes = value.__dict__
+    copied = memo[id(value)] = object.__new__(type(value))
+    copied.__dict__.update(attributes)
+    for name, part in attributes.items():
+        if type(part) not in IMMUTABLE:
+            copied.__dict__[name] = _own_part(part, memo)
+    return copied
+
+
+def _own_frozen(value: Any, memo: Memo) -> Any:
+    """The same of a class that lets nobody set its attributes."""
+    if IMMUTABLE.issuperset(map(type, value.__dict__.values())):
+        return value
+    return _own_fields(value, memo)
+
+
+def _own_object(value: Any, memo: Memo) -> Any:
+    before = len(memo)
+    try:
+        return copy.deepcopy(value, memo)
+    except (TypeError, pickle.PicklingError, NotImplementedError):  # what these say of no copy
+        while len(memo) > before:  # what was half made
+            memo.popitem()
+        memo[id(value)] = value
+        return value
+
+
+def _own_pandas(value: Any, memo: Memo) -> Any:
+    copied = memo[id(value)] = value.copy(deep=True)
+    return copied
+
+
+def _own_by_class(value: Any, memo: Memo) -> Any:
+    copied = memo[id(value)] = value.__value_copy__(lambda part: _own_part(part, memo))
+    return copied
+
+
+def _as_it_is(value: Any, memo: Memo) -> Any:
+    return value
+
+
+def _copier_of(kind: type) -> Copier:
+    if issubclass(kind, np.void):  # a row of an array, which it changes with
+        return _own_object
+    if issubclass(kind, (enum.Enum, type, datetime.date, datetime.timedelta, np.generic, *_ARROW)):
+        IMMUTABLE.add(kind)
+        return _as_it_is
+    if hasattr(kind, "__value_copy__"):
+        return _own_by_class
+    if issubclass(kind, np.ndarray):
+        return _own_array
+    if kind.__module__.startswith("pandas."):
+        return _own_pandas if hasattr(kind, "iloc") or hasattr(kind, "array") else _own_object
+    if issubclass(kind, tuple) and hasattr(kind, "_make"):
+        return _own_named_tuple
+    if dataclasses.is_dataclass(kind) and _is_its_dictionary(kind):
+        parameters: Any = getattr(kind, "__dataclass_params__")  # noqa: B009 - typed nowhere
+        return _own_frozen if parameters.frozen else _own_fields
+    return _own_object
+
+
+def _is_its_dictionary(kind: type) -> bool:
+    """Whether copying the attributes' dictionary copies all that there is, and the class says
+    nothing else about copies."""
+    hooks = ("__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__")
+    bases = [base.__dict__ for base in kind.__mro__ if base is not object]
+    return not any(
+        base.get("__slots__") or any(hook in base for hook in (*hooks, "__reduce_ex__", "__new__"))
+        for base in bases
+    )
+
+
+_COPIERS: dict[type, Copier] = {
+    tuple: _own_tuple,
+    list: _own_list,
+    dict: _own_dict,
+    collections.OrderedDict: _own_dict,
+    collections.defaultdict: _own_dict,
+    collections.Counter: _own_dict,
+    set: _own_set,
+    frozenset: _own_frozenset,
+    bytearray: _copied,
+    array.array: _own_object,
+    collections.deque: _own_deque,
+}
+"""By type; those of other types are found once."""

@@ -1,0 +1,132 @@
+"""Streams through asynchronous functions (PyFlink's ``pyflink.datastream.async_data_stream``)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from flinkray.core.durations import Span, milliseconds
+from flinkray.datastream.data_stream import DataStream
+from flinkray.streaming.functions.async_functions import (
+    NO_RETRY_STRATEGY,
+    AsyncFunction,
+    AsyncFunctionDescriptor,
+    AsyncRetryStrategy,
+)
+from flinkray.streaming.functions.coroutines import refuse_coroutines
+from flinkray.streaming.operators.async_wait import AsyncWaitOperator
+from flinkray.streaming.records.typeinfo import TypeInformation
+
+__all__ = ["AsyncDataStream"]
+
+_MODES = AsyncFunctionDescriptor.OutputMode
+
+
+class AsyncDataStream:
+    """Gives a stream's records to an :class:`AsyncFunction`, up to *capacity* of them at the same
+    time in each subtask.  As in PyFlink, those of a keyed stream are rows of key and value.
+
+    >>> import asyncio
+    >>> from flinkray.datastream import AsyncFunction, StreamExecutionEnvironment, Time
+    >>> class Slowly(AsyncFunction):
+    ...     async def async_invoke(self, value):
+    ...         await asyncio.sleep(value / 100)
+    ...         return [value]
+    >>> numbers = StreamExecutionEnvironment.get_execution_environment().from_collection([3, 1])
+    >>> AsyncDataStream.ordered_wait(numbers, Slowly(), Time.seconds(10)).execute_and_collect(2)
+    [3, 1]
+    """
+
+    @staticmethod
+    def unordered_wait(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: Span,
+        capacity: int = 100,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """The results as they come, but none before a watermark that was before its record, or
+        after one that was after it.
+
+        Args:
+            timeout: for each record; what then happens, the function's ``timeout`` says.  0: none.
+            capacity: records that are on their way at once; others wait.
+        """
+        return AsyncDataStream.unordered_wait_with_retry(
+            data_stream, async_function, timeout, NO_RETRY_STRATEGY, capacity, output_type
+        )
+
+    @staticmethod
+    def unordered_wait_with_retry(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: Span,
+        async_retry_strategy: AsyncRetryStrategy[Any],
+        capacity: int = 100,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """The same; the function is called again as the strategy says, within the time."""
+        descriptor = AsyncFunctionDescriptor(
+            async_function, timeout, capacity, async_retry_strategy, _MODES.UNORDERED
+        )
+        return _then(data_stream, descriptor, output_type)
+
+    @staticmethod
+    def ordered_wait(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: Span,
+        capacity: int = 100,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """The results in the order of their records: one that is late holds up others."""
+        return AsyncDataStream.ordered_wait_with_retry(
+            data_stream, async_function, timeout, NO_RETRY_STRATEGY, capacity, output_type
+        )
+
+    @staticmethod
+    def ordered_wait_with_retry(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: Span,
+        async_retry_strategy: AsyncRetryStrategy[Any],
+        capacity: int = 100,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """The same; the function is called again as the strategy says, within the time."""
+        descriptor = AsyncFunctionDescriptor(
+            async_function, timeout, capacity, async_retry_strategy, _MODES.ORDERED
+        )
+        return _then(data_stream, descriptor, output_type)
+
+
+def _then(
+    stream: DataStream, descriptor: AsyncFunctionDescriptor, output_type: TypeInformation | None
+) -> DataStream:
+    _check(descriptor)
+    operator = AsyncWaitOperator(descriptor)
+    return stream._collected()._then("async wait operator", operator, output_type)
+
+
+def _check(descriptor: AsyncFunctionDescriptor) -> None:
+    function, strategy = descriptor.async_function, descriptor.async_retry_strategy
+    if not isinstance(function, AsyncFunction):
+        raise TypeError(f"an AsyncFunction is needed, got {function!r}")
+    name = type(function).__qualname__
+    if not inspect.iscoroutinefunction(function.async_invoke):
+        raise TypeError(
+            f"Method 'async_invoke' of class {name!r} should be declared as 'async def', and "
+            "return a list of results, not yield them"
+        )
+    refuse_coroutines(function.timeout)
+    if not isinstance(strategy, AsyncRetryStrategy):
+        raise TypeError(f"an AsyncRetryStrategy is needed, got {strategy!r}")
+    if strategy.get_retry_predicate() is None:
+        raise TypeError(
+            f"Retry predicate of the async retry strategy {type(strategy).__qualname__!r} is None."
+        )
+    if strategy is not NO_RETRY_STRATEGY and milliseconds(descriptor.timeout) <= 0:
+        raise ValueError("Timeout should be configured when do async with retry.")
+    capacity = descriptor.capacity
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+        raise ValueError(f"capacity is a number of records, at least 1, got {capacity!r}")

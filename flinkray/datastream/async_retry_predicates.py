@@ -1,0 +1,25 @@
+"""Outcomes for which an asynchronous function is called again (PyFlink's
+``pyflink.datastream.async_retry_predicates``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["empty_result_predicate", "exception_type_predicate", "has_exception_predicate"]
+
+
+def empty_result_predicate(result: list[Any] | None) -> bool:
+    """There is no result."""
+    return not result
+
+
+def has_exception_predicate(error: Exception | None) -> bool:
+    """There is an exception, whichever."""
+    return error is not None
+
+
+def exception_type_predicate(
+    error: Exception | None, expected_error_type: type[BaseException]
+) -> bool:
+    """There is an exception of that type; the type is bound with ``functools.partial``."""
+    return isinstance(error, expected_error_type)

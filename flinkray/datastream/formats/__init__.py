@@ -1,0 +1,1 @@
+"""CSV and JSON, in files and messages (PyFlink's ``datastream.formats``)."""

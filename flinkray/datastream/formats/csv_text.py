@@ -1,0 +1,281 @@
+"""Lines of comma-separated values and the rows that they stand for, as Flink's CSV format has them
+(which is Jackson's)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flinkray.datastream.formats.field_text import (
+    NUMBERS,
+    Parse,
+    ToText,
+    no_such_type,
+    parser_of,
+    text_of,
+)
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.typeinfo import ListTypeInfo, RowTypeInfo, TypeInformation
+
+csv.field_size_limit(sys.maxsize)  # Python's own would refuse fields of more than 128 kB
+
+_LOOKED_THROUGH = 24
+"""Characters; longer texts are put in quotes without a look at them (Jackson's CsvEncoder)."""
+
+_ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t"}
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How fields and lines are told apart."""
+
+    separator: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    line_end: str = "\n"
+    """Of what is written; what is read may have any."""
+    null: str | None = None
+    """The text that stands for no value; None: nothing is read as that, and it is written as an
+    empty text."""
+    element_separator: str = ";"
+    """Between the elements of arrays and rows in a field; empty: they are not divided."""
+    allow_comments: bool = False
+    """Lines that begin with ``#`` are no records."""
+
+    def records(self, lines: Iterable[str]) -> Records:
+        """The fields of each record."""
+        return Records(self, lines)
+
+    def quoted(self, text: str) -> str:
+        """A text as a field; in quotes where Jackson puts it in quotes, which is more often than
+        it is needed."""
+        quote = self.quote
+        if quote is None:
+            return text
+        if len(text) <= _LOOKED_THROUGH:
+            safe = max(map(ord, (self.separator, quote, *self.line_end)))
+            if all(ord(c) > safe and c != self.escape for c in text):
+                return text
+        if self.escape is not None:
+            text = text.replace(self.escape, 2 * self.escape)
+        return f"{quote}{text.replace(quote, 2 * quote)}{quote}"
+
+    def line(self, fields: Sequence[str]) -> str:
+        """Fields, each of which is in quotes already if it has to be."""
+        return self.separator.join(fields) + self.line_end
+
+
+class Records(Iterator[list[str]]):
+    """See :meth:`CsvDialect.records`.
+
+    Raises:
+        ValueError: quotes that do not go together.
+    """
+
+    def __init__(self, dialect: CsvDialect, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._allow_comments = dialect.allow_comments
+        self._is_between = True
+        self.line_number = 0
+        """The number of the line that was read last, from 1 on."""
+        self._escaped = None
+        if dialect.escape is not None:
+            self._escaped = re.compile(f"{re.escape(dialect.escape)}(.)", re.DOTALL)
+        self._reader = csv.reader(
+            self._next_lines(),
+            delimiter=dialect.separator,
+            quotechar=dialect.quote,
+            escapechar=dialect.escape,
+            quoting=csv.QUOTE_NONE if dialect.quote is None else csv.QUOTE_MINIMAL,
+            strict=True,
+        )
+
+    def __next__(self) -> list[str]:
+        self._is_between = True
+        try:
+            return next(self._reader) or [""]
+        except csv.Error as error:
+            raise ValueError(str(error)) from error
+
+    def _next_lines(self) -> Iterator[str]:
+        for line in self._lines:
+            self.line_number += 1
+            if self._is_between and self._allow_comments and line.lstrip(" \t").startswith("#"):
+                continue
+            self._is_between = False
+            yield line if self._escaped is None else self._escaped.sub(_meant, line)
+
+
+def _meant(match: re.Match[str]) -> str:
+    escape, character = match[0][0], match[1]
+    return escape + _ESCAPED.get(character, character)
+
+
+class FieldsToRows:
+    """Makes rows of the fields of records.
+
+    Args:
+        element_separators: of fields that have one of their own, by place.
+        ignore_errors: what cannot be read is None.
+
+    Raises:
+        StreamError: a field's type has no text.
+    """
+
+    def __init__(
+        self,
+        row_type: RowTypeInfo,
+        dialect: CsvDialect,
+        element_separators: dict[int, str] | None = None,
+        ignore_errors: bool = False,
+    ) -> None:
+        self._names = row_type.get_field_names()
+        self._ignore_errors = ignore_errors
+        own = element_separators or {}
+        self._fields = [
+            self._nullable(self._parser(kind, own.get(place, dialect.element_separator), dialect))
+            for place, kind in enumerate(row_type.get_field_types())
+        ]
+        self._null = dialect.null
+
+    def row(self, fields: list[str]) -> Row:
+        """
+        Raises:
+            ValueError: there are more fields, or fewer, or one that cannot be read.
+        """
+        expected = len(self._fields)
+        if len(fields) == expected + 1 and not fields[-1]:
+            fields = fields[:-1]  # a separator at the end of the line
+        missing = expected - len(fields)
+        if missing and (missing < 0 or not self._ignore_errors):
+            raise ValueError(f"{expected} fields are expected, and there are {len(fields)}")
+        values = []
+        for name, parse, text in zip(self._names, self._fields, fields, strict=False):
+            try:
+                values.append(parse(text))
+            except ValueError as error:
+                raise ValueError(f"field {name!r}: {error}") from error
+        return Row.of(self._names, values + [None] * missing)
+
+    def _nullable(self, parse: Parse) -> Parse:
+        def parse_or_none(text: str) -> Any:
+            if text == self._null:
+                return None
+            try:
+                return parse(text)
+            except ValueError:
+                if self._ignore_errors:
+                    return None
+                raise
+
+        return parse_or_none
+
+    def _parser(self, kind: TypeInformation, separator: str, dialect: CsvDialect) -> Parse:
+        parse = parser_of(kind)
+        if parse is not None:
+            return parse
+        if isinstance(kind, RowTypeInfo):
+            inner = FieldsToRows(kind, dialect, None, self._ignore_errors)
+            return lambda text: inner.row(_elements(text, separator)) if text else None
+        if isinstance(kind, ListTypeInfo):
+            element = self._nullable(self._parser(kind.element_type, "", dialect))
+            return lambda text: [element(part) for part in _elements(text, separator)]
+        raise no_such_type(kind)
+
+
+def _elements(text: str, separator: str) -> list[str]:
+    if not text:
+        return []
+    return text.split(separator) if separator else [text]
+
+
+class RowsToLines:
+    """Makes lines of rows.
+
+    Raises:
+        StreamError: a field's type has no text.
+    """
+
+    def __init__(
+        self,
+        row_type: RowTypeInfo,
+        dialect: CsvDialect,
+        element_separators: dict[int, str] | None = None,
+    ) -> None:
+        self._names = row_type.get_field_names()
+        self._dialect = dialect
+        self._null = dialect.null or ""
+        own = element_separators or {}
+        self._fields = [
+            self._field(kind, own.get(place, dialect.element_separator))
+            for place, kind in enumerate(row_type.get_field_types())
+        ]
+
+    def header(self) -> str:
+        """The line of names."""
+        return self._dialect.line([self._dialect.quoted(name) for name in self._names])
+
+    def line(self, value: Any) -> str:
+        """
+        Raises:
+            ValueError, TypeError: the value has other fields.
+        """
+        values = fields_of(value, self._names)
+        pairs = zip(self._fields, values, strict=True)
+        return self._dialect.line([self._null if v is None else text(v) for text, v in pairs])
+
+    def _field(self, kind: TypeInformation, separator: str) -> ToText:
+        text = self._text(kind, separator)
+        if kind in NUMBERS:
+            return text
+        quoted: Callable[[str], str] = self._dialect.quoted
+        return lambda value: quoted(text(value))
+
+    def _text(self, kind: TypeInformation, separator: str) -> ToText:
+        text = text_of(kind)
+        if text is not None:
+            return text
+        if isinstance(kind, RowTypeInfo):
+            names = kind.get_field_names()
+            parts = [self._element(part) for part in kind.get_field_types()]
+            return lambda value: separator.join(
+                part(v) for part, v in zip(parts, fields_of(value, names), strict=True)
+            )
+        if isinstance(kind, ListTypeInfo):
+            element = self._element(kind.element_type)
+            return lambda value: separator.join(map(element, value))
+        raise no_such_type(kind)
+
+    def _element(self, kind: TypeInformation) -> ToText:
+        text = self._text(kind, "")
+        return lambda value: self._null if value is None else text(value)
+
+
+def fields_of(value: Any, names: list[str]) -> list[Any]:
+    """The fields of a row, dictionary or tuple, in the order of *names*.
+
+    Raises:
+        ValueError: there are others.
+        TypeError: it is none of these.
+    """
+    if isinstance(value, Row):
+        values = value.values_by(names)
+    elif isinstance(value, dict):
+        values = [value.get(name) for name in names]
+    elif isinstance(value, tuple | list):
+        values = list(value)
+    else:
+        raise TypeError(f"a row of {names} is needed, got {value!r}")
+    if len(values) != len(names):
+        raise ValueError(f"{len(names)} fields are expected, and {value!r} has {len(values)}")
+    return values
+
+
+def first_record(dialect: CsvDialect, text: str) -> list[str] | None:
+    """The fields of the record that a message is; None: it is empty."""
+    return next(dialect.records(io.StringIO(text, newline="")), None) if text else None

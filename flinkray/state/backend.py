@@ -1,0 +1,333 @@
+"""What keeps keyed state: the interface that operators see."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from flinkray.state.columnar_table import ColumnarArrayState, ColumnarTable
+from flinkray.state.descriptors import (
+    AggregatingStateDescriptor,
+    ArrayStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from flinkray.state.errors import StateError
+from flinkray.state.expiry import MOST, PORTION, Expiry
+from flinkray.state.handles import (
+    TableAggregatingState,
+    TableListState,
+    TableMapState,
+    TableReducingState,
+    TableValueState,
+)
+from flinkray.state.interfaces import ArrayState, ValueState
+from flinkray.state.key_context import KeyContext
+from flinkray.state.keys import KeyGroupRange, KeyHash, stable_hash
+from flinkray.state.snapshots import KeyedSnapshot, StateCapture
+from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
+from flinkray.state.timer_queue import TimerQueue
+from flinkray.state.ttl_handles import (
+    TtlAggregatingState,
+    TtlListState,
+    TtlMapState,
+    TtlReducingState,
+    TtlValueState,
+)
+
+Schedule = Callable[[int, Callable[[int], None]], Any]
+"""Has something called, by the task's thread, when processing time has reached a moment."""
+
+_SHORTEST_PAUSE = 50
+_LONGEST_PAUSE = 60_000
+"""Milliseconds between two looks for expired values."""
+
+
+class KeyedStateBackend(ABC):
+    """The keyed state of one operator's subtask.  All calls come from its task's thread.
+
+    Args:
+        max_parallelism: number of key groups.
+        key_groups: those that belong to this subtask.
+        now: processing time in milliseconds, for time to live.
+        schedule: for the removal of what has expired; without it, that happens on access only.
+        hash_of: what key groups come from; that of the keys' declared type, if there is one.
+    """
+
+    def __init__(
+        self,
+        max_parallelism: int = 128,
+        key_groups: KeyGroupRange | None = None,
+        now: Callable[[], int] | None = None,
+        schedule: Schedule | None = None,
+        hash_of: KeyHash = stable_hash,
+    ) -> None:
+        self.context = KeyContext()
+        self.max_parallelism = max_parallelism
+        self.key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
+        self.hash_of = hash_of
+        self.now: Callable[[], int] = now or _beginning
+        self._has_clock = now is not None
+        self._schedule = schedule
+        self._handles: dict[tuple[str, int], Any] = {}
+        self._expiries: dict[str, Expiry] = {}
+        self._search: Iterator[None] | None = None
+        self._searched = (0, 0)
+        """Values that there were when the last search and this one began."""
+        self._moment = 0
+        self._per_record = 0
+        self._due = 0
+
+    # --- what a backend does ------------------------------------------------------------------
+
+    @abstractmethod
+    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> StateTable:
+        """The table of a state, made at its first use.
+
+        Raises:
+            StateError: the name is in use for another kind of state.
+        """
+
+    @abstractmethod
+    def timer_queue(self, name: str) -> TimerQueue:
+        """Timers that are part of the state."""
+
+    @abstractmethod
+    def columns(self) -> ColumnarTable:
+        """The arrays of numbers, which all array states of the operator share."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The states there are, restored ones that nobody has asked for yet included."""
+
+    @abstractmethod
+    def tables(self) -> Iterable[StateTable]:
+        """Those that were asked for."""
+
+    @abstractmethod
+    def capture(self, changes_only: bool = False) -> StateCapture:
+        """This point in time, to be written later, also by another thread.
+
+        Args:
+            changes_only: what was changed since the last one; the first has everything.
+        """
+
+    @abstractmethod
+    def restore(self, snapshots: Iterable[KeyedSnapshot]) -> None:
+        """Take over what belongs to this subtask's key groups, before any state is asked for.
+        Snapshots of changes come after those that they are about."""
+
+    # --- what all have in common --------------------------------------------------------------
+
+    def value_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ValueTable:
+        """Of a value, reducing or aggregating state."""
+        table = self.table(descriptor, namespaced)
+        assert isinstance(table, ValueTable)
+        return table
+
+    def list_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ListTable:
+        """Of a list state."""
+        table = self.table(descriptor, namespaced)
+        assert isinstance(table, ListTable)
+        return table
+
+    def map_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> MapTable:
+        """Of a map state."""
+        table = self.table(descriptor, namespaced)
+        assert isinstance(table, MapTable)
+        return table
+
+    def array_state(self, descriptor: ArrayStateDescriptor) -> ArrayState:
+        """Raises StateError: the name is in use for another type."""
+        columns = self.columns()
+        columns.column(descriptor.name, descriptor.dtype, descriptor.default_value)
+        return ColumnarArrayState(columns, descriptor.name)
+
+    def state(self, descriptor: StateDescriptor, context: KeyContext | None = None) -> Any:
+        """The handle of a state, made at its first use.
+
+        Args:
+            context: where the handle finds its key; the backend's own if None.  With another one,
+                keys are (key, namespace) pairs.
+
+        Raises:
+            StateError: the name is in use for another kind of state.
+        """
+        namespaced = context is not None and context is not self.context
+        table = self.table(descriptor, namespaced)
+        where = context or self.context
+        handle = self._handles.get((descriptor.name, id(where)))
+        if handle is None:
+            handle = self._make_handle(descriptor, table, where)
+            self._handles[descriptor.name, id(where)] = handle
+        return handle
+
+    def _make_handle(
+        self, descriptor: StateDescriptor, table: StateTable, context: KeyContext
+    ) -> Any:
+        expiry = self._expiry_of(descriptor, table)
+        if isinstance(descriptor, ListStateDescriptor) and isinstance(table, ListTable):
+            if expiry is not None:
+                return TtlListState(table, context, expiry)
+            return TableListState(table, context)
+        if isinstance(descriptor, MapStateDescriptor) and isinstance(table, MapTable):
+            if expiry is not None:
+                return TtlMapState(table, context, expiry)
+            return TableMapState(table, context)
+        if not isinstance(table, ValueTable):
+            raise StateError(f"there is no keyed state for {descriptor!r}")
+        if isinstance(descriptor, ValueStateDescriptor):
+            default = descriptor.default_value
+            if expiry is not None:
+                return TtlValueState(table, context, expiry, default)
+            return self.value_state(table, context, default)
+        if isinstance(descriptor, ReducingStateDescriptor):
+            if expiry is not None:
+                return TtlReducingState(table, context, expiry, descriptor.reduce)
+            return TableReducingState(table, context, descriptor.reduce)
+        if isinstance(descriptor, AggregatingStateDescriptor):
+            if expiry is not None:
+                return TtlAggregatingState(table, context, expiry, descriptor.agg_function)
+            return TableAggregatingState(table, context, descriptor.agg_function)
+        raise StateError(f"there is no keyed state for {descriptor!r}")
+
+    def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
+        """A handle, which a backend may have its own of."""
+        return TableValueState(table, context, default)
+
+    def merge_namespaces(
+        self, descriptor: StateDescriptor, key: Any, target: Any, sources: Iterable[Any]
+    ) -> None:
+        """Move what the *sources* hold for *key* into *target*, in the order given (windows that
+        merge).  Value and map state cannot be merged."""
+        table = self.table(descriptor, True)
+        place = (key, target)
+        for other in [(key, source) for source in sources]:
+            if other not in table:
+                continue
+            if isinstance(table, ListTable):
+                table.extend(place, table.take(other))
+            elif isinstance(table, ValueTable) and descriptor.kind != "value":
+                part = table.take(other)
+                mine = table.get_to_change(place, MISSING)
+                table.put(place, part if mine is MISSING else _merged(descriptor, mine, part))
+            else:
+                raise StateError(f"{descriptor.kind} state {descriptor.name!r} cannot be merged")
+
+    def snapshot(self) -> KeyedSnapshot:
+        """Everything at this point in time, written at once."""
+        return self.capture().write()
+
+    def clear(self) -> None:
+        """Forget everything that is in tables; handles stay good."""
+        for table in self.tables():
+            table.clear()
+
+    def number_of_entries(self, name: str) -> int:
+        """How many places have something stored under *name*."""
+        return sum(len(table) for table in self.tables() if table.descriptor.name == name)
+
+    def keys(self, name: str) -> Iterator[Any]:
+        """The keys that have something stored under *name* (a snapshot of them)."""
+        for table in self.tables():
+            if table.descriptor.name == name:
+                places = table.places()
+                return iter(dict.fromkeys(key for key, _ in places)) if table.namespaced else places
+        return iter(())
+
+    # --- time to live -------------------------------------------------------------------------
+
+    def _expiry_of(self, descriptor: StateDescriptor, table: StateTable) -> Expiry | None:
+        config = descriptor.ttl_config
+        if config is None:
+            return None
+        if not self._has_clock:
+            raise StateError(f"state {descriptor.name!r}: time to live needs a clock")
+        expiry = self._expiries.get(descriptor.name)
+        if expiry is None:
+            expiry = Expiry(table, config, self.now, self.clean)
+            self._expiries[descriptor.name] = expiry
+            self._per_record = max(self._per_record, expiry.per_record)
+            if expiry.in_background:
+                self._clean_later()
+        return expiry
+
+    def clean(self, portion: int = PORTION) -> int:
+        """Look at so many values of states that expire, from where the last call ended, and remove
+        those that have expired.  How many were looked at; fewer when the end was reached."""
+        self._moment = self.now()
+        if self._search is None:
+            self._search = self._search_again()
+        looked_at = 0
+        for _ in self._search:
+            looked_at += 1
+            if looked_at == portion:
+                return looked_at
+        self._search = None
+        return looked_at
+
+    def _search_again(self) -> Iterator[None]:
+        expiries = self._cleaned()
+        self._searched = self._searched[1], sum(len(expiry.table) for expiry in expiries)
+        for expiry in expiries:
+            yield from expiry.clean(lambda: self._moment)
+
+    def _cleaned(self) -> list[Expiry]:
+        return [expiry for expiry in self._expiries.values() if expiry.in_background]
+
+    def count_records(self, number: int) -> None:
+        """So many records are processed: states may want to be cleaned for each."""
+        if self._per_record:
+            self._due += self._per_record * number
+            if self._due >= PORTION:
+                portion, self._due = min(self._due, MOST), 0
+                self.clean(portion)
+
+    def _clean_later(self, _: int = 0) -> None:
+        """Look again, and so often that all is looked at within the time to live."""
+        if self._schedule is None:
+            return
+        expiries = self._cleaned()
+        ttl = min(expiry.ttl for expiry in expiries)
+        # Not slower than the last search, or what was just looked at waits for too long.
+        values = max(*self._searched, sum(len(expiry.table) for expiry in expiries))
+        pause = min(ttl * PORTION // max(values, 10 * PORTION), _LONGEST_PAUSE)
+        self._schedule(self.now() + max(pause, _SHORTEST_PAUSE), self._clean_in_background)
+
+    def _clean_in_background(self, _: int) -> None:
+        self.clean()
+        self._clean_later()
+
+
+def _beginning() -> int:
+    return 0
+
+
+def _merged(descriptor: StateDescriptor, mine: Any, part: Any) -> Any:
+    if descriptor.ttl_config is not None:  # as flinkray.state.expiry stores them
+        return _merge(descriptor, mine[0], part[0]), max(mine[1], part[1])
+    return _merge(descriptor, mine, part)
+
+
+def _merge(descriptor: StateDescriptor, mine: Any, part: Any) -> Any:
+    if isinstance(descriptor, ReducingStateDescriptor):
+        return descriptor.reduce(mine, part)
+    assert isinstance(descriptor, AggregatingStateDescriptor)
+    return descriptor.agg_function.merge(mine, part)
+
+
+class KeyedStateBackendFactory(Protocol):
+    """Makes the backend of one operator's subtask; see :class:`KeyedStateBackend`."""
+
+    def __call__(
+        self,
+        max_parallelism: int,
+        key_groups: KeyGroupRange,
+        now: Callable[[], int],
+        schedule: Schedule,
+        hash_of: KeyHash,
+    ) -> KeyedStateBackend: ...

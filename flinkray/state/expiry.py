@@ -1,0 +1,162 @@
+"""When what is in a table expires, and the removal of what nobody reads any more.
+
+What is stored is ``(value, renewed)``, the second being processing time in milliseconds; in lists
+and maps each element or entry has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import Any
+
+from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
+from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
+
+PORTION = 1000
+"""Values that are looked at in one go."""
+MOST = 10_000
+"""The same where the program asks for more: a millisecond or two."""
+
+
+class Expiry:
+    """Of one table.
+
+    Args:
+        now: processing time in milliseconds.
+        clean: looks for expired values, so many of them.
+    """
+
+    def __init__(
+        self,
+        table: StateTable,
+        config: StateTtlConfig,
+        now: Callable[[], int],
+        clean: Callable[[int], Any],
+    ) -> None:
+        self.table = table
+        self.now = now
+        self.ttl = config.ttl
+        search = config.cleanup_strategies.get_incremental_cleanup_strategy()
+        self.in_background = search is not None
+        self._per_access = 0 if search is None else search.cleanup_size
+        self.per_record = self._per_access if search is not None and search.for_every_record else 0
+        """Values to be looked at for each record."""
+        self._due = 0
+        self._clean = clean
+        self._renew_on_read = config.update_type is UpdateType.OnReadAndWrite
+        self._show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
+
+    def accessed(self) -> None:
+        """Each access has a part in the search for expired values, which is done in portions."""
+        self._due += self._per_access
+        if self._due >= PORTION:
+            portion, self._due = min(self._due, MOST), 0
+            self._clean(portion)
+
+    # --- what handles read --------------------------------------------------------------------
+
+    def value(self, table: ValueTable, place: Any, to_change: bool = False) -> Any:
+        """The value, or MISSING.  An expired one is removed by this, and given for the last time
+        if it may be seen.
+
+        Args:
+            to_change: it may be changed in place.
+        """
+        self.accessed()
+        entry = table.get_to_change(place, MISSING) if to_change else table.get(place, MISSING)
+        if entry is MISSING:
+            return MISSING
+        value, renewed = entry
+        now = self.now()
+        if renewed + self.ttl <= now:
+            table.remove(place)
+            return value if self._show_expired else MISSING
+        if self._renew_on_read:
+            table.put(place, (value, now))
+        return value
+
+    def elements(self, table: ListTable, place: Any) -> list[Any]:
+        """Of a list, in the same way."""
+        self.accessed()
+        entries = table.get(place)
+        if not entries:
+            return []
+        now = self.now()
+        kept = [entry for entry in entries if entry[1] + self.ttl > now]
+        seen = [value for value, _ in (entries if self._show_expired else kept)]
+        if self._renew_on_read:
+            table.put(place, [(value, now) for value, _ in kept])
+        elif len(kept) < len(entries):
+            table.put(place, kept)
+        return seen
+
+    def entry(self, table: MapTable, place: Any, key: Any) -> Any:
+        """Of a map, in the same way."""
+        entry = table.get(place, key, MISSING)
+        if entry is MISSING:
+            return MISSING
+        value, renewed = entry
+        now = self.now()
+        if renewed + self.ttl <= now:
+            table.remove_entry(place, key)
+            return value if self._show_expired else MISSING
+        if self._renew_on_read:
+            table.put(place, key, (value, now))
+        return value
+
+    # --- what nobody reads --------------------------------------------------------------------
+
+    def clean(self, now: Callable[[], int]) -> Iterator[None]:
+        """Look at everything that is in the table now, and yield after each value; the table may
+        be changed meanwhile."""
+        table = self.table
+        if isinstance(table, ValueTable):
+            return self._clean_values(table, now)
+        if isinstance(table, ListTable):
+            return self._clean_lists(table, now)
+        assert isinstance(table, MapTable)
+        return self._clean_maps(table, now)
+
+    def _clean_values(self, table: ValueTable, now: Callable[[], int]) -> Iterator[None]:
+        ttl = self.ttl
+        for place in table.places():
+            entry = table.get(place, MISSING)
+            if entry is not MISSING and entry[1] + ttl <= now():
+                table.remove(place)
+            yield
+
+    def _clean_lists(self, table: ListTable, now: Callable[[], int]) -> Iterator[None]:
+        for place in table.places():
+            entries = table.get(place)
+            number, limit = len(entries), now() - self.ttl
+            kept = [entry for entry in entries if entry[1] > limit]
+            if len(kept) < number:
+                table.put(place, kept)
+            yield from repeat(None, number)
+
+    def _clean_maps(self, table: MapTable, now: Callable[[], int]) -> Iterator[None]:
+        ttl = self.ttl
+        for place in table.places():
+            for key, _ in list(table.items(place)):
+                entry = table.get(place, key, MISSING)
+                if entry is not MISSING and entry[1] + ttl <= now():
+                    table.remove_entry(place, key)
+                yield
+
+
+def without_expired(
+    table: StateTable, entries: list[tuple[Any, Any]], limit: int
+) -> list[tuple[Any, Any]]:
+    """Places and contents, of which those that were renewed up to then have expired."""
+    if isinstance(table, ValueTable):
+        return [entry for entry in entries if entry[1][1] > limit]
+    living: list[tuple[Any, Any]] = []
+    for place, contents in entries:
+        if isinstance(table, ListTable):
+            kept: Any = [element for element in contents if element[1] > limit]
+        else:
+            kept = {key: value for key, value in contents.items() if value[1] > limit}
+        if kept:
+            living.append((place, kept))
+    return living

@@ -1,0 +1,425 @@
+"""State tables and timers in dictionaries.
+
+Until the first point in time is captured, nothing is noted: the hot methods of value tables are
+those of the dictionary then.  From then on a table knows the places that were changed since the
+last capture.  The first change of each saves what captures that are not written yet want of it, so
+that capturing itself takes no time: lists and maps are copied before they are changed in place,
+values are kept for the captures as they are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from flinkray.core.values import IMMUTABLE, own, own_all
+from flinkray.state.descriptors import StateDescriptor
+from flinkray.state.handles import TableValueState
+from flinkray.state.key_context import KeyContext
+from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
+from flinkray.state.timer_queue import TimerQueue
+
+Changes = tuple[list[tuple[Any, Any]], list[Any]]
+"""Places with what they hold, and places that hold nothing any more."""
+
+
+class TableCapture:
+    """What a table held at a moment.
+
+    Args:
+        entries: the table's own, which goes on changing.
+        places: those that had changed since the capture before; None: all are wanted.
+    """
+
+    def __init__(self, entries: dict[Any, Any], places: set[Any] | None) -> None:
+        self._entries = entries
+        self.places = places
+        self.before: dict[Any, Any] = {}
+        """What there was at places that have changed since; MISSING for nothing."""
+        self.done = False
+
+    def read(self) -> Changes:
+        """From any thread, and while the table changes."""
+        entries, before = self._entries, self.before
+        places: Iterable[Any] = (
+            dict.fromkeys([*list(entries), *list(before)]) if self.places is None else self.places
+        )
+        kept, removed = [], []
+        for place in places:
+            # In this order: a change is noted in the one before it is made in the other.
+            now = entries.get(place, MISSING)
+            contents = before.get(place, now)
+            if contents is not MISSING:
+                kept.append((place, contents))
+            elif self.places is not None:
+                removed.append(place)
+        return kept, removed
+
+
+class _Tracked:
+    """Knows what was changed since the last capture.
+
+    Args:
+        entries: by place.
+    """
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self._entries = entries
+        self._changed: set[Any] | None = None
+        """Since the last capture; None: there was none."""
+        self._fresh: set[Any] = set()
+        """Those of them that held nothing at the last capture."""
+        self._owed: set[Any] | None = set()
+        """What released captures would have told; None: everything."""
+        self._captures: list[TableCapture] = []
+
+    def capture(self, changes_only: bool) -> TableCapture:
+        """This moment; it takes no time."""
+        places: set[Any] | None = None
+        if changes_only and self._changed is not None and self._owed is not None:
+            places = self._changed | self._owed if self._owed else self._changed
+        capture = TableCapture(self._entries, places)
+        self._changed, self._fresh, self._owed = set(), set(), set()
+        self._is_captured()
+        self._captures.append(capture)
+        return capture
+
+    def release(self, capture: TableCapture) -> None:
+        """Nobody is going to read the capture."""
+        capture.done = True
+        if capture.places is None:
+            self._owed = None
+        elif self._owed is not None:
+            self._owed |= capture.places
+
+    def owe_everything(self) -> None:
+        """The next capture is to be a whole one."""
+        self._owed = None
+
+    def _first_change(self, place: Any) -> None:
+        """Of a place since the last capture; to be called before it is made."""
+        assert self._changed is not None
+        self._changed.add(place)
+        contents = self._entries.get(place, MISSING)
+        if contents is MISSING:
+            self._fresh.add(place)
+        if self._is_captured():
+            self._save(place, contents)
+
+    def _save(self, place: Any, contents: Any) -> None:
+        """For captures that are not written yet."""
+        for capture in self._captures:
+            capture.before.setdefault(place, contents)
+
+    def _is_captured(self) -> bool:
+        """Whether there are captures that are not written yet."""
+        if self._captures:
+            self._captures = [capture for capture in self._captures if not capture.done]
+        return bool(self._captures)
+
+    def _remove(self, place: Any) -> Any:
+        """What was there, or MISSING."""
+        changed = self._changed
+        if changed is not None and place in self._entries:
+            if place not in changed:
+                self._first_change(place)
+            elif place in self._fresh:  # came and went: the next capture need not know
+                self._fresh.discard(place)
+                changed.discard(place)
+        return self._entries.pop(place, MISSING)
+
+    def _clear(self) -> None:
+        if self._changed is None:
+            self._entries.clear()
+        else:
+            for place in list(self._entries):
+                self._remove(place)
+
+
+class HeapTable(_Tracked, StateTable):
+    """What the shapes have in common."""
+
+    def __init__(
+        self, descriptor: StateDescriptor, namespaced: bool, entries: dict[Any, Any]
+    ) -> None:
+        _Tracked.__init__(self, entries)
+        StateTable.__init__(self, descriptor, namespaced)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, place: Any) -> bool:
+        return place in self._entries
+
+    def places(self) -> Iterator[Any]:
+        return iter(list(self._entries))
+
+    def remove(self, place: Any) -> None:
+        self._remove(place)
+
+    def clear(self) -> None:
+        self._clear()
+
+
+class HeapValueTable(HeapTable, ValueTable):
+    """See the module."""
+
+    def __init__(
+        self, descriptor: StateDescriptor, namespaced: bool, entries: dict[Any, Any]
+    ) -> None:
+        super().__init__(descriptor, namespaced, entries)
+        # In place of the methods below, until there is something to note.
+        self.__dict__.update(
+            get=entries.get,
+            get_to_change=entries.get,
+            put=entries.__setitem__,
+            put_all=entries.update,
+        )
+
+    def capture(self, changes_only: bool) -> TableCapture:
+        for name in ("get_to_change", "put", "put_all"):
+            self.__dict__.pop(name, None)
+        return super().capture(changes_only)
+
+    def get(self, place: Any, default: Any = None) -> Any:
+        return self._entries.get(place, default)
+
+    def get_to_change(self, place: Any, default: Any = None) -> Any:
+        value = self._entries.get(place, MISSING)
+        if value is MISSING:
+            return default
+        assert self._changed is not None
+        if type(value) not in IMMUTABLE and place not in self._changed:
+            self._first_change(place)
+            if self._is_captured():
+                value = self._entries[place] = own(value)
+        return value
+
+    def take(self, place: Any, default: Any = None) -> Any:
+        value = self._remove(place)
+        if value is MISSING:
+            return default
+        return own(value) if self._is_captured() else value
+
+    def put(self, place: Any, value: Any) -> None:
+        assert self._changed is not None
+        if place not in self._changed:
+            self._first_change(place)
+        self._entries[place] = value
+
+    def put_all(self, values: Mapping[Any, Any]) -> None:
+        assert self._changed is not None
+        for place in values.keys() - self._changed:
+            self._first_change(place)
+        self._entries.update(values)
+
+
+class HeapValueState(TableValueState):
+    """The most common handle.  Of two values in turn the second mostly has the type of the first,
+    and where nothing has to be noted, it goes straight into the dictionary."""
+
+    __slots__ = ("_entries", "_get", "_heap", "_read", "_written")
+
+    def __init__(self, table: HeapValueTable, context: KeyContext, default: Any) -> None:
+        super().__init__(table, context, default)
+        self._heap = table
+        self._entries = table._entries
+        self._get = self._entries.get
+        self._read: type | None = None
+        """A type whose values are read as they are."""
+        self._written: type | None = None
+        """A type whose values are written as they are, and without noting it."""
+
+    def value(self) -> Any:
+        value = self._get(self._context.key, MISSING)
+        if type(value) is self._read:
+            return value
+        if type(value) in IMMUTABLE:
+            self._read = type(value)
+            return value
+        return own(self._default if value is MISSING else value)
+
+    def update(self, value: Any) -> None:
+        if type(value) is self._written:
+            self._entries[self._context.key] = value
+            return
+        super().update(value)
+        if value is not None and self._heap._changed is None and type(value) in IMMUTABLE:
+            self._written = type(value)
+
+    def note(self) -> None:
+        """From now on the table has to know."""
+        self._written = None
+
+
+class HeapListTable(HeapTable, ListTable):
+    """See the module."""
+
+    def get(self, place: Any) -> Sequence[Any]:
+        values: Sequence[Any] = self._entries.get(place, ())
+        return values
+
+    def take(self, place: Any) -> Sequence[Any]:
+        values = self._remove(place)
+        if values is MISSING:
+            return ()
+        taken: Sequence[Any] = own_all(values) if self._is_captured() else values
+        return taken
+
+    def append(self, place: Any, value: Any) -> bool:
+        if self._changed is not None and place not in self._changed:
+            self._first_change(place)
+        values = self._entries.get(place)
+        if values is None:
+            self._entries[place] = [value]
+            return True
+        values.append(value)
+        return False
+
+    def extend(self, place: Any, values: Iterable[Any]) -> None:
+        added = list(values)
+        if not added:
+            return
+        if self._changed is not None and place not in self._changed:
+            self._first_change(place)
+        known = self._entries.get(place)
+        if known is None:
+            self._entries[place] = added
+        else:
+            known.extend(added)
+
+    def put(self, place: Any, values: Iterable[Any]) -> None:
+        replacement = list(values)
+        if not replacement:
+            self._remove(place)
+            return
+        if self._changed is not None and place not in self._changed:
+            self._first_change(place)
+        self._entries[place] = replacement
+
+    def _save(self, place: Any, contents: Any) -> None:
+        super()._save(place, contents)
+        if contents is not MISSING:
+            self._entries[place] = contents.copy()
+
+
+_EMPTY: dict[Any, Any] = {}
+
+
+class HeapMapTable(HeapTable, MapTable):
+    """See the module."""
+
+    def get(self, place: Any, key: Any, default: Any = None) -> Any:
+        entries = self._entries.get(place)
+        return default if entries is None else entries.get(key, default)
+
+    def get_to_change(self, place: Any, key: Any, default: Any = None) -> Any:
+        value = self._entries.get(place, _EMPTY).get(key, MISSING)
+        if value is MISSING:
+            return default
+        if type(value) not in IMMUTABLE and self._changed is not None:
+            if place not in self._changed:
+                self._first_change(place)
+            if self._is_captured():
+                value = self._entries[place][key] = own(value)
+        return value
+
+    def contains(self, place: Any, key: Any) -> bool:
+        entries = self._entries.get(place)
+        return entries is not None and key in entries
+
+    def items(self, place: Any) -> Iterable[tuple[Any, Any]]:
+        items: Iterable[tuple[Any, Any]] = self._entries.get(place, _EMPTY).items()
+        return items
+
+    def put(self, place: Any, key: Any, value: Any) -> None:
+        if self._changed is not None and place not in self._changed:
+            self._first_change(place)
+        entries = self._entries.get(place)
+        if entries is None:
+            self._entries[place] = {key: value}
+        else:
+            entries[key] = value
+
+    def put_all(self, place: Any, entries: Mapping[Any, Any]) -> None:
+        if not entries:
+            return
+        if self._changed is not None and place not in self._changed:
+            self._first_change(place)
+        self._entries.setdefault(place, {}).update(entries)
+
+    def remove_entry(self, place: Any, key: Any) -> None:
+        entries = self._entries.get(place)
+        if entries is None or key not in entries:
+            return
+        if len(entries) == 1:
+            self._remove(place)
+            return
+        if self._changed is not None and place not in self._changed:
+            self._first_change(place)
+            entries = self._entries[place]
+        del entries[key]
+
+    def _save(self, place: Any, contents: Any) -> None:
+        super()._save(place, contents)
+        if contents is not MISSING:
+            self._entries[place] = contents.copy()
+
+
+class HeapTimerQueue(_Tracked, TimerQueue):
+    """Timers of one moment are kept in one dictionary, so that a heap operation is paid per moment
+    and not per timer."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self._heap: list[int] = []
+
+    def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
+        bucket = self._entries.get(timestamp)
+        if bucket is not None and (key, namespace) in bucket:
+            return False
+        if self._changed is not None and timestamp not in self._changed:
+            self._first_change(timestamp)
+            bucket = self._entries.get(timestamp)
+        if bucket is None:
+            self._entries[timestamp] = {(key, namespace): None}
+            heapq.heappush(self._heap, timestamp)
+        else:
+            bucket[key, namespace] = None
+        return True
+
+    def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
+        self.claim(timestamp, (key, namespace))
+
+    def first(self) -> int | None:
+        while self._heap and not self._entries[self._heap[0]]:
+            self._remove(heapq.heappop(self._heap))
+        return self._heap[0] if self._heap else None
+
+    def at(self, timestamp: int, most: int | None = None) -> list[tuple[Any, Any]]:
+        return list(islice(self._entries.get(timestamp, ()), most))
+
+    def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
+        bucket = self._entries.get(timestamp)
+        if bucket is None or timer not in bucket:
+            return False
+        if self._changed is not None and timestamp not in self._changed:
+            self._first_change(timestamp)
+            bucket = self._entries[timestamp]
+        del bucket[timer]
+        return True
+
+    def _save(self, place: Any, contents: Any) -> None:
+        super()._save(place, contents)
+        if contents is not MISSING:
+            self._entries[place] = contents.copy()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def items(self) -> Iterable[tuple[int, Any, Any]]:
+        for timestamp, bucket in self._entries.items():
+            for key, namespace in bucket:
+                yield timestamp, key, namespace

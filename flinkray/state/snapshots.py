@@ -1,0 +1,50 @@
+"""Points in time of keyed state: while they are taken, and as they are written."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from flinkray.state.keys import KeyGroupRange
+
+
+class TableSnapshot(NamedTuple):
+    """What one table held, or what had changed in it."""
+
+    kind: str
+    namespaced: bool
+    whole: bool
+    """Everything; else what changed since the snapshot before."""
+    groups: Mapping[int, bytes]
+    """Key group -> serialised pair: list of (place, contents), list of places that were removed."""
+
+
+@dataclass(frozen=True)
+class KeyedSnapshot:
+    """A point in time of the keyed state of one subtask."""
+
+    key_groups: KeyGroupRange
+    """Those that the subtask had."""
+    tables: Mapping[str, TableSnapshot]
+    timers: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
+    """Queue -> key group -> serialised list of (timestamp, key, namespace); always all of them."""
+    columns: Mapping[int, bytes] = field(default_factory=dict)
+    """Key group -> an Arrow stream with the numbers of its keys, or of those that have changed."""
+
+
+class StateCapture(ABC):
+    """A point in time that is not written yet; the task goes on meanwhile.
+
+    It costs memory for what changes after it, until it is written or released.
+    """
+
+    @abstractmethod
+    def write(self) -> KeyedSnapshot:
+        """Serialise it; from any thread, once."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Nobody is going to use it, be it written or not; from the task's thread.  What it holds
+        counts as changed again, so that the next one has it."""

@@ -1,0 +1,94 @@
+"""A source of a local job: carries messages between its coordinator and its readers, which are in
+the same thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
+from flinkray.streaming.sources.source import Source
+from flinkray.streaming.task.task import StreamTask
+
+
+class LocalSource:
+    """See the module.  It has one attempt."""
+
+    def __init__(
+        self, operator_id: str, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock
+    ) -> None:
+        self.operator_id = operator_id
+        self._source = source
+        self._tasks = list(tasks)
+        self._clock = clock
+        self.name = f"enumerator of {self._tasks[0].name}"
+        self._requests = [0] * len(self._tasks)
+        self._told = [0] * len(self._tasks)
+        """How many events each reader was told."""
+
+    @property
+    def names(self) -> set[str]:
+        """Of the tasks that still read it."""
+        return {task.name for task in self._tasks if not task.finished}
+
+    def start(self, checkpoint: Any = None) -> None:
+        """Begin, or go on from what :meth:`snapshot` gave."""
+        self._coordinator = SourceCoordinator(
+            self._source, len(self._tasks), self._clock, checkpoint=checkpoint
+        )
+
+    def snapshot(self, checkpoint_id: int) -> Any:
+        """Taken before any reader's; readers know what they were assigned before it."""
+        state = self._coordinator.snapshot(checkpoint_id)
+        self._tell()
+        return state
+
+    def serve(self) -> bool:
+        """Pass on what readers asked for, and look for new splits when it is time.  Whether a
+        reader was told anything."""
+        for subtask in range(len(self._tasks)):
+            context = self._operator(subtask).reader_context
+            if context.split_requested:
+                context.split_requested = False
+                self._requests[subtask] += 1
+            self._coordinator.heard(subtask, 0, self._requests[subtask])
+        discovery = self._coordinator.next_discovery_time()
+        if discovery is not None and discovery <= self._clock.time():
+            self._coordinator.discover()
+        return self._tell()
+
+    def _tell(self) -> bool:
+        any_told = False
+        for subtask in range(len(self._tasks)):
+            operator = self._operator(subtask)
+            for event in self._coordinator.events(subtask, 0, self._told[subtask]) or ():
+                any_told = True
+                self._told[subtask] += 1
+                if event is NO_MORE_SPLITS:
+                    operator.no_more_splits()
+                else:
+                    operator.add_splits([event])
+        return any_told
+
+    def _operator(self, subtask: int) -> SourceOperator:
+        head = self._tasks[subtask].head
+        assert isinstance(head, SourceOperator)
+        return head
+
+    def wake_up_times(self) -> Iterator[float | None]:
+        """When readers and enumerator have something to do; None: nobody knows."""
+        waiting = [task for task in self._tasks if not task.finished]
+        for task in waiting:
+            assert isinstance(task.head, SourceOperator)
+            if not task.head.paused and not task.turn.is_waiting:  # it is woken otherwise
+                yield task.head.reader.next_poll_time()
+        discovery = self._coordinator.next_discovery_time()
+        if waiting and discovery is not None:
+            yield discovery
+
+    def close(self) -> None:
+        coordinator = getattr(self, "_coordinator", None)
+        if coordinator is not None:
+            coordinator.close()

@@ -1,0 +1,160 @@
+"""Records that are on their way through an asynchronous function, with the time between them.
+
+Results come out in the order of the records, or as they are complete; but what came before a
+watermark comes out before it, and what came after it, after it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from asyncio import Task, TimerHandle
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from flinkray.streaming.records.elements import Origin, Watermark, WatermarkStatus
+
+Mark = Watermark | WatermarkStatus
+
+
+class AsyncCall:
+    """One record; the event loop's thread settles it, once."""
+
+    __slots__ = (
+        "failure", "is_complete", "is_settled", "origin", "results", "segment", "task", "timer",
+        "timestamp", "value",
+    )  # fmt: skip
+
+    def __init__(self, value: Any, timestamp: int | None, origin: Origin | None) -> None:
+        self.value = value
+        self.timestamp = timestamp
+        self.origin = origin
+        self.results: list[Any] = []
+        self.failure: BaseException | None = None
+        self.is_settled = False
+        """There are results, or there is a failure."""
+        self.is_complete = False
+        """The queue knows of it."""
+        self.segment: _Segment | None = None
+        self.task: Task[None] | None = None
+        self.timer: TimerHandle | None = None
+
+
+class AsyncQueue(ABC):
+    """See the module.  Its length is that of the records that have not come out."""
+
+    def __init__(self) -> None:
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @abstractmethod
+    def add(self, call: AsyncCall) -> None:
+        """The next record."""
+
+    @abstractmethod
+    def mark(self, mark: Mark) -> None:
+        """Time that has come after the records until now."""
+
+    @abstractmethod
+    def complete(self, call: AsyncCall) -> None:
+        """There are results."""
+
+    @abstractmethod
+    def take(self) -> AsyncCall | Mark | None:
+        """What may go on next; None: that is not complete yet."""
+
+    @abstractmethod
+    def calls(self) -> Iterator[AsyncCall]:
+        """All records, in an order in which they may come again."""
+
+
+class OrderedQueue(AsyncQueue):
+    """In the order of the records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[AsyncCall | Mark] = deque()
+
+    def add(self, call: AsyncCall) -> None:
+        self._waiting.append(call)
+        self._length += 1
+
+    def mark(self, mark: Mark) -> None:
+        waiting = self._waiting
+        if waiting and isinstance(mark, Watermark) and isinstance(waiting[-1], Watermark):
+            waiting[-1] = mark  # nothing is between the two
+        else:
+            waiting.append(mark)
+
+    def complete(self, call: AsyncCall) -> None:
+        call.is_complete = True
+
+    def take(self) -> AsyncCall | Mark | None:
+        if not self._waiting:
+            return None
+        first = self._waiting[0]
+        if isinstance(first, AsyncCall):
+            if not first.is_complete:
+                return None
+            self._length -= 1
+        return self._waiting.popleft()
+
+    def calls(self) -> Iterator[AsyncCall]:
+        return (waiting for waiting in self._waiting if isinstance(waiting, AsyncCall))
+
+
+class _Segment:
+    """The records between two marks, and the later one of these, if it has come."""
+
+    __slots__ = ("complete", "mark", "pending")
+
+    def __init__(self) -> None:
+        self.pending: dict[AsyncCall, None] = {}
+        self.complete: deque[AsyncCall] = deque()
+        self.mark: Mark | None = None
+
+
+class UnorderedQueue(AsyncQueue):
+    """As they are complete, but not across a mark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._segments = deque([_Segment()])
+
+    def add(self, call: AsyncCall) -> None:
+        call.segment = self._segments[-1]
+        call.segment.pending[call] = None
+        self._length += 1
+
+    def mark(self, mark: Mark) -> None:
+        segments = self._segments
+        last = segments[-1]
+        if len(segments) > 1 and not last.pending and not last.complete:
+            before = segments[-2]
+            if isinstance(mark, Watermark) and isinstance(before.mark, Watermark):
+                before.mark = mark  # nothing is between the two
+                return
+        last.mark = mark
+        segments.append(_Segment())
+
+    def complete(self, call: AsyncCall) -> None:
+        assert call.segment is not None
+        del call.segment.pending[call]
+        call.segment.complete.append(call)
+
+    def take(self) -> AsyncCall | Mark | None:
+        first = self._segments[0]
+        if first.complete:
+            self._length -= 1
+            return first.complete.popleft()
+        if first.pending or first.mark is None:
+            return None
+        self._segments.popleft()
+        return first.mark
+
+    def calls(self) -> Iterator[AsyncCall]:
+        for segment in self._segments:
+            yield from segment.complete
+            yield from segment.pending

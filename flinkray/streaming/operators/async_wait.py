@@ -1,0 +1,278 @@
+"""Asynchronous functions: many records are on their way at once, and the task waits for none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from flinkray.core.durations import milliseconds
+from flinkray.core.values import IMMUTABLE
+from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.streaming.errors import StreamError, text_of
+from flinkray.streaming.functions.async_functions import AsyncFunctionDescriptor
+from flinkray.streaming.operators.async_queue import (
+    AsyncCall,
+    AsyncQueue,
+    OrderedQueue,
+    UnorderedQueue,
+)
+from flinkray.streaming.operators.collector import Collector
+from flinkray.streaming.operators.event_loop_thread import EventLoopThread
+from flinkray.streaming.operators.operator import (
+    OperatorContext,
+    OperatorState,
+    Output,
+    StreamOperator,
+)
+from flinkray.streaming.records.elements import Block, Watermark, WatermarkStatus
+from flinkray.streaming.records.row import Row
+
+_ON_THEIR_WAY: ListStateDescriptor[Any] = ListStateDescriptor("async-wait-operator")
+_NO_LIST = (str, bytes, bytearray, Mapping, Row)
+"""What can be gone through, but is one value."""
+
+
+class AsyncWaitOperator(StreamOperator):
+    """Gives each record to a coroutine, and puts out what that returns.
+
+    Where as many are on their way as may be, the task waits, in the middle of a batch; what is
+    complete it puts out there, and between two batches otherwise.
+
+    Coroutines run on an event loop in a thread of the subtask's own, in which all of the function
+    is called.  They have copies of the records, because a record that is on its way is called for
+    again by a retry, by a time-out, and after a restore.  Time-outs and retries go by that loop's
+    clock, as everything does that coroutines wait for.
+    """
+
+    def __init__(self, descriptor: AsyncFunctionDescriptor) -> None:
+        self._descriptor = descriptor
+        self._function = descriptor.async_function
+        self._capacity = descriptor.capacity
+        self._timeout = milliseconds(descriptor.timeout) / 1000
+        self._thread: EventLoopThread | None = None
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self._own = context.own
+        # Results are copied where they come about: what is in the queue nobody else can change.
+        self._results = Collector(replace(context, object_reuse=True), output)
+        modes = AsyncFunctionDescriptor.OutputMode
+        ordered = self._descriptor.output_mode is modes.ORDERED
+        self._queue: AsyncQueue = OrderedQueue() if ordered else UnorderedQueue()
+        self._settled: deque[AsyncCall] = deque()
+        """By the event loop's thread, for the task's."""
+        self._is_mailed = False
+        self._failure: BaseException | None = None
+
+    def open(self) -> None:
+        predicate = self._descriptor.async_retry_strategy.get_retry_predicate()
+        self._retries_result = predicate.result_predicate()
+        self._retries_exception = predicate.exception_predicate()
+        self._running = 0
+        self._waiting: deque[AsyncCall] = deque()
+        self._is_closing = False
+        self._thread = EventLoopThread(f"flinkray-async {self.context.task_name}", self._fail)
+        self._thread.call(self._function.open, self.runtime_context())
+        restored = [
+            AsyncCall(value, timestamp, None)
+            for value, timestamp in self.operator_state.list_state(_ON_THEIR_WAY).get()
+        ]
+        self._begin(restored)
+
+    # --- in the task's thread -----------------------------------------------------------------
+
+    def process_block(self, block: Block) -> None:
+        values, times, origin = block.values, block.timestamps, block.origin
+        begin = 0
+        while begin < len(values):
+            if not self._has_room():
+                self.context.turn.wait_until(self._has_room)
+            end = min(len(values), begin + self._capacity - len(self._queue))
+            stamps: Sequence[Any] = [None] * (end - begin) if times is None else times[begin:end]
+            self._begin(
+                [
+                    AsyncCall(value, timestamp, origin)
+                    for value, timestamp in zip(values[begin:end], stamps, strict=True)
+                ]
+            )
+            begin = end
+
+    def _begin(self, calls: list[AsyncCall]) -> None:
+        assert self._thread is not None
+        for call in calls:
+            self._queue.add(call)
+        self._thread.do(self._start, calls)
+
+    def _has_room(self) -> bool:
+        if len(self._queue) >= self._capacity:
+            self._put_out()
+        return len(self._queue) < self._capacity
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._queue.mark(Watermark(timestamp))
+        self._put_out()
+
+    def process_status(self, idle: bool) -> None:
+        self._queue.mark(WatermarkStatus(idle))
+        self._put_out()
+
+    def finish(self) -> None:
+        self.context.turn.wait_until(self._is_empty)
+
+    def _is_empty(self) -> bool:
+        self._put_out()
+        return not self._queue
+
+    def _mail(self) -> None:
+        self._is_mailed = False
+        self.context.turn.leave(self._put_out)
+
+    def _put_out(self) -> None:
+        """What may go on of that which is complete."""
+        if self._failure is not None:
+            raise self._failure
+        settled, queue = self._settled, self._queue
+        while settled:
+            call = settled.popleft()
+            if call.failure is not None:
+                failed = iter([call.value])
+                self.reading = Block([next(failed)], None, None, call.origin), failed
+                raise call.failure
+            queue.complete(call)
+        results = self._results
+        before: AsyncCall | None = None
+        while (ready := queue.take()) is not None:
+            if isinstance(ready, AsyncCall):
+                if before is None or not _go_together(before, ready):
+                    results.flush()
+                    results.begin(ready.origin)
+                results.add(ready.results, ready.timestamp)
+                before = ready
+                continue
+            results.flush()
+            if isinstance(ready, Watermark):
+                self.output.emit_watermark(ready.timestamp)
+            else:
+                self.output.emit_status(ready.idle)
+        results.flush()
+
+    def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._is_closing = True
+            thread.end(self._function.close)
+
+    def snapshot(self, checkpoint_id: int) -> OperatorState:
+        self.operator_state.list_state(_ON_THEIR_WAY).update(
+            [(call.value, call.timestamp) for call in self._queue.calls()]
+        )
+        return super().snapshot(checkpoint_id)
+
+    # --- in the event loop's thread -----------------------------------------------------------
+
+    def _start(self, calls: Iterable[AsyncCall]) -> None:
+        for call in calls:
+            if self._running < self._capacity:
+                self._run(call)
+            else:  # more were restored than may run at once
+                self._waiting.append(call)
+
+    def _run(self, call: AsyncCall) -> None:
+        loop = asyncio.get_running_loop()
+        self._running += 1
+        if self._timeout > 0:
+            call.timer = loop.call_later(self._timeout, self._time_out, call)
+        call.task = loop.create_task(self._attempt(call))
+
+    async def _attempt(self, call: AsyncCall) -> None:
+        try:
+            self._settle(call, await self._invoke(call.value))
+        except asyncio.CancelledError as error:
+            failure = RuntimeError("async_invoke was cancelled before its time was over")
+            failure.__cause__ = error
+            self._settle(call, [], failure)
+        except BaseException as error:  # noqa: BLE001 - the task's thread raises it again
+            self._settle(call, [], error)
+
+    async def _invoke(self, value: Any) -> list[Any]:
+        invoke, strategy = self._function.async_invoke, self._descriptor.async_retry_strategy
+        on_result, on_exception = self._retries_result, self._retries_exception
+        for attempt in count(1):
+            try:
+                results = await invoke(self._own(value))
+            except Exception as error:
+                if on_exception is None or not on_exception(error):
+                    raise
+                if not strategy.can_retry(attempt):
+                    raise
+            else:
+                if results is None or on_result is None or not on_result(results):
+                    break
+                if not strategy.can_retry(attempt):
+                    break
+            await asyncio.sleep(strategy.get_backoff_time_millis(attempt) / 1000)
+        return self._listed(results, "async_invoke")
+
+    def _time_out(self, call: AsyncCall) -> None:
+        task, call.task = call.task, None
+        if task is not None:
+            task.cancel()
+        try:
+            results = self._listed(self._function.timeout(self._own(call.value)), "timeout")
+        except BaseException as error:  # noqa: BLE001 - the task's thread raises it again
+            self._settle(call, [], error)
+        else:
+            self._settle(call, results)
+
+    def _listed(self, results: Any, method: str) -> list[Any]:
+        if isinstance(results, Iterable) and not isinstance(results, _NO_LIST):
+            own = self._own
+            return [result if type(result) in IMMUTABLE else own(result) for result in results]
+        name = f"{type(self._function).__qualname__}.{method}"
+        if results is None:
+            raise StreamError(
+                "The result of AsyncFunction cannot be none, and that of "
+                f"{name} is: return a list of results, which may be empty"
+            )
+        raise StreamError(
+            f"The result of AsyncFunction should be of list type, and {name} has returned "
+            f"{text_of(results)}: return a list of results, also of one"
+        )
+
+    def _settle(
+        self, call: AsyncCall, results: list[Any], failure: BaseException | None = None
+    ) -> None:
+        if call.is_settled or self._is_closing:
+            return
+        call.is_settled = True
+        call.results, call.failure = results, failure
+        if call.timer is not None:
+            call.timer.cancel()
+        call.timer = call.task = None
+        self._running -= 1
+        if self._waiting:
+            self._run(self._waiting.popleft())
+        self._settled.append(call)
+        self._tell()
+
+    def _tell(self) -> None:
+        """The task's thread, which carries out mail, or waits in the middle of a batch."""
+        if self._is_mailed:
+            self.context.turn.wake_up()
+        else:
+            self._is_mailed = True
+            self.context.turn.post(self._mail)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._tell()
+
+
+def _go_together(one: AsyncCall, other: AsyncCall) -> bool:
+    """Whether their results may go into one batch."""
+    same = one.origin is other.origin
+    return same and (one.timestamp is None) == (other.timestamp is None)

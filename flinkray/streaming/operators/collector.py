@@ -1,0 +1,156 @@
+"""What user code gives back, on its way to the next operator: the one loop for it.
+
+Results are put out in portions, so that no record and no timer that has very many of them keeps
+them all in memory.  Those that somebody could still change are copied when they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+from flinkray.core.values import IMMUTABLE
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.operators.operator import OperatorContext, Output
+from flinkray.streaming.records.elements import Block, Origin
+from flinkray.streaming.time.turn import Portion
+
+
+class _Nowhere:
+    """Stands for the contexts that some functions do not have."""
+
+    __slots__ = ("key", "record_timestamp")
+
+
+class Collector:
+    """Of one operator's subtask: collects what its function gives, and puts it out."""
+
+    def __init__(self, context: OperatorContext, output: Output) -> None:
+        self._output = output
+        self._turn = context.turn
+        self._portion = Portion(context.clock, context.turn)
+        self._own = context.own
+        self._values: list[Any] = []
+        self._times: list[int] = []
+        self._limit = 1
+        self._origin: Origin | None = None
+
+    def of_each(
+        self,
+        process: Callable[[Any, Any], Iterable[Any] | None],
+        records: Iterator[Any],
+        block: Block,
+        context: Any = None,
+        keys: Sequence[Any] | None = None,
+        key_context: Any = None,
+    ) -> None:
+        """Put out all results of ``process(value, context)``, each with its record's timestamp.
+
+        Args:
+            records: an iterator over the block's values.
+            context: is told each record's timestamp.
+            keys: of the records, if they have keys, which *key_context* is told.
+        """
+        nowhere: Any = _Nowhere()
+        about = nowhere if context is None else context
+        key_context = nowhere if key_context is None else key_context
+        own, immutable = self._own, IMMUTABLE
+        stamped = block.timestamps is not None
+        times: Iterable[Any] = repeat(None) if block.timestamps is None else block.timestamps
+        values: list[Any] = []
+        stamps: list[int] = []
+        append, stamp = values.append, stamps.append
+        limit = self.begin(block.origin)
+        for value, key_context.key, timestamp in zip(
+            records, repeat(None) if keys is None else keys, times, strict=False
+        ):
+            about.record_timestamp = timestamp
+            results = process(value, context)
+            if results is None:
+                continue
+            for result in results:
+                kind = type(result)
+                if kind is tuple:  # the most common one: without a call, if it is of plain parts
+                    for part in result:
+                        if type(part) not in immutable:
+                            result = own(result)
+                            break
+                elif kind not in immutable:
+                    result = own(result)
+                append(result)
+                if stamped:
+                    stamp(timestamp)
+                if len(values) >= limit:
+                    limit = self._put_out(values, stamps if stamped else None)
+                    values, stamps = [], []
+                    append, stamp = values.append, stamps.append
+        if values:
+            self._emit(values, stamps if stamped else None)
+
+    def add(self, results: Iterable[Any] | None, timestamp: int | None) -> None:
+        """Results of a timer or window.  Those with timestamps and those without go into different
+        batches: :meth:`flush` in between."""
+        if results is None:
+            return
+        own = self._own
+        for result in results:
+            self._values.append(result if type(result) in IMMUTABLE else own(result))
+            if timestamp is not None:
+                self._times.append(timestamp)
+            if len(self._values) >= self._limit:
+                values, times = self._take()
+                self._limit = self._put_out(values, times)
+
+    def begin(self, origin: Origin | None = None) -> int:
+        """Results of a batch, or of timers, are going to be added.  How many are put out at once
+        at first."""
+        self._origin = origin
+        self._limit = self._portion.begin()
+        return self._limit
+
+    def flush(self) -> None:
+        """Put out what was added."""
+        if self._values:
+            self._emit(*self._take())
+
+    def _take(self) -> tuple[list[Any], list[int] | None]:
+        values, times = self._values, self._times
+        self._values, self._times = [], []
+        return values, times or None
+
+    def _put_out(self, values: list[Any], times: list[int] | None) -> int:
+        """A whole portion; how many there may be in the next one."""
+        self._emit(values, times)
+        limit = self._portion.end(len(values))
+        self._turn.pause()
+        return limit
+
+    def _emit(self, values: list[Any], times: list[int] | None) -> None:
+        """``(tag, value)`` pairs among the values go to side outputs."""
+        if OutputTag.in_use:
+            values, times = self._without_tagged(values, times)
+        if values:
+            self._output.emit(Block(values, times, None, self._origin))
+
+    def _without_tagged(
+        self, values: list[Any], times: list[int] | None
+    ) -> tuple[list[Any], list[int] | None]:
+        tagged = [
+            place
+            for place, value in enumerate(values)
+            if type(value) is tuple and len(value) == 2 and isinstance(value[0], OutputTag)
+        ]
+        if not tagged:
+            return values, times
+        by_tag: dict[OutputTag[Any], list[int]] = {}
+        for place in tagged:
+            by_tag.setdefault(values[place][0], []).append(place)
+        for tag, places in by_tag.items():
+            stamps = None if times is None else [times[place] for place in places]
+            block = Block([values[place][1] for place in places], stamps, None, self._origin)
+            self._output.emit_side(tag, block)
+        gone = set(tagged)
+        kept = [place for place in range(len(values)) if place not in gone]
+        stamps = None if times is None else [times[place] for place in kept]
+        return [values[place] for place in kept], stamps

@@ -1,0 +1,51 @@
+"""Numbers and times as Java's ``toString`` writes them."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+
+import numpy as np
+
+
+def java_double(value: float) -> str:
+    """As Java's ``Double.toString``."""
+    return _java_float(float(value), repr(float(value)))
+
+
+def java_float(value: float) -> str:
+    """As Java's ``Float.toString``."""
+    with np.errstate(over="ignore"):
+        short = np.float32(value)
+    return _java_float(float(short), str(short))
+
+
+def _java_float(value: float, shortest: str) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    sign, digits, exponent = decimal.Decimal(shortest).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    point = len(digits) + exponent
+    """Places of the decimal point from the first digit on."""
+    minus = "-" if sign else ""
+    if value == 0:
+        return f"{minus}0.0"
+    if 1e-3 <= abs(value) < 1e7:
+        if point <= 0:
+            return f"{minus}0.{'0' * -point}{text}"
+        whole, rest = text[:point].ljust(point, "0"), text[point:]
+        return f"{minus}{whole}.{rest or '0'}"
+    return f"{minus}{text[0]}.{text[1:] or '0'}E{point - 1}"
+
+
+def java_time(value: datetime.time) -> str:
+    """As Java's ``java.sql.Time.toString``: without fractions of a second."""
+    return f"{value:%H:%M:%S}"
+
+
+def java_timestamp(value: datetime.datetime) -> str:
+    """As Java's ``java.sql.Timestamp.toString``."""
+    fraction = f"{value.microsecond:06}".rstrip("0") or "0"
+    return f"{value:%Y-%m-%d %H:%M:%S}.{fraction}"

@@ -1,0 +1,108 @@
+"""A thread that reads an iterator, which may block: whoever takes its records never waits."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from typing import Any
+
+from flinkray.core.values import IMMUTABLE, own
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.sizes import bytes_of
+
+AHEAD = 8192
+"""Records that are read before anybody takes one."""
+
+AHEAD_BYTES = 1 << 25
+"""About how much memory they may take."""
+
+_MEASURED = 16
+"""One of so many records is measured."""
+
+
+class ReadingThread:
+    """See the module.
+
+    Args:
+        make_iterator: called in the thread, as is all that the iterator does, its closing too:
+            what it holds may belong to the thread that made it.
+        wake: called, from that thread, when there is something to take after there was nothing.
+    """
+
+    def __init__(
+        self, make_iterator: Callable[[], Iterator[Any]], wake: Callable[[], None]
+    ) -> None:
+        self._make_iterator = make_iterator
+        self._wake = wake
+        self._records: deque[Any] = deque()
+        self._most = AHEAD
+        self._room = threading.Event()
+        self._found_nothing = False
+        self._closed = False
+        self._ended = False
+        self._failure: BaseException | None = None
+        threading.Thread(
+            target=copy_context().run, args=(self._run,), name="flinkray-iterator", daemon=True
+        ).start()
+
+    def take(self, most: int) -> list[Any] | None:
+        """The records that are there, up to so many; None: there will be none any more.
+
+        Raises whatever the iterator has raised, after the records that came before.
+        """
+        ended = self._ended  # looked at first: what came before the end is there by then
+        records = self._records
+        taken = [records.popleft() for _ in range(min(most, len(records)))]
+        if len(records) <= self._most // 2:
+            self._room.set()
+        if taken:
+            return taken
+        if ended:
+            if self._failure is not None:
+                raise self._failure
+            return None
+        self._found_nothing = True
+        if records or self._ended:  # it came in between, and nobody was told
+            self._wake()
+        return []
+
+    def close(self) -> None:
+        """Read no more.  A thread that waits for the next record ends when that comes."""
+        self._closed = True
+        self._room.set()
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except BaseException as error:  # noqa: BLE001 - raised again where records are taken
+            self._failure = error
+        self._ended = True
+        self._wake()
+
+    def _read(self) -> None:
+        iterator, append = self._make_iterator(), self._records.append
+        try:
+            for number, value in enumerate(iterator):
+                if number % _MEASURED == 0:
+                    size = bytes_of(Block([value]))
+                    self._most = max(1, min(AHEAD, AHEAD_BYTES // max(1, size)))
+                append(value if type(value) in IMMUTABLE else own(value))
+                if self._found_nothing:
+                    self._found_nothing = False
+                    self._wake()
+                if len(self._records) >= self._most:
+                    self._wait_for_room()
+                if self._closed:
+                    return
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+
+    def _wait_for_room(self) -> None:
+        self._room.clear()
+        while len(self._records) >= self._most and not self._closed:
+            self._room.wait()
+            self._room.clear()

@@ -1,0 +1,46 @@
+"""The watermark of an operator's inputs together (Flink's IndexedCombinedWatermarkStatus)."""
+
+from __future__ import annotations
+
+from flinkray.streaming.records.elements import MIN_TIMESTAMP
+from flinkray.streaming.time.watermark_valve import ValveOutput
+
+
+class CombinedWatermark:
+    """The least watermark of the inputs that are not idle, or the greatest when all are.
+
+    It never goes back.  An input that comes back from idleness holds it where it is until it has
+    caught up: unlike a channel of a valve, of which there are many that bring the same, an input is
+    a stream that nothing else stands in for.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        self._watermarks = [MIN_TIMESTAMP] * inputs
+        self._idle = [False] * inputs
+        self._combined = MIN_TIMESTAMP
+
+    def watermark(self, number: int, timestamp: int) -> ValveOutput:
+        """A watermark came on an input, which is active by that."""
+        was_idle = all(self._idle)
+        self._idle[number] = False
+        self._watermarks[number] = max(timestamp, self._watermarks[number])
+        return self._update(was_idle)
+
+    def status(self, number: int, idle: bool) -> ValveOutput:
+        """An input became idle or active."""
+        was_idle = all(self._idle)
+        self._idle[number] = idle
+        return self._update(was_idle)
+
+    def _update(self, was_idle: bool) -> ValveOutput:
+        is_idle = all(self._idle)
+        if is_idle:
+            combined = max(self._watermarks)
+        else:
+            pairs = zip(self._watermarks, self._idle, strict=True)
+            combined = min(watermark for watermark, idle in pairs if not idle)
+        status = None if is_idle == was_idle else is_idle
+        if combined <= self._combined:
+            return ValveOutput(None, status)
+        self._combined = combined
+        return ValveOutput(combined, status)

@@ -1,0 +1,184 @@
+"""What tasks print waits for the client, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.actors.gateways.stream_coordinator import PrintedPart, PrintedText
+from flinkray.actors.stream_coordinator.printed_lines import (
+    END_PATIENCE,
+    MOST_KEPT,
+    MOST_READ,
+    PATIENCE,
+    PrintedLines,
+)
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import LocalRpcService
+from flinkray.testing.virtual_time import on_virtual_time
+
+MASTER = JobMasterId(b"m" * 16)
+FIRST = "coordinator#0"
+
+QUARTER = MOST_KEPT // 4
+"""Four such texts fill it."""
+
+
+def lines_of(attempt_number: int = 0) -> PrintedLines:
+    return PrintedLines(LocalRpcService("coordinator"), attempt_number)
+
+
+def text(number: int, task: str = "task", size: int = QUARTER) -> PrintedText:
+    line = f"{task} {number} ".encode()
+    return PrintedText(MASTER, task, number, line + b"x" * (size - len(line) - 1) + b"\n")
+
+
+def numbers(*parts: PrintedPart) -> list[int]:
+    return [int(data.split()[1]) for part in parts for data in part.texts]
+
+
+def seconds() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@on_virtual_time
+async def test_a_text_that_is_sent_again_is_kept_once() -> None:
+    lines = lines_of()
+    for number in (1, 2, 2, 1, 3):
+        await lines.add(text(number, size=20))
+    part = await lines.read(None, 0)
+    assert numbers(part) == [1, 2, 3]
+    assert not part.is_end
+
+
+@on_virtual_time
+async def test_what_was_not_read_on_behind_is_read_again() -> None:
+    lines = lines_of()
+    await lines.add(text(1, size=20))
+    first = await lines.read(None, 0)
+    await lines.add(text(2, size=20))
+    again = await lines.read(FIRST, 0)
+    assert (numbers(first), numbers(again)) == ([1], [1, 2])
+    assert numbers(await lines.read(FIRST, first.position)) == [2]
+
+
+@on_virtual_time
+async def test_a_position_that_another_coordinator_gave_is_none_here() -> None:
+    lines = lines_of(1)
+    await lines.add(text(1, size=20))
+    assert numbers(await lines.read(FIRST, 7)) == [1]
+
+
+@on_virtual_time
+async def test_tasks_wait_for_a_client_that_reads_and_nothing_is_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = lines_of()
+    tasks = [
+        asyncio.ensure_future(lines.add(text(number, task)))
+        for number in range(1, 6)
+        for task in ("one", "two")
+    ]
+    got: list[int] = []
+    known: str | None = None
+    position = 0
+    for _ in range(10):
+        await asyncio.sleep(PATIENCE / 2)
+        assert not all(task.done() for task in tasks) or got
+        part = await lines.read(known, position)
+        known, position = part.coordinator, part.position
+        got += numbers(part)
+        if len(got) == 10:
+            break
+    assert got == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    await lines.read(known, position)
+    await asyncio.gather(*tasks)
+    assert capsys.readouterr().out == ""
+
+
+@on_virtual_time
+async def test_of_what_nobody_reads_the_newest_is_kept_and_the_rest_is_counted_and_logged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = lines_of()
+    for number in range(1, 101):
+        await lines.add(text(number))
+    assert seconds() == pytest.approx(PATIENCE)  # waited for once
+    part = await lines.read(None, 0)
+    assert numbers(part) == [97, 98, 99, 100]
+    assert part.left_out == 96
+    logged = [int(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert logged == list(range(1, 97))
+
+
+@on_virtual_time
+async def test_what_a_client_was_given_before_it_fell_behind_is_not_left_out() -> None:
+    lines = lines_of()
+    for number in range(1, 4):
+        await lines.add(text(number))
+    given = await lines.read(None, 0)
+    for number in range(4, 9):
+        await lines.add(text(number))
+    part = await lines.read(FIRST, given.position)
+    assert numbers(given, part) == [1, 2, 3, 5, 6, 7, 8]
+    assert part.left_out == 1
+
+
+@on_virtual_time
+async def test_an_answer_is_not_larger_than_a_message_may_be() -> None:
+    lines = lines_of()
+    tasks = [asyncio.ensure_future(lines.add(text(1, f"task{n}"))) for n in range(20)]
+    await asyncio.sleep(0)
+    part = await lines.read(None, 0)
+    assert sum(map(len, part.texts)) == MOST_READ
+    rest = [await lines.read(FIRST, part.position) for _ in range(1)]
+    assert len(numbers(part, *rest)) == 16
+    for task in tasks:
+        task.cancel()
+
+
+@on_virtual_time
+async def test_the_end_waits_until_the_client_has_read_all() -> None:
+    lines = lines_of()
+    await lines.add(text(1))
+    end = asyncio.ensure_future(lines.end())
+    await asyncio.sleep(END_PATIENCE / 2)
+    assert not end.done()
+    part = await lines.read(None, 0)
+    assert numbers(part) == [1]
+    assert part.is_end
+    assert (await lines.read(FIRST, part.position)).is_end
+    await end
+    assert seconds() == pytest.approx(END_PATIENCE / 2)
+
+
+@on_virtual_time
+async def test_a_client_that_waits_for_more_hears_of_the_end() -> None:
+    lines = lines_of()
+    waiting = asyncio.ensure_future(lines.read(None, 0))
+    await asyncio.sleep(1)
+    await lines.end()
+    part = await waiting
+    assert part.is_end
+    assert part.texts == ()
+    assert seconds() == pytest.approx(1)
+
+
+@on_virtual_time
+async def test_the_end_waits_in_vain_for_a_moment_only_and_logs_what_is_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = lines_of()
+    await lines.add(text(1, size=20))
+    await lines.end()
+    assert seconds() == pytest.approx(END_PATIENCE)
+    assert capsys.readouterr().out.startswith("task 1 ")
+    await lines.add(text(2, size=20))
+    assert capsys.readouterr().out.startswith("task 2 ")
+
+
+@on_virtual_time
+async def test_the_end_of_a_job_that_has_printed_nothing_waits_for_nobody() -> None:
+    await lines_of().end()
+    assert seconds() == 0

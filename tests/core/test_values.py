@@ -1,0 +1,296 @@
+"""Copies of what can be changed, and of nothing else."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import pickle
+import threading
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from flinkray.core.values import own, own_all
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.records.row import Row, RowKind
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Pair(NamedTuple):
+    name: str
+    parts: Any
+
+
+@dataclasses.dataclass
+class Account:
+    owner: str
+    entries: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    y: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Slim:
+    entries: list[int]
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def see(self, value: int) -> None:
+        self.seen.append(value)
+
+
+class Noted(collections.namedtuple("Noted", "a b")):
+    """Without ``__slots__``, as most are."""
+
+    notes: list[int]
+
+    def noted(self, notes: list[int]) -> Noted:
+        self.notes = notes
+        return self
+
+
+class Locked:
+    """Has no copy, because of one of its parts."""
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
+        self.lock = threading.Lock()
+
+
+class Counted(Plain):
+    copies = 0
+
+    def __deepcopy__(self, memo: Any) -> Counted:
+        Counted.copies += 1
+        return Counted()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        1,
+        2.5,
+        "text",
+        b"bytes",
+        (1, "a", None),
+        (1, (2, (3,))),
+        frozenset({1}),
+        Colour.RED,
+        Decimal("1.5"),
+        datetime(2026, 1, 1, tzinfo=timezone.utc),
+        np.int64(1),
+        np.datetime64("2026-01-01"),
+        pd.Timestamp("2026-01-01"),
+        pa.scalar(1),
+        pa.array([1]),
+        pa.record_batch({"a": [1]}),
+        pa.table({"a": [1]}),
+        Pair("a", 1),
+        Point(1, 2),
+        OutputTag("late"),
+        (OutputTag("late"), 1),
+        len,
+        Plain,
+        Plain.__init__,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_nobody_can_change_stays_itself(value: Any) -> None:
+    assert own(value) is value
+    values = [value, value]
+    assert [one is value for one in own_all(values)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("value", "change", "seen"),
+    [
+        ([1], lambda v: v.append(2), lambda v: v),
+        ({"a": [1]}, lambda v: v["a"].append(2), lambda v: v),
+        ({"a": 1}, lambda v: v.clear(), lambda v: v),
+        ({1}, lambda v: v.add(2), lambda v: v),
+        (([1],), lambda v: v[0].append(2), lambda v: v),
+        ((1, (2, [3])), lambda v: v[1][1].append(4), lambda v: v),
+        (Pair("a", [1]), lambda v: v.parts.append(2), lambda v: v),
+        (bytearray(b"a"), lambda v: v.append(1), lambda v: v),
+        (collections.deque([[1]], 3), lambda v: v[0].append(2), lambda v: (list(v), v.maxlen)),
+        (collections.defaultdict(list, a=[1]), lambda v: v["a"].append(2), dict),
+        (collections.Counter("aa"), lambda v: v.update("b"), dict),
+        (Account("a", [1]), lambda v: v.entries.append(2), lambda v: v),
+        (Account("a", [1]), lambda v: setattr(v, "owner", "b"), lambda v: v),
+        (Point(1, [2]), lambda v: v.y.append(3), lambda v: v),
+        (Slim([1]), lambda v: v.entries.append(2), lambda v: v),
+        (Plain(), lambda v: v.seen.append(2), lambda v: v.seen),
+        (Row(1, [2]), lambda v: v[1].append(3), lambda v: v),
+        (Row(a=1), lambda v: v.__setitem__("a", 2), lambda v: v),
+        (np.arange(3), lambda v: v.fill(9), lambda v: v.tolist()),
+        (np.array([[1], None], object), lambda v: v[0].append(2), lambda v: v.tolist()),
+        (pd.DataFrame({"a": [1]}), lambda v: v.__setitem__("a", [2]), lambda v: v.to_dict()),
+        (pd.Series([1]), lambda v: v.__setitem__(0, 2), lambda v: v.to_dict()),
+        (np.array([(1, 2)], [("x", int), ("y", int)])[0], lambda v: v.__setitem__("x", 9), tuple),
+        (Noted([1], 2).noted([3]), lambda v: v.notes.append(4), lambda v: (v, v.notes)),
+        (Noted(1, 2).noted([3]), lambda v: v.notes.append(4), lambda v: (v, v.notes)),
+        (collections.Counter({(1, "a"): 2}), lambda v: v.update("b"), dict),
+        ({Plain()}, lambda v: next(iter(v)).seen.append(1), lambda v: next(iter(v)).seen),
+        (
+            frozenset({Plain()}),
+            lambda v: next(iter(v)).seen.append(1),
+            lambda v: next(iter(v)).seen,
+        ),
+        ({Plain(): 1}, lambda v: next(iter(v)).seen.append(1), lambda v: next(iter(v)).seen),
+        (Plain().see, lambda v: v(2), lambda v: v.__self__.seen),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_copy_does_not_see_changes(value: Any, change: Any, seen: Any) -> None:
+    copied = own(value)
+    (in_list,) = own_all([value])
+    before = repr(seen(value))
+    change(value)
+    assert repr(seen(value)) != before
+    for one in (copied, in_list):
+        assert type(one) is type(value)
+        assert repr(seen(one)) == before
+
+
+def test_a_row_keeps_its_kind_and_names() -> None:
+    row = Row(a=[1], b=2)
+    row.set_row_kind(RowKind.DELETE)
+    copied = own(row)
+    assert copied == row
+    assert copied is not row
+    assert copied.get_row_kind() is RowKind.DELETE
+
+
+def test_a_class_decides_about_its_copies() -> None:
+    own(Counted())
+    assert Counted.copies == 1
+
+
+def test_a_value_within_itself() -> None:
+    value: list[Any] = [1]
+    value.append(value)
+    copied = own(value)
+    assert copied is not value
+    assert copied[1] is copied
+
+
+def test_what_has_no_copy_is_shared() -> None:
+    lock = threading.Lock()
+    assert own(lock) is lock
+    generator = (n for n in range(3))
+    assert own(generator) is generator
+
+
+def test_an_object_that_has_no_copy_is_shared_wherever_it_is() -> None:
+    """A copy of it that was half made is found nowhere."""
+    inner = Locked([1])
+    outer = Locked(inner)
+    value = [outer, inner, [2]]
+    copied = own(value)
+    assert copied[0] is outer
+    assert copied[1] is inner
+    assert copied[2] is not value[2]
+
+
+def test_what_is_in_a_value_twice_is_copied_once() -> None:
+    part = [1]
+    value: list[Any] = [part]
+    for _ in range(100):  # 2 ** 100 lists, if each was copied where it is found
+        value = [value, value, part]
+    copied = own(value)
+    assert copied[0] is copied[1]
+    assert copied[2] is copied[0][2] is not part
+
+
+CHANGEABLE = (list, dict, set, collections.deque, Account, Plain, Slim, Row)
+
+
+def parts_of(value: Any) -> list[Any] | None:
+    """None: it has none that could be changed."""
+    if isinstance(value, Account | Plain | Point):
+        return list(vars(value).values())
+    if isinstance(value, Slim):
+        return [value.entries]
+    if isinstance(value, dict):
+        return [part for pair in value.items() for part in pair]
+    return list(value) if isinstance(value, list | tuple | Row | collections.deque) else None
+
+
+def shape(value: Any, seen: dict[int, int]) -> Any:
+    """What it consists of, and which of its parts are the same object."""
+    if isinstance(value, CHANGEABLE):
+        if id(value) in seen:
+            return "again", seen[id(value)]
+        seen[id(value)] = len(seen)
+    parts = parts_of(value)
+    described = repr(value) if parts is None else [shape(part, seen) for part in parts]
+    return type(value).__name__, described
+
+
+def changeable(value: Any, found: dict[int, Any]) -> dict[int, Any]:
+    """All parts that can be changed."""
+    if isinstance(value, CHANGEABLE):
+        if id(value) in found:
+            return found
+        found[id(value)] = value
+    for part in parts_of(value) or ():
+        changeable(part, found)
+    return found
+
+
+def plain(part: Any) -> Plain:
+    made = Plain()
+    made.seen = part
+    return made
+
+
+@hypothesis.given(st.data())
+def test_copies_have_the_shape_of_what_was_pickled(data: st.DataObject) -> None:
+    parts: list[Any] = [1, "a", None, (1, 2.5), frozenset({1})]
+    some = st.lists(st.integers(0, 1000), max_size=3).map(
+        lambda places: [parts[-1 - place % len(parts)] for place in places]
+    )
+    of: list[Any] = [
+        list,
+        tuple,
+        lambda made: dict(enumerate(made)),
+        lambda made: {(0, place): part for place, part in enumerate(made)},
+        lambda made: Pair("pair", made),
+        lambda made: Account("account", made),
+        lambda made: Point(1, made),
+        lambda made: Slim(made),
+        lambda made: Row(*made),
+        collections.deque,
+        plain,
+    ]
+    for make in data.draw(st.lists(st.sampled_from(of), min_size=1, max_size=12)):
+        parts.append(make(data.draw(some)))
+    for part in parts[-3:]:
+        for other in parts:
+            if type(part) is list and data.draw(st.booleans()):
+                part.append(other)  # it may be within itself, then
+    value = parts[-3:]
+    before = shape(value, {})
+    copied = own(value)
+    assert shape(copied, {}) == before == shape(pickle.loads(pickle.dumps(value)), {})
+    mine = set(map(id, changeable(value, {}).values()))
+    assert not mine & set(map(id, changeable(copied, {}).values()))

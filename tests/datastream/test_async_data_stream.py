@@ -1,0 +1,519 @@
+"""Streams through asynchronous functions, in one process and on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.core.errors import JobExecutionError
+from flinkray.datastream import (
+    AsyncDataStream,
+    AsyncFunction,
+    AsyncRetryStrategy,
+    Duration,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    Time,
+    TimestampAssigner,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.async_retry_predicates import (
+    empty_result_predicate,
+    exception_type_predicate,
+    has_exception_predicate,
+)
+from flinkray.datastream.async_retry_strategies import NO_RETRY_STRATEGY
+from flinkray.datastream.common import JobStatus
+from flinkray.datastream.connectors import CallbackSink, DataGeneratorSource, DiscardingSink
+from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.local.local_job import Checkpoint, LocalJob
+from flinkray.streaming.time.watermarks import PerElementWatermarks
+from flinkray.testing.threaded_cluster import ThreadedCluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.stuck_functions import OneAtATime
+from tests.datastream.threads import none_left
+
+LONGEST = 60
+"""Seconds that a job may take to end."""
+
+WAIT = Time.seconds(LONGEST)
+FORMS = pytest.mark.parametrize(
+    "wait",
+    [AsyncDataStream.ordered_wait, AsyncDataStream.unordered_wait],
+    ids=["ordered", "unordered"],
+)
+
+
+class Events:
+    """What functions, sinks and tests tell each other; functions are copied, and refer to this by
+    its place in the module."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.taken: list[Any] = []
+
+
+EVENTS = Events()
+
+
+@pytest.fixture(autouse=True)
+def events() -> Any:
+    global EVENTS
+    EVENTS = Events()
+    yield
+    EVENTS.released.set()
+
+
+def local(_: Any = None) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+
+
+def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    return env.set_parallelism(2)
+
+
+PLACES = pytest.mark.parametrize("env_of", [local, on], ids=["here", "there"])
+EnvironmentOf = Callable[[Any], StreamExecutionEnvironment]
+
+
+class Second(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value[1])
+
+
+class Enrich(AsyncFunction[Any, Any]):
+    """Takes longer for some than for others."""
+
+    async def open(self, runtime_context: Any) -> None:  # type: ignore[override]
+        self.known = {number: f"name {number}" for number in range(1000)}
+
+    async def async_invoke(self, value: Any) -> Any:
+        await asyncio.sleep(value % 7 / 1000)
+        return [(value, self.known[value])]
+
+
+@PLACES
+@FORMS
+def test_each_record_has_its_results(
+    wait: Any, env_of: EnvironmentOf, cluster: ThreadedCluster
+) -> None:
+    env = env_of(cluster)
+    numbers = env.from_collection(range(300)).rebalance().map(lambda value: value)
+    named = wait(numbers, Enrich(), WAIT, 20, Types.TUPLE([Types.INT(), Types.STRING()]))
+    results = list(named.rebalance().map(lambda value: value).execute_and_collect())
+    assert sorted(results) == [(number, f"name {number}") for number in range(300)]
+
+
+@PLACES
+def test_ordered_results_keep_the_order(env_of: EnvironmentOf, cluster: ThreadedCluster) -> None:
+    env = env_of(cluster).set_parallelism(1)
+    named = AsyncDataStream.ordered_wait(env.from_collection(range(200)), Enrich(), WAIT, 50)
+    assert [number for number, _ in named.execute_and_collect()] == [*range(200)]
+
+
+class Shuffled(AsyncFunction[Any, Any]):
+    """Of ten records, the later take less time."""
+
+    async def async_invoke(self, value: Any) -> Any:
+        await asyncio.sleep((9 - value[1] % 10) / 1000)
+        return [value]
+
+
+@PLACES
+@pytest.mark.parametrize("is_chained", [True, False])
+def test_unordered_results_do_not_come_across_watermarks(
+    is_chained: bool, env_of: EnvironmentOf, cluster: ThreadedCluster
+) -> None:
+    """With one after each record, they are in order."""
+    env = env_of(cluster).set_parallelism(1)
+    events = [("a", number) for number in range(100)]
+    strategy = WatermarkStrategy.for_generator(PerElementWatermarks)
+    stamped = env.from_collection(events).assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner(Second())
+    )
+    if not is_chained:
+        stamped = stamped.rebalance()
+    shuffled = AsyncDataStream.unordered_wait(stamped, Shuffled(), WAIT)
+    assert list(shuffled.execute_and_collect()) == events
+
+
+@PLACES
+def test_records_of_a_keyed_stream_are_rows_of_key_and_value(
+    env_of: EnvironmentOf, cluster: ThreadedCluster
+) -> None:
+    """As in PyFlink; those of one key come to one subtask."""
+    env = env_of(cluster)
+    keyed = env.from_collection(range(10)).key_by(lambda value: value % 3)
+    rows = AsyncDataStream.unordered_wait(keyed, Whole(), WAIT)
+    results = list(rows.execute_and_collect())
+    assert sorted((row[0], row[1]) for row, _ in results) == sorted((v % 3, v) for v in range(10))
+    assert len({(row[0], subtask) for row, subtask in results}) == 3
+
+
+class Whole(AsyncFunction[Any, Any]):
+    """The value and the subtask's number."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    async def async_invoke(self, value: Any) -> Any:
+        return [(value, self.subtask)]
+
+
+def test_results_in_batch_mode() -> None:
+    env = local().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    named = AsyncDataStream.unordered_wait(env.from_collection(range(100)), Enrich(), WAIT, 7)
+    counts = named.key_by(lambda pair: pair[0] % 2).map(lambda pair: (pair[0] % 2, 1))
+    totals = counts.key_by(lambda pair: pair[0]).sum(1)
+    assert sorted(totals.execute_and_collect()) == [(0, 50), (1, 50)]
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+class FirstAtOnce(AsyncFunction[Any, Any]):
+    """All but the first record wait for the test."""
+
+    async def async_invoke(self, value: Any) -> Any:
+        if value:
+            assert await asyncio.to_thread(EVENTS.released.wait, LONGEST)
+        return [value]
+
+
+def take(value: Any) -> None:
+    EVENTS.taken.append(value)
+    EVENTS.released.set()
+
+
+class AfterTheFirst(AsyncFunction[Any, Any]):
+    """All but the first record wait for a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = str(file)
+
+    async def async_invoke(self, value: Any) -> Any:
+        if value:
+            await asyncio.to_thread(wait_until, Path(self.file).exists, 20, "the first result")
+        return [value]
+
+
+@PLACES
+def test_results_are_sent_before_the_task_waits(
+    env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """In the middle of a batch.  In one process nothing else sends them: the time-out of buffers is
+    noticed between two batches."""
+    env = env_of(cluster).set_parallelism(1)
+    if env_of is local:
+        env.set_buffer_timeout(10 * LONGEST * 1000)
+    gate = tmp_path / "gate"
+
+    def open_gate(value: Any) -> Any:
+        gate.touch()
+        return value
+
+    numbers = env.from_collection(range(5))
+    function = AfterTheFirst(gate)
+    stream = AsyncDataStream.ordered_wait(numbers, function, WAIT, capacity=1)
+    assert list(stream.rebalance().map(open_gate).execute_and_collect()) == [*range(5)]
+
+
+def test_other_tasks_go_on_while_one_waits() -> None:
+    env = local().set_parallelism(1)
+    waiting = env.from_collection(range(1, 5))
+    stream = AsyncDataStream.ordered_wait(waiting, FirstAtOnce(), WAIT, capacity=1)
+    stream.sink_to(CallbackSink(keep))
+    env.from_collection(range(10_000)).rebalance().filter(lambda v: v == 9_999).sink_to(
+        CallbackSink(take)
+    )
+    env.execute()
+    assert sorted(EVENTS.taken) == [1, 2, 3, 4, 9_999]
+
+
+def keep(value: Any) -> None:
+    EVENTS.taken.append(value)
+
+
+def test_waiting_takes_no_time_of_the_processor() -> None:
+    """Periodic watermarks and records of the source are due meanwhile, and wait."""
+
+    class ForHalfASecond(AsyncFunction[Any, Any]):
+        async def async_invoke(self, value: Any) -> Any:
+            await asyncio.sleep(0.25)
+            return [value]
+
+    env = local().set_parallelism(1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    source = DataGeneratorSource(lambda number: ("a", number), 3, records_per_second=1000.0)
+    stamped = env.from_source(source, None, "numbers").assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner(Second())
+    )
+    stream = AsyncDataStream.ordered_wait(stamped, ForHalfASecond(), WAIT, capacity=1)
+    stream.sink_to(CallbackSink(keep))
+    job = LocalJob(env.get_stream_graph())
+    rounds = 0
+    while not job.finished:
+        job.advance()
+        rounds += 1
+    job.close()
+    assert len(EVENTS.taken) == 3
+    assert rounds < 1000
+
+
+@PLACES
+def test_results_come_out_while_no_records_come(
+    env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """The next record comes when the result of the one before is out."""
+    env = env_of(cluster).set_parallelism(1)
+    gate = tmp_path / "gate"
+
+    def open_gate(value: Any) -> Any:
+        gate.touch()
+        return value
+
+    numbers = env.from_source(OneAtATime(2, gate), None, "numbers")
+    stream = AsyncDataStream.ordered_wait(numbers, Later(), WAIT).map(open_gate)
+    assert list(stream.execute_and_collect()) == [0, 1]
+
+
+class Later(AsyncFunction[Any, Any]):
+    async def async_invoke(self, value: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return [value]
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+class Endless(AsyncFunction[Any, Any]):
+    """Leaves a file when a coroutine has begun, and others when it was cancelled and closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    async def async_invoke(self, value: Any) -> Any:
+        (Path(self.folder) / "begun").touch()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            (Path(self.folder) / "cancelled").touch()
+
+    async def close(self) -> None:  # type: ignore[override]
+        (Path(self.folder) / "closed").touch()
+
+
+@PLACES
+@pytest.mark.parametrize("capacity", [1, 100])
+def test_coroutines_that_never_end_are_cancelled(
+    capacity: int, env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Also where the task waits for them in the middle of a batch, or at the end of its input."""
+    env = env_of(cluster).set_parallelism(1)
+    numbers = env.from_collection(range(10))
+    stream = AsyncDataStream.unordered_wait(numbers, Endless(tmp_path), Time.days(1), capacity)
+    stream.sink_to(DiscardingSink())
+    with none_left():
+        client = env.execute_async()
+        wait_until(lambda: (tmp_path / "begun").exists(), LONGEST, "a coroutine to begin")
+        client.cancel().result(LONGEST)
+        assert client.get_job_status().result(LONGEST) is JobStatus.CANCELED
+        wait_until(lambda: (tmp_path / "closed").exists(), LONGEST, "the function to be closed")
+    assert (tmp_path / "cancelled").exists()
+
+
+class Fails(AsyncFunction[Any, Any]):
+    async def async_invoke(self, value: Any) -> Any:
+        await asyncio.sleep(0.001)
+        return [await self.divide(value)]
+
+    async def divide(self, value: int) -> float:
+        return 10 / (value - 7)
+
+
+@PLACES
+def test_a_failure_is_that_of_the_user_with_its_record(
+    env_of: EnvironmentOf, cluster: ThreadedCluster
+) -> None:
+    env = env_of(cluster)
+    stream = AsyncDataStream.unordered_wait(env.from_collection(range(20)), Fails(), WAIT)
+    stream.name("divided").print()
+    with pytest.raises((OperatorError, JobExecutionError)) as failed:
+        env.execute()
+    text = str(failed.value)
+    assert text.count("  File ") == 2
+    assert text.index("in async_invoke") < text.index("in divide")
+    assert "ZeroDivisionError: division by zero\nin operator 'divided', subtask" in text
+    assert "\non record 7\nwhich came from Source: Collection Source (1/1), in the batch" in text
+
+
+class Late(AsyncFunction[Any, Any]):
+    async def async_invoke(self, value: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@PLACES
+def test_a_record_that_takes_too_long_is_told(
+    env_of: EnvironmentOf, cluster: ThreadedCluster
+) -> None:
+    env = env_of(cluster)
+    stream = AsyncDataStream.ordered_wait(env.from_collection(["a"]), Late(), Duration.of_millis(1))
+    stream.name("late").print()
+    with pytest.raises((OperatorError, JobExecutionError)) as failed:
+        env.execute()
+    text = str(failed.value)
+    assert "  File " not in text
+    assert "Async function call has timed out for input: 'a'\nin operator 'late'" in text
+    assert "\non record 'a'\n" in text
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def waiting_program(parallelism: int) -> StreamExecutionEnvironment:
+    env = local().set_parallelism(1)
+    numbers = env.from_collection(range(50)).uid("numbers").rebalance()
+    stream = AsyncDataStream.unordered_wait(numbers, EveryThird(), WAIT)
+    stream = stream.uid("third").set_parallelism(parallelism)
+    stream.sink_to(CallbackSink(keep)).uid("sink").set_parallelism(1)
+    return env
+
+
+class EveryThird(AsyncFunction[Any, Any]):
+    """Waits for the test, but for every third record."""
+
+    async def async_invoke(self, value: Any) -> Any:
+        if value % 3:
+            assert await asyncio.to_thread(EVENTS.released.wait, LONGEST)
+        return [value]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_what_is_on_its_way_comes_once_after_a_restore(parallelism: int) -> None:
+    job = LocalJob(waiting_program(2).get_stream_graph())
+    done: list[Checkpoint] = []
+    job.step()
+    job.trigger_checkpoint(1, done.append)  # before the source has come to its end
+    while not done:
+        job.advance()
+    before = [*EVENTS.taken]
+    assert not any(value % 3 for value in before)
+    job.close()
+    EVENTS.released.set()
+    EVENTS.taken.clear()
+    graph = waiting_program(parallelism).get_stream_graph()
+    LocalJob(graph, restore=done[0]).run()
+    assert sorted(before + EVENTS.taken) == [*range(50)]
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+class NotAsync(AsyncFunction[Any, Any]):
+    def async_invoke(self, value: Any) -> Any:
+        return [value]
+
+
+class Yields(AsyncFunction[Any, Any]):
+    async def async_invoke(self, value: Any) -> Any:
+        yield value
+
+
+class AwaitsLate(Whole):
+    async def timeout(self, value: Any) -> Any:  # type: ignore[override]
+        return []
+
+
+RETRY: Any = AsyncRetryStrategy.fixed_delay(1, 1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "words"),
+    [
+        (NotAsync(), {}, "'async_invoke' of class 'NotAsync' should be declared as 'async def'"),
+        (Yields(), {}, "not yield them"),
+        (AwaitsLate(), {}, "AwaitsLate.timeout is `async def`"),
+        (Whole, {}, "an AsyncFunction is needed, got <class"),
+        (print, {}, "an AsyncFunction is needed"),
+        (Whole(), {"capacity": 0}, "capacity is a number of records"),
+        (Whole(), {"capacity": 1.5}, "capacity is a number of records"),
+        (Whole(), {"timeout": 1.5}, "expected a span of time"),
+        (Whole(), {"async_retry_strategy": None}, "an AsyncRetryStrategy is needed"),
+        (Whole(), {"async_retry_strategy": RETRY, "timeout": 0}, "Timeout should be configured"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_stream_is_built(
+    function: Any, settings: Any, words: str
+) -> None:
+    given = {"timeout": WAIT, "async_retry_strategy": NO_RETRY_STRATEGY, **settings}
+    numbers = local().from_collection([1])
+    with pytest.raises((TypeError, ValueError), match=words):
+        AsyncDataStream.ordered_wait_with_retry(numbers, function, **given)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: AsyncRetryStrategy.exponential_backoff(0, 1, 1, 1.0, None, None),
+        lambda: AsyncRetryStrategy.exponential_backoff(1, 0, 1, 1.0, None, None),
+        lambda: AsyncRetryStrategy.exponential_backoff(1, 1, 0, 1.0, None, None),
+        lambda: AsyncRetryStrategy.exponential_backoff(1, 1, 1, 0.0, None, None),
+        lambda: AsyncRetryStrategy.fixed_delay(0, 1, None, None),
+        lambda: AsyncRetryStrategy.fixed_delay(1, 0, None, None),
+    ],
+)
+def test_numbers_of_retries_are_greater_than_zero(build: Any) -> None:
+    with pytest.raises(ValueError, match="should be greater than zero"):
+        build()
+
+
+def test_delays_grow_up_to_a_limit() -> None:
+    strategy = AsyncRetryStrategy.exponential_backoff(4, 100, 500, 2.0, None, None)
+    assert [strategy.get_backoff_time_millis(n) for n in (1, 2, 3, 4, 5)] == [
+        100, 200, 400, 500, 500,
+    ]  # fmt: skip
+    assert [strategy.can_retry(n) for n in (1, 4, 5)] == [True, True, False]
+    fixed = AsyncRetryStrategy.fixed_delay(2, 7, None, None)
+    assert [fixed.get_backoff_time_millis(n) for n in (1, 2)] == [7, 7]
+    assert AsyncRetryStrategy.no_restart() is NO_RETRY_STRATEGY
+    assert not NO_RETRY_STRATEGY.can_retry(1)
+
+
+def test_predicates() -> None:
+    assert [empty_result_predicate(r) for r in (None, [], [1])] == [True, True, False]
+    assert [has_exception_predicate(e) for e in (None, ValueError())] == [False, True]
+    assert exception_type_predicate(KeyError(), LookupError)
+    assert not exception_type_predicate(None, LookupError)
+
+
+def test_a_retry_with_predicates_for_results_and_failures() -> None:
+    """As PyFlink's own test of it."""
+
+    class Flaky(AsyncFunction[Any, Any]):
+        def __init__(self) -> None:
+            self.attempts: dict[int, int] = {}
+
+        async def async_invoke(self, value: int) -> list[int]:
+            attempt = self.attempts[value] = self.attempts.get(value, 0) + 1
+            if attempt == 1:
+                raise ValueError("failed the first time")
+            return [2 * value + (attempt == 2)]
+
+    strategy = AsyncRetryStrategy.fixed_delay(
+        max_attempts=5,
+        backoff_time_millis=1,
+        result_predicate=lambda result: result[0] % 2 == 1,
+        exception_predicate=lambda error: "the first time" in str(error),
+    )
+    numbers = local().from_collection([1, 2, 3])
+    stream = AsyncDataStream.unordered_wait_with_retry(
+        numbers, Flaky(), Time.seconds(10), strategy, 2, Types.INT()
+    )
+    assert sorted(stream.execute_and_collect()) == [2, 4, 6]

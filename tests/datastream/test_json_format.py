@@ -1,0 +1,237 @@
+"""Rows as JSON messages, as Flink reads and writes them."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from flinkray.datastream import Row, Types
+from flinkray.datastream.formats.json import (
+    JsonRowDeserializationSchema,
+    JsonRowSerializationSchema,
+)
+from flinkray.streaming.errors import StreamError
+
+
+def reading(kind: Any) -> JsonRowDeserializationSchema:
+    made = JsonRowDeserializationSchema.builder().type_info(kind).build()
+    return cloudpickle.loads(cloudpickle.dumps(made))  # type: ignore[no-any-return]
+
+
+def writing(kind: Any) -> JsonRowSerializationSchema:
+    made = JsonRowSerializationSchema.builder().with_type_info(kind).build()
+    return cloudpickle.loads(cloudpickle.dumps(made))  # type: ignore[no-any-return]
+
+
+def one(kind: Any) -> Any:
+    return Types.ROW_NAMED(["x"], [kind])
+
+
+EVENT = Types.ROW_NAMED(
+    ["at", "who", "ids"],
+    [
+        Types.STRING(),
+        Types.ROW_NAMED(["id"], [Types.STRING()]),
+        Types.PRIMITIVE_ARRAY(Types.INT()),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "back"),
+    [
+        ('{"at":"2020-02-24"}', '{"at":"2020-02-24","who":null,"ids":null}'),
+        (
+            '{"ids": [1, 2, 3], "at": "é\\"", "more": {}, "who": {"id": "28-d0", "x": 1}}',
+            '{"at":"é\\"","who":{"id":"28-d0"},"ids":[1,2,3]}',
+        ),
+    ],
+)
+def test_row_is_written_as_it_was_read(message: str, back: str) -> None:
+    row = reading(EVENT).deserialize(message.encode())
+    assert writing(EVENT).serialize(row) == back.encode()
+    assert reading(EVENT).get_produced_type() == EVENT
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value", "back"),
+    [
+        (Types.STRING(), "1.50", "1.5", '"1.5"'),
+        (Types.STRING(), "true", "true", '"true"'),
+        (Types.STRING(), '{"a": [1, null]}', '{"a":[1,null]}', '"{\\"a\\":[1,null]}"'),
+        (Types.BOOLEAN(), '" True"', True, "true"),
+        (Types.BOOLEAN(), '"yes"', False, "false"),
+        (Types.INT(), "1.9", 1, "1"),
+        (Types.INT(), '" 12"', 12, "12"),
+        (Types.LONG(), str(2**63 - 1), 2**63 - 1, str(2**63 - 1)),
+        (Types.SHORT(), '"-5"', -5, "-5"),
+        (Types.BYTE(), "7", 7, "7"),
+        (Types.DOUBLE(), "1e10", 1e10, "1.0E10"),
+        (Types.DOUBLE(), '"NaN"', math.nan, '"NaN"'),
+        (Types.FLOAT(), "0.1", 0.10000000149011612, "0.1"),
+        (Types.BIG_INT(), str(10**30), 10**30, str(10**30)),
+        (Types.BIG_DEC(), '"1.50"', decimal.Decimal("1.50"), "1.50"),
+        (Types.SQL_DATE(), '"2024-02-29"', datetime.date(2024, 2, 29), '"2024-02-29"'),
+        (Types.SQL_TIME(), '"01:02:03Z"', datetime.time(1, 2, 3), '"01:02:03"'),
+        (
+            Types.SQL_TIMESTAMP(),
+            '"2024-02-29T01:02:03.25Z"',
+            datetime.datetime(2024, 2, 29, 1, 2, 3, 250_000),
+            '"2024-02-29T01:02:03.25"',
+        ),
+        (Types.PRIMITIVE_ARRAY(Types.BYTE()), '"AP8/"', b"\x00\xff?", '"AP8/"'),
+        (Types.OBJECT_ARRAY(Types.STRING()), '["a", null]', ["a", None], '["a",null]'),
+        (Types.MAP(Types.INT(), Types.BOOLEAN()), '{"1": true}', {1: True}, '{"1":true}'),
+        (Types.PICKLED_BYTE_ARRAY(), '{"a": [1]}', {"a": [1]}, '{"a":[1]}'),
+        (Types.STRING(), "null", None, "null"),
+    ],
+)
+def test_values(kind: Any, text: str, value: Any, back: str) -> None:
+    row: Any = reading(one(kind)).deserialize(f'{{"x": {text}}}'.encode())
+    assert row.x == value or (value != value and row.x != row.x)
+    assert type(row.x) is type(value)
+    assert writing(one(kind)).serialize(row) == f'{{"x":{back}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Types.INT(), str(2**31)),
+        (Types.INT(), "1e12"),
+        (Types.INT(), "true"),
+        (Types.SHORT(), "1.0"),
+        (Types.LONG(), "[]"),
+        (Types.BIG_DEC(), '"NaN"'),
+        (Types.SQL_DATE(), '"2024-02-30"'),
+        (Types.SQL_TIMESTAMP(), '"2024-02-29"'),
+        (Types.OBJECT_ARRAY(Types.STRING()), '"a"'),
+        (Types.ROW([Types.STRING()]), "[]"),
+    ],
+)
+def test_value_that_is_not_of_its_type_fails_or_is_none(kind: Any, text: str) -> None:
+    message = f'{{"x": {text}}}'.encode()
+    with pytest.raises(StreamError, match=r"failed to deserialize JSON b.*: field 'x': "):
+        reading(one(kind)).deserialize(message)
+    builder = JsonRowDeserializationSchema.builder().type_info(one(kind)).ignore_parse_errors()
+    assert builder.build().deserialize(message) == Row(x=None)
+
+
+def test_what_is_no_object_fails_or_is_none() -> None:
+    kind = one(Types.INT())
+    lenient = JsonRowDeserializationSchema.builder().type_info(kind).ignore_parse_errors().build()
+    for message in (b"{", b"[1]", b"NaN", b"\xff", b""):
+        with pytest.raises(StreamError, match="failed to deserialize JSON"):
+            reading(kind).deserialize(message)
+        assert lenient.deserialize(message) is None
+    assert reading(kind).deserialize(b"null") is None
+
+
+def test_missing_field_is_none_or_fails() -> None:
+    kind = one(Types.INT())
+    assert reading(kind).deserialize(b"{}") == Row(x=None)
+    builder = JsonRowDeserializationSchema.builder().type_info(kind).fail_on_missing_field()
+    assert builder.build().deserialize(b'{"x": null}') == Row(x=None)
+    with pytest.raises(StreamError, match="could not find field with name 'x'"):
+        builder.build().deserialize(b"{}")
+    with pytest.raises(ValueError, match="are both true"):
+        builder.ignore_parse_errors().build()
+
+
+def test_rows_by_name_by_place_and_of_other_fields() -> None:
+    kind = Types.ROW_NAMED(["b", "a"], [Types.INT(), Types.INT()])
+    for value in (Row(a=2, b=1), Row(1, 2), (1, 2), {"a": 2, "b": 1}):
+        assert writing(kind).serialize(value) == b'{"b":1,"a":2}'
+    for wrong in (Row(a=1), (1,), 5, Row(a="x", b=1)):
+        with pytest.raises(StreamError, match=r"could not serialize row .* schema matches"):
+            writing(kind).serialize(wrong)
+
+
+def test_type_of_rows_is_needed() -> None:
+    for build in (
+        lambda: JsonRowSerializationSchema.builder().build(),
+        lambda: JsonRowDeserializationSchema.builder().build(),
+        lambda: JsonRowDeserializationSchema.builder().json_schema(None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError):
+            build()
+    with pytest.raises(ValueError, match="the type of rows is needed, got Integer"):
+        reading(Types.INT())
+    for make in (reading, writing):
+        with pytest.raises(StreamError, match="have no text in this format"):
+            make(one(Types.INSTANT()))
+
+
+# --- JSON schemas ---------------------------------------------------------------------------------
+
+ADDRESS = {"type": "object", "properties": {"street": {"type": "string"}}}
+
+
+def test_json_schema_gives_the_type() -> None:
+    schema = {
+        "definitions": {"address": ADDRESS},
+        "type": "object",
+        "properties": {
+            "name": {"type": ["string", "null"]},
+            "age": {"type": "integer"},
+            "weight": {"oneOf": [{"type": "null"}, {"type": "number"}]},
+            "born": {"type": "string", "format": "date"},
+            "at": {"type": "string", "format": "time"},
+            "seen": {"type": "string", "format": "date-time"},
+            "mail": {"type": "string", "format": "email"},
+            "photo": {"type": "string", "contentEncoding": "base64"},
+            "home": {"$ref": "#/definitions/address"},
+            "others": {"type": "array", "items": {"$ref": "#/definitions/address"}},
+            "active": {"type": "boolean"},
+        },
+    }
+    made = JsonRowDeserializationSchema.builder().json_schema(json.dumps(schema)).build()
+    address = Types.ROW_NAMED(["street"], [Types.STRING()])
+    kinds = {
+        "name": Types.STRING(),
+        "age": Types.BIG_DEC(),
+        "weight": Types.BIG_DEC(),
+        "born": Types.SQL_DATE(),
+        "at": Types.SQL_TIME(),
+        "seen": Types.SQL_TIMESTAMP(),
+        "mail": Types.STRING(),
+        "photo": Types.PRIMITIVE_ARRAY(Types.BYTE()),
+        "home": address,
+        "others": Types.OBJECT_ARRAY(address),
+        "active": Types.BOOLEAN(),
+    }
+    assert made.get_produced_type() == Types.ROW_NAMED(list(kinds), list(kinds.values()))
+    row: Any = made.deserialize(b'{"age": 36, "others": [{"street": "x"}]}')
+    assert (row.age, row.others) == (decimal.Decimal(36), [Row(street="x")])
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("{", "invalid JSON schema"),
+        ("{}", "no type could be found in node: <root>"),
+        ('{"type": "date"}', "unsupported type 'date' in node: <root>"),
+        ('{"type": ["string", "number"]}', "union types with more than just a null type"),
+        ('{"anyOf": []}', "union types and extending"),
+        ('{"type": "null"}', "nothing but null"),
+        (
+            '{"type": "object", "properties": {"x": {"type": "null"}}}',
+            "nothing but null .*<root>/x",
+        ),
+        ('{"type": "object", "additionalProperties": true}', "must not allow additional"),
+        ('{"type": "array"}', "arrays must specify an 'items' property"),
+        ('{"type": "string", "contentEncoding": "x"}', "invalid encoding 'x'"),
+        ('{"$ref": "other.json"}', "only references in the same document"),
+        ('{"$ref": "#/nowhere"}', "could not find reference: #/nowhere"),
+        ('{"$ref": "#"}', "cyclic references are not supported: #"),
+        ("[]", "an object is expected in node: <root>"),
+    ],
+)
+def test_json_schema_that_is_no_type_is_refused(schema: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        JsonRowDeserializationSchema.builder().json_schema(schema)

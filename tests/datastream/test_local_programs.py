@@ -1,0 +1,192 @@
+"""Programs in this process: what their functions find around them, and what runs them."""
+
+from __future__ import annotations
+
+import decimal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import FlatMapFunction, MapFunction, StreamExecutionEnvironment
+from flinkray.datastream.connectors import CallbackSink
+from flinkray.streaming.errors import OperatorError
+
+
+def environment() -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment()
+
+
+@pytest.fixture(autouse=True)
+def decimal_context() -> Iterator[decimal.Context]:
+    with decimal.localcontext(decimal.Context(prec=28)) as context:
+        yield context
+
+
+def digits(value: Any) -> Any:
+    return len((decimal.Decimal(1) / 7).as_tuple().digits)
+
+
+def test_functions_calculate_with_the_decimal_context_of_the_program(
+    decimal_context: decimal.Context,
+) -> None:
+    decimal_context.prec = 50
+    assert list(environment().from_collection([1]).map(digits).execute_and_collect()) == [50]
+
+
+class OfPrecision(MapFunction[Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        decimal.setcontext(decimal.Context(prec=40))
+
+    def map(self, value: Any) -> Any:
+        found = digits(value)
+        decimal.setcontext(decimal.Context(prec=found + 1))
+        return found
+
+
+def test_a_task_keeps_the_decimal_context_that_its_functions_set() -> None:
+    stream = environment().from_collection(range(100)).rebalance()
+    results = list(stream.map(OfPrecision()).execute_and_collect())
+    assert results == list(range(40, 140))
+    assert digits(None) == 28
+
+
+class Fails(FlatMapFunction[Any, Any]):
+    def flat_map(self, value: Any) -> Any:
+        yield from range(1000)
+        raise ValueError("within")
+
+
+class Inner(MapFunction[Any, Any]):
+    """Takes the results of another program, one for each record."""
+
+    def open(self, runtime_context: Any) -> None:
+        stream = environment().from_collection([0]).flat_map(Fails())
+        self.results = stream.execute_and_collect()
+
+    def map(self, value: Any) -> Any:
+        try:
+            return next(self.results, "ended")
+        except OperatorError:
+            return "failed"
+
+    def close(self) -> None:
+        self.results.close()
+
+
+def test_a_failure_of_a_program_is_raised_where_a_function_takes_its_results() -> None:
+    """The inner task was paused in one step of the outer one, and fails in a later one."""
+    stream = environment().from_collection(range(1001)).rebalance().map(Inner())
+    results = [*stream.execute_and_collect()]
+    assert results.count("failed") == 1
+
+
+class Owned(MapFunction[Any, Any]):
+    """What it opens belongs to the thread that opened it, as connections of SQLite do."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.owner = threading.get_ident()
+
+    def map(self, value: Any) -> Any:
+        assert threading.get_ident() == self.owner
+        return value
+
+    def close(self) -> None:
+        assert threading.get_ident() == self.owner
+
+
+def test_a_function_is_opened_used_and_closed_in_one_thread() -> None:
+    env = environment()
+    env.from_collection([1]).map(Owned()).sink_to(CallbackSink(lambda value: None))
+    env.execute_async().get_job_execution_result().result(60)
+
+
+class CannotOpen(MapFunction[Any, Any]):
+    def open(self, runtime_context: Any) -> None:
+        raise ValueError("no way")
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+def test_a_program_whose_function_cannot_be_opened_is_refused_where_it_is_executed() -> None:
+    env = environment()
+    env.from_collection([1]).map(CannotOpen()).sink_to(CallbackSink(lambda value: None))
+    with pytest.raises(OperatorError, match="no way"):
+        env.execute_async()
+
+
+FUNCTIONS = """
+import itertools
+import threading
+from flinkray.datastream import FlatMapFunction
+
+begun = threading.Event()
+
+class Endless(FlatMapFunction):
+    def flat_map(self, value):
+        for number in itertools.count():
+            begun.set()
+            yield number
+
+    def close(self):
+        print("closed")
+"""
+PROGRAM = """
+import functions
+from flinkray.datastream import StreamExecutionEnvironment
+
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+numbers = env.from_collection([1]).flat_map(functions.Endless())
+numbers.filter(lambda value: False).print()
+env.execute_async()
+functions.begun.wait(60)
+"""
+
+
+def test_a_program_that_still_runs_is_cancelled_when_the_process_ends(tmp_path: Path) -> None:
+    """Else the interpreter ends its thread in the middle of a greenlet, and crashes."""
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
+
+
+class Numbers(FlatMapFunction[Any, Any]):
+    """More results than one portion has."""
+
+    def flat_map(self, value: Any) -> Any:
+        yield from range(100_000)
+
+
+def in_another_thread(action: Any) -> Any:
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(action())
+        except OperatorError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_results_of_a_program_in_the_middle_of_a_record_are_taken_in_one_thread() -> None:
+    results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
+    assert next(results) == 0
+    error = in_another_thread(lambda: list(results))
+    assert "take all of its results in one thread" in str(error)
+
+
+def test_a_program_in_the_middle_of_a_record_is_closed_from_any_thread() -> None:
+    results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
+    assert next(results) == 0
+    assert in_another_thread(results.close) is None

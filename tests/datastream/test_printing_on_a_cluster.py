@@ -1,0 +1,138 @@
+"""The lines that tasks print are shown by their client: in order, and all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.actors.stream_coordinator import printed_lines
+from flinkray.actors.task_process import printed_lines as tasks_lines
+from flinkray.core.errors import JobExecutionError
+from flinkray.datastream import DataStream, StreamExecutionEnvironment
+from flinkray.testing.threaded_cluster import ThreadedCluster
+
+
+def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    return env.set_parallelism(2)
+
+
+def spread(env: StreamExecutionEnvironment, count: int) -> DataStream:
+    """Numbers, to both subtasks."""
+    return env.from_collection(range(count)).rebalance().map(lambda n: n)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the client writes.  Tasks, which are threads here, have another standard output."""
+    texts: list[str] = []
+    monkeypatch.setattr("flinkray.client.printed_lines._write", texts.append)
+    return texts
+
+
+def lines_of(shown: list[str]) -> list[str]:
+    return "".join(shown).splitlines()
+
+
+def test_all_lines_are_shown_in_the_order_of_each_subtask_before_execute_returns(
+    cluster: ThreadedCluster, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = on(cluster)
+    spread(env, 200_000).print("n")
+
+    env.execute()
+
+    by_subtask: dict[str, list[int]] = {}
+    for line in lines_of(shown):
+        subtask, _, number = line.partition("> ")
+        by_subtask.setdefault(subtask, []).append(int(number))
+    assert sorted(by_subtask) == ["n:1", "n:2"]
+    assert all(numbers == sorted(numbers) for numbers in by_subtask.values())
+    assert sorted(by_subtask["n:1"] + by_subtask["n:2"]) == list(range(200_000))
+    assert capsys.readouterr().out == ""
+
+
+def test_lines_are_shown_once_on_standard_output(
+    cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = on(cluster).set_parallelism(1)
+    env.from_collection(["Übung", "\udc80", "x" * 2**20]).print()
+    env.execute()
+    assert capsys.readouterr().out == "Übung\n\\udc80\n" + "x" * 2**20 + "\n"
+
+
+def test_lines_before_a_failure_are_shown(
+    cluster: ThreadedCluster, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that were not sent yet when the task failed: each message waits for the client."""
+    monkeypatch.setattr(printed_lines, "MOST_KEPT", 1)
+    monkeypatch.setattr(tasks_lines, "MAX_PIECE", 50_000)
+
+    def unlike_the_last(n: int) -> int:
+        if n == 19_999:
+            raise ValueError("the last is not liked")
+        return n
+
+    env = on(cluster).set_parallelism(1)
+    stream = env.from_collection(range(20_000))
+    stream.map(lambda n: f"{n:0200}").print()
+    stream.map(unlike_the_last).print("after")
+
+    with pytest.raises(JobExecutionError, match="the last is not liked"):
+        env.execute()
+
+    assert [int(line) for line in lines_of(shown) if ">" not in line] == list(range(20_000))
+
+
+def test_lines_are_shown_while_results_are_collected(
+    cluster: ThreadedCluster, shown: list[str]
+) -> None:
+    env = on(cluster)
+    numbers = spread(env, 100)
+    numbers.print()
+
+    assert sorted(numbers.execute_and_collect()) == list(range(100))
+
+    assert len(lines_of(shown)) == 100
+
+
+def test_lines_of_a_program_that_nobody_waits_for_are_in_the_logs_of_its_tasks(
+    cluster: ThreadedCluster, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = on(cluster)
+    spread(env, 100).print()
+    env.execute_async().get_job_execution_result().result()
+    assert lines_of(shown) == []
+    assert len(capsys.readouterr().out.splitlines()) == 100
+
+
+def test_lines_that_a_client_was_too_slow_for_are_counted_where_they_are_left_out(
+    cluster: ThreadedCluster, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client is always too slow here."""
+    monkeypatch.setattr(printed_lines, "MOST_KEPT", 1000)
+    monkeypatch.setattr(printed_lines, "PATIENCE", 0.0)
+    monkeypatch.setattr(printed_lines, "READ_WAIT", 0.0)
+    env = on(cluster)
+    spread(env, 100_000).print()
+
+    env.execute()
+
+    lines = lines_of(shown)
+    notes = [line for line in lines if line.startswith("… ")]
+    left_out = sum(int(note.split()[1]) for note in notes if "left out here" in note)
+    assert notes
+    assert all("see the log of StreamCoordinator-" in note for note in notes)
+    assert left_out + len(lines) - len(notes) == 100_000
+
+
+def test_a_client_whose_standard_output_is_closed_waits_for_its_job_all_the_same(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(text: str) -> None:
+        raise BrokenPipeError("the pager has ended")
+
+    monkeypatch.setattr("flinkray.client.printed_lines._write", write)
+    env = on(cluster)
+    spread(env, 100).print()
+    env.execute()
+    assert "is not shown any more: the pager has ended" in caplog.text

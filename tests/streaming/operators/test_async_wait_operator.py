@@ -1,0 +1,706 @@
+"""Asynchronous functions: order, capacity, time-outs, retries, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, ClassVar
+
+import pytest
+
+from flinkray.streaming.errors import OperatorError, StreamError, operator_error
+from flinkray.streaming.functions.async_functions import (
+    NO_RETRY_STRATEGY,
+    AsyncFunction,
+    AsyncFunctionDescriptor,
+    AsyncRetryStrategy,
+)
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.operators import event_loop_thread
+from flinkray.streaming.operators.async_wait import AsyncWaitOperator
+from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.records.elements import Watermark, WatermarkStatus
+from flinkray.streaming.records.row import Row
+from flinkray.testing.operator_harness import OperatorHarness, Record
+from flinkray.testing.waiting import wait_until
+from tests.datastream.threads import none_left
+from tests.streaming.operators.contract import (
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    unlike_five,
+)
+
+ORDERED = AsyncFunctionDescriptor.OutputMode.ORDERED
+UNORDERED = AsyncFunctionDescriptor.OutputMode.UNORDERED
+BOTH = pytest.mark.parametrize("mode", [ORDERED, UNORDERED], ids=["ordered", "unordered"])
+
+
+class Calls(AsyncFunction[Any, Any]):
+    """Its coroutines wait until they are told their results."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.outcomes: dict[Any, Future[Any]] = {}
+
+    async def async_invoke(self, value: Any) -> Any:
+        self.begun.append(value)
+        return await asyncio.wrap_future(self.outcome(value))
+
+    def outcome(self, value: Any) -> Future[Any]:
+        return self.outcomes.setdefault(value, Future())
+
+    def complete(self, *values: Any) -> None:
+        """The value itself is the result."""
+        for value in values:
+            self.outcome(value).set_result([value])
+
+
+class Applied(AsyncFunction[Any, Any]):
+    """A function of the test."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    async def async_invoke(self, value: Any) -> Any:
+        await asyncio.sleep(0)
+        return self.function(value)
+
+
+class Endless(AsyncFunction[Any, Any]):
+    """Its coroutines never have a result; they count, and say when they were cancelled."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.cancelled = 0
+
+    async def async_invoke(self, value: Any) -> Any:
+        self.running += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled += 1
+
+
+def harness(
+    function: AsyncFunction[Any, Any],
+    mode: AsyncFunctionDescriptor.OutputMode = ORDERED,
+    timeout: int = 60_000,
+    capacity: int = 100,
+    retry: AsyncRetryStrategy[Any] = NO_RETRY_STRATEGY,
+    **settings: Any,
+) -> OperatorHarness:
+    descriptor = AsyncFunctionDescriptor(function, timeout, capacity, retry, mode)
+    return OperatorHarness(AsyncWaitOperator(descriptor), **settings)
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_ordered_results_come_in_the_order_of_the_records() -> None:
+    calls = Calls()
+    h = harness(calls)
+    h.process("a", "b", at=[1, 2])
+    h.process("c")
+    calls.complete("c", "b", "a")
+    assert h.wait_for(3) == [Record("a", 1), Record("b", 2), Record("c")]
+    h.close()
+
+
+def test_unordered_results_come_as_they_are_complete() -> None:
+    calls = Calls()
+    h = harness(calls, UNORDERED)
+    h.process("a", "b", at=[1, 2])
+    h.process("c")
+    calls.complete("c")
+    assert h.wait_for(1) == [Record("c")]
+    calls.complete("b")
+    assert h.wait_for(1) == [Record("b", 2)]
+    calls.complete("a")
+    assert h.wait_for(1) == [Record("a", 1)]
+    h.close()
+
+
+def test_unordered_results_do_not_come_across_a_watermark() -> None:
+    calls = Calls()
+    h = harness(calls, UNORDERED)
+    h.process("a", "b")
+    h.watermark(5)
+    h.process("c")
+    h.watermark(6)
+    h.status(True)
+    calls.complete("c", "b")
+    assert h.wait_for(1) == [Record("b")]
+    calls.complete("a")
+    assert h.wait_for(5) == [
+        Record("a"), Watermark(5), Record("c"), Watermark(6), WatermarkStatus(True),
+    ]  # fmt: skip
+    h.close()
+
+
+def test_ordered_time_stays_where_it_was() -> None:
+    calls = Calls()
+    h = harness(calls)
+    h.process("a")
+    h.watermark(5)
+    h.status(True)
+    h.status(False)
+    h.process("b")
+    assert h.output() == []
+    calls.complete("b", "a")
+    assert h.wait_for(5) == [
+        Record("a"), Watermark(5), WatermarkStatus(True), WatermarkStatus(False), Record("b"),
+    ]  # fmt: skip
+    h.close()
+
+
+@BOTH
+def test_of_watermarks_with_nothing_between_them_the_last_is_kept(mode: Any) -> None:
+    """A record that takes long must not let them pile up."""
+    calls = Calls()
+    h = harness(calls, mode)
+    h.process("a")
+    for timestamp in range(100):
+        h.watermark(timestamp)
+    calls.complete("a")
+    assert h.wait_for(2) == [Record("a"), Watermark(99)]
+    h.close()
+
+
+@BOTH
+def test_time_passes_and_the_end_adds_nothing(mode: Any) -> None:
+    h = harness(Calls(), mode)
+    assert_time_passes_and_the_end_adds_nothing(h)
+    h.close()
+
+
+@BOTH
+def test_the_end_waits_for_all_results(mode: Any) -> None:
+    h = harness(Applied(lambda value: [value, -value]), mode)
+    h.process(1, 2, 3)
+    h.watermark(9)
+    h.finish()
+    assert sorted(h.output()[:-1]) == [(v, None) for v in (-3, -2, -1, 1, 2, 3)]
+    h.close()
+
+
+# --- how many at once -----------------------------------------------------------------------------
+
+
+class Counting(AsyncFunction[Any, Any]):
+    """How many run at the same time."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+
+    async def async_invoke(self, value: Any) -> Any:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(value % 5):
+            await asyncio.sleep(0)
+        self.running -= 1
+        return [value]
+
+
+@BOTH
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_no_more_run_at_once_than_the_capacity_says(capacity: int, mode: Any) -> None:
+    counting = Counting()
+    h = harness(counting, mode, capacity=capacity)
+    for _ in range(3):
+        h.process(*range(20))
+    h.finish()
+    assert sorted(h.values()) == sorted([*range(20)] * 3)
+    assert counting.most == capacity
+    h.close()
+
+
+def test_what_is_complete_and_waits_for_others_has_its_place() -> None:
+    calls = Calls()
+    h = harness(calls, capacity=2)
+    turn = h.operator.context.turn
+    wait = turn.wait_until
+    waits = []
+
+    def wait_for_a(condition: Callable[[], bool]) -> None:
+        assert not condition()
+        waits.append([*calls.begun])
+        calls.complete("a")
+        wait(condition)
+
+    turn.wait_until = wait_for_a
+    h.process("a", "b")
+    calls.complete("b")
+    operator: Any = h.operator
+    wait_until(lambda: bool(operator._settled), 60, "b to be complete")
+    h.process("c")
+    assert waits == [["a", "b"]]
+    assert h.output() == [Record("a"), Record("b")]
+    calls.complete("c")
+    assert h.wait_for(1) == [Record("c")]
+    h.close()
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def test_columns_come_as_rows_with_their_timestamps() -> None:
+    h = harness(Applied(lambda row: [row.x]))
+    h.process_columns(columns([7, 8], x=[1, 2]))
+    h.process_columns(columns(x=[3]))
+    h.finish()
+    assert h.records() == [(1, 7), (2, 8), (3, None)]
+    h.close()
+
+
+def test_results_go_to_side_outputs() -> None:
+    side: OutputTag[Any] = OutputTag("side")
+    h = harness(Applied(lambda value: [value, (side, -value)]), side_outputs=["side"])
+    h.process(1, 2)
+    h.finish()
+    assert (h.values(), h.side("side")) == ([1, 2], [-1, -2])
+    h.close()
+
+
+@pytest.mark.parametrize("object_reuse", [False, True])
+def test_what_a_function_keeps_and_changes_is_not_what_it_has_put_out(object_reuse: bool) -> None:
+    kept: list[Any] = []
+
+    def keep(value: Any) -> Any:
+        kept.append(value)
+        return [kept]
+
+    h = harness(Applied(keep), object_reuse=object_reuse)
+    h.process(1, 2, 3)
+    h.finish()
+    assert h.values() == ([[1, 2, 3]] * 3 if object_reuse else [[1], [1, 2], [1, 2, 3]])
+    h.close()
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (None, r"cannot be none, and that of Applied\.async_invoke is"),
+        (3, "should be of list type, and .* has returned 3"),
+        ("abc", "should be of list type, and .* has returned 'abc'"),
+        ({"a": 1}, "should be of list type"),
+        (Row(1, 2), "should be of list type"),
+    ],
+)
+def test_results_that_are_no_list_are_refused(result: Any, words: str) -> None:
+    h = harness(Applied(lambda value: result))
+    h.process(1)
+    with pytest.raises(StreamError, match=words):
+        h.finish()
+    h.close()
+
+
+@pytest.mark.parametrize("results", [(1, 2), range(1, 3), iter([1, 2]), {1: "", 2: ""}.keys()])
+def test_whatever_else_can_be_gone_through_is_results(results: Any) -> None:
+    h = harness(Applied(lambda value: results))
+    h.process(0)
+    h.finish()
+    assert h.values() == [1, 2]
+    h.close()
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def failure_of(h: OperatorHarness, act: Callable[[], object]) -> OperatorError:
+    with pytest.raises(Exception, match=r".") as caught:
+        act()
+    h.close()
+    return operator_error(caught.value, "the task")
+
+
+@BOTH
+@pytest.mark.parametrize("capacity", [1, 100])
+def test_a_failure_names_its_record_and_begins_with_the_users_frames(
+    capacity: int, mode: Any
+) -> None:
+    h = harness(Applied(lambda value: [unlike_five(value)]), mode, capacity=capacity)
+
+    def run() -> None:
+        h.process(4, 5, 6)
+        h.finish()
+
+    error = failure_of(h, run)
+    assert (error.operator, error.record) == ("operator", "5")
+    assert error.story.index("in async_invoke") < error.story.index("in unlike_five")
+    assert "ValueError: five is not liked" in error.story
+
+
+def test_a_failure_is_told_while_others_before_it_are_on_their_way() -> None:
+    calls = Calls()
+    h = harness(calls)
+    h.process("a", "b")
+    calls.outcome("b").set_exception(LookupError("no b"))
+    error = failure_of(h, lambda: h.wait_for(1))
+    assert error.record == "'b'"
+
+
+def test_a_coroutine_that_cancels_itself_fails() -> None:
+    class Gives(AsyncFunction[Any, Any]):
+        async def async_invoke(self, value: Any) -> Any:
+            raise asyncio.CancelledError
+
+    h = harness(Gives())
+    h.process(1)
+    assert "was cancelled before its time was over" in failure_of(h, h.finish).story
+
+
+def test_what_ends_an_event_loop_fails_the_job() -> None:
+    class Leaves(AsyncFunction[Any, Any]):
+        async def async_invoke(self, value: Any) -> Any:
+            self.task = asyncio.create_task(self.leave())
+            await asyncio.Event().wait()
+
+        async def leave(self) -> None:
+            raise SystemExit(3)
+
+    h = harness(Leaves())
+    h.process(1)
+    with pytest.raises(SystemExit):
+        h.finish()
+    h.close()
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_a_record_that_takes_too_long_fails_by_its_name() -> None:
+    endless = Endless()
+    h = harness(endless, timeout=1)
+    h.process("late")
+    error = failure_of(h, h.finish)
+    assert error.record == "'late'"
+    assert "Async function call has timed out for input: 'late'" in error.story
+    assert endless.cancelled == 1
+
+
+@BOTH
+def test_a_function_may_have_results_for_records_that_take_too_long(mode: Any) -> None:
+    class WithDefault(Endless):
+        def timeout(self, value: Any) -> Any:
+            return [value, "late"]
+
+    function = WithDefault()
+    h = harness(function, mode, timeout=1, capacity=2)
+    h.process(1, 2, 3)
+    h.finish()
+    assert h.values() == [1, "late", 2, "late", 3, "late"]
+    h.close()
+    assert (function.running, function.cancelled) == (3, 3)
+
+
+def test_the_time_of_a_record_that_has_results_is_never_over() -> None:
+    class Waits(AsyncFunction[Any, Any]):
+        late: ClassVar[list[Any]] = []
+
+        async def async_invoke(self, value: Any) -> Any:
+            if value == "late":
+                await asyncio.Event().wait()
+            return [value]
+
+        def timeout(self, value: Any) -> Any:
+            self.late.append(value)
+            return []
+
+    h = harness(Waits(), timeout=20)
+    h.process("in time", "late")
+    h.finish()
+    h.close()
+    assert Waits.late == ["late"]
+
+
+def test_results_of_a_time_out_are_a_list() -> None:
+    class Careless(Endless):
+        def timeout(self, value: Any) -> Any:
+            return None
+
+    h = harness(Careless(), timeout=1)
+    h.process(1)
+    with pytest.raises(StreamError, match=r"that of .*Careless\.timeout is"):
+        h.finish()
+    h.close()
+
+
+def test_a_result_that_comes_after_the_time_is_nothing() -> None:
+    class Stubborn(AsyncFunction[Any, Any]):
+        ended = False
+
+        async def async_invoke(self, value: Any) -> Any:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.ended = True
+                return ["too late"]
+
+        def timeout(self, value: Any) -> Any:
+            return ["in time"]
+
+    stubborn = Stubborn()
+    h = harness(stubborn, timeout=1)
+    h.process(1)
+    assert h.wait_for(1) == [Record("in time")]
+    wait_until(lambda: stubborn.ended, 60, "the coroutine to end")
+    h.finish()
+    h.close()
+    assert h.output() == []
+
+
+def test_without_a_time_out_a_record_may_take_for_ever() -> None:
+    calls = Calls()
+    h = harness(calls, timeout=0)
+    h.process("a")
+    calls.complete("a")
+    assert h.wait_for(1) == [Record("a")]
+    h.close()
+
+
+# --- retries --------------------------------------------------------------------------------------
+
+
+class Failing(AsyncFunction[Any, Any]):
+    """Each record fails a number of times, and then is the number of attempts."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.attempts: dict[int, int] = {}
+
+    async def async_invoke(self, value: list[int]) -> Any:
+        value.append(0)  # what a retry is given must not show this
+        assert len(value) == 2
+        number = self.attempts[value[0]] = self.attempts.get(value[0], 0) + 1
+        if number <= self.times:
+            raise ConnectionError(f"attempt {number}")
+        return [number]
+
+
+def is_lost(error: Exception) -> bool:
+    return isinstance(error, ConnectionError)
+
+
+def test_a_record_that_fails_is_tried_again() -> None:
+    h = harness(Failing(2), retry=AsyncRetryStrategy.fixed_delay(2, 1, None, is_lost))
+    h.process([1], [2])
+    h.finish()
+    assert h.values() == [3, 3]
+    h.close()
+
+
+def test_after_the_last_attempt_the_failure_is_that_of_the_job() -> None:
+    h = harness(Failing(3), retry=AsyncRetryStrategy.fixed_delay(2, 1, None, is_lost))
+    h.process([1])
+    error = failure_of(h, h.finish)
+    assert error.record == "[1]"
+    assert "ConnectionError: attempt 3" in error.story
+
+
+def test_other_failures_are_not_tried_again() -> None:
+    retry = AsyncRetryStrategy.fixed_delay(2, 1, None, lambda error: isinstance(error, OSError))
+    h = harness(Applied(unlike_five), retry=retry)
+    h.process(5)
+    with pytest.raises(ValueError, match="five is not liked"):
+        h.finish()
+    h.close()
+
+
+@pytest.mark.parametrize(("most", "expected"), [(5, [4]), (2, [3])])
+def test_results_that_are_not_liked_are_asked_for_again(most: int, expected: list[int]) -> None:
+    """As often as the strategy allows; then they are what there is."""
+    numbers = iter(range(1, 10))
+    retry = AsyncRetryStrategy.exponential_backoff(
+        most, 1, 2, 2.0, lambda results: results[0] < 4, None
+    )
+    h = harness(Applied(lambda value: [next(numbers)]), retry=retry)
+    h.process(0)
+    h.finish()
+    assert h.values() == expected
+    h.close()
+
+
+def test_a_predicate_that_fails_fails_the_job_with_the_record() -> None:
+    retry = AsyncRetryStrategy.fixed_delay(2, 1, lambda results: unlike_five(results[1]) > 9, None)
+    h = harness(Applied(lambda value: [value, 5]), retry=retry)
+    h.process("a")
+    error = failure_of(h, h.finish)
+    assert error.record == "'a'"
+    assert "in unlike_five" in error.story
+
+
+def test_the_time_out_is_for_all_attempts() -> None:
+    retry = AsyncRetryStrategy.fixed_delay(10**9, 1, None, is_lost)
+    h = harness(Failing(10**9), timeout=50, retry=retry)
+    h.process([1])
+    with pytest.raises(TimeoutError):
+        h.finish()
+    h.close()
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def test_what_is_on_its_way_is_invoked_again_after_a_restore() -> None:
+    calls = Calls()
+    h = harness(calls, UNORDERED)
+    h.process("a", "b", "c", at=[1, 2, 3])
+    h.watermark(3)
+    h.process("d")
+    calls.complete("b")
+    assert h.wait_for(1) == [Record("b", 2)]
+    calls.complete("d")  # complete, and not out
+    state = h.snapshot()
+    h.close()
+    again = harness(Applied(lambda value: [value]), restore=state)
+    again.process("e", at=5)
+    again.finish()
+    assert again.records() == [("a", 1), ("c", 3), ("d", None), ("e", 5)]
+    again.close()
+
+
+def test_what_is_out_is_not_invoked_again() -> None:
+    h = harness(Applied(lambda value: [value]))
+    h.process(1, 2)
+    h.finish()
+    state = h.snapshot()
+    h.close()
+    again = harness(Applied(lambda value: [value]), restore=state)
+    again.finish()
+    assert again.output() == []
+    again.close()
+
+
+def test_a_record_is_kept_as_it_came() -> None:
+    begun = threading.Event()
+
+    class Changes(Endless):
+        async def async_invoke(self, value: Any) -> Any:
+            value["changed"] = True
+            begun.set()
+            return await super().async_invoke(value)
+
+    h = harness(Changes())
+    h.process({"a": 1})
+    assert begun.wait(60)
+    state = h.snapshot()
+    h.close()
+    again = harness(Applied(lambda value: [value]), restore=state)
+    again.finish()
+    assert again.values() == [{"a": 1}]
+    again.close()
+
+
+@BOTH
+def test_more_records_may_be_restored_than_run_at_once(mode: Any) -> None:
+    """As where there are fewer subtasks than before."""
+    many = harness(Endless(), capacity=50)
+    many.process(*range(50))
+    state: OperatorState = many.snapshot()
+    many.close()
+    counting = Counting()
+    few = harness(counting, mode, capacity=3, restore=state)
+    few.process(50)
+    few.finish()
+    assert sorted(few.values()) == [*range(51)]
+    assert counting.most == 3
+    few.close()
+
+
+# --- life -----------------------------------------------------------------------------------------
+
+
+def test_coroutines_that_never_end_are_cancelled_and_the_thread_ends() -> None:
+    endless = Endless()
+    with none_left():
+        h = harness(endless)
+        h.process(1, 2, 3)
+        wait_until(lambda: endless.running == 3, 60, "all to run")
+        h.close()
+        assert endless.cancelled == 3
+
+
+def test_a_coroutine_that_goes_on_after_it_was_cancelled_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Endless):
+        async def async_invoke(self, value: Any) -> Any:
+            self.running += 1
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    continue
+
+    monkeypatch.setattr(event_loop_thread, "PATIENCE", 0.01)
+    stubborn = Stubborn()
+    with none_left(), caplog.at_level(logging.WARNING):
+        h = harness(stubborn)
+        h.process(1)
+        wait_until(lambda: stubborn.running == 1, 60, "it to run")
+        h.close()
+    assert "does not end after it was cancelled" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_all_of_a_function_is_called_in_the_thread_of_its_loop(is_async: bool) -> None:
+    seen: list[tuple[str, int, bool]] = []
+
+    def see(what: str) -> None:
+        seen.append((what, threading.get_ident(), asyncio.get_running_loop().is_running()))
+
+    class Plain(AsyncFunction[Any, Any]):
+        def open(self, runtime_context: Any) -> None:
+            see(f"open {runtime_context.get_index_of_this_subtask()}")
+
+        async def async_invoke(self, value: Any) -> Any:
+            see("invoke")
+            await asyncio.Event().wait()
+
+        def timeout(self, value: Any) -> Any:
+            see("timeout")
+            return []
+
+        def close(self) -> None:
+            see("close")
+
+    class Awaiting(Plain):
+        async def open(self, runtime_context: Any) -> None:  # type: ignore[override]
+            await asyncio.sleep(0)
+            super().open(runtime_context)
+
+        async def close(self) -> None:  # type: ignore[override]
+            await asyncio.sleep(0)
+            super().close()
+
+    h = harness(Awaiting() if is_async else Plain(), timeout=1, subtask_index=1, parallelism=2)
+    h.process(1)
+    h.finish()
+    h.close()
+    assert [what for what, _, _ in seen] == ["open 1", "invoke", "timeout", "close"]
+    assert len({thread for _, thread, _ in seen} - {threading.get_ident()}) == 1
+    assert all(is_running for _, _, is_running in seen)
+
+
+@pytest.mark.parametrize("method", ["open", "close"])
+def test_what_open_and_close_raise_is_told(method: str) -> None:
+    def fail(*_: Any) -> None:
+        unlike_five(5)
+
+    function = Calls()
+    setattr(function, method, fail)
+    operator = AsyncWaitOperator(
+        AsyncFunctionDescriptor(function, 0, 1, NO_RETRY_STRATEGY, ORDERED)
+    )
+
+    def live() -> None:
+        try:
+            OperatorHarness(operator)
+        finally:
+            operator.close()
+
+    with none_left(), pytest.raises(ValueError, match="five is not liked"):
+        live()

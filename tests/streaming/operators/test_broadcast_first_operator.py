@@ -1,0 +1,97 @@
+"""Batch mode: the broadcast side comes before the records of the other side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.state import MapStateDescriptor
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.functions import BroadcastProcessFunction
+from flinkray.streaming.operators.broadcast import BroadcastProcessOperator
+from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
+from flinkray.testing.operator_harness import OperatorHarness, Record
+from tests.streaming.operators.contract import columns, failure, unlike_five
+
+RULES: MapStateDescriptor[int, int] = MapStateDescriptor("rules")
+
+
+class Enrich(BroadcastProcessFunction[Any, Any, Any]):
+    closed = False
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value, list(ctx.get_broadcast_state(RULES).keys())
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        ctx.get_broadcast_state(RULES).put(unlike_five(value), 0)
+        yield "rule", value
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def operator(memory: int = 1 << 20) -> BroadcastFirstOperator:
+    return BroadcastFirstOperator(BroadcastProcessOperator(Enrich(), (RULES,)), memory)
+
+
+def test_records_wait_for_the_end_of_the_broadcast_side() -> None:
+    h = OperatorHarness(operator())
+    h.process("a", at=7)
+    h.process_columns(columns([8], k=["b"]))
+    h.process(1, on=1)
+    assert h.values() == [("rule", 1)]
+    h.process_columns(columns(k=[2]), on=1)
+    h.output()
+    h.watermark(MAX_TIMESTAMP, on=1)
+    waited = h.output()
+    assert [each.timestamp for each in waited] == [7, 8]
+    assert [len(each.value[1]) for each in waited] == [2, 2]
+    h.process("c")
+    h.watermark(MAX_TIMESTAMP)
+    record, end = h.output()
+    assert isinstance(record, Record)
+    assert record.value[0] == "c"
+    assert end == Watermark(MAX_TIMESTAMP)
+
+
+def test_time_ends_after_the_records_that_have_waited() -> None:
+    h = OperatorHarness(operator())
+    h.process("a")
+    h.watermark(MAX_TIMESTAMP)
+    h.status(True)
+    h.status(False)
+    assert h.output() == []
+    h.watermark(MAX_TIMESTAMP, on=1)
+    assert h.output() == [Record(("a", []), None), Watermark(MAX_TIMESTAMP)]
+
+
+def test_records_that_do_not_fit_into_memory_wait_in_a_file() -> None:
+    made = operator(memory=2_000)
+    h = OperatorHarness(made)
+    for number in range(50):
+        h.process(f"text {number}", at=number)
+        h.process_columns(columns([number], k=[number]))
+    assert made.kept.has_file
+    h.watermark(MAX_TIMESTAMP, on=1)
+    values = [value for value, _ in h.values()]
+    assert values[::2] == [f"text {number}" for number in range(50)]
+    assert [row.k for row in values[1::2]] == list(range(50))
+    assert not made.kept.has_file
+
+
+def test_function_is_closed_and_what_waits_is_deleted() -> None:
+    made = operator(memory=1)
+    OperatorHarness(made).process("a")
+    assert made.kept.has_file
+    made.close()
+    assert not made.kept.has_file
+    assert made.operator.function.closed
+
+
+def test_failure_is_told_and_checkpoints_are_refused() -> None:
+    error = failure(operator(), lambda h: h.process(4, 5, 6, on=1))
+    assert error.record == "5"
+    with pytest.raises(StreamError, match="takes no checkpoints"):
+        OperatorHarness(operator()).snapshot(1)

@@ -1,0 +1,260 @@
+"""What operators keep: it is nobody else's, it is in snapshots as it was, and it goes with time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.state import KeyedSnapshot, StateCapture, StateTtlConfig, ValueStateDescriptor
+from flinkray.streaming.functions.functions import KeyedProcessFunction
+from flinkray.streaming.functions.window_functions import ProcessWindowFunction
+from flinkray.streaming.operators.interval_join import IntervalJoinOperator
+from flinkray.streaming.operators.keyed import ReduceOperator
+from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.process import KeyedProcessOperator
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.windowing.aligned import AlignedWindowOperator
+from flinkray.streaming.windowing.assigners import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
+from flinkray.streaming.windowing.contents import (
+    AggregateContents,
+    ListContents,
+    PassOn,
+    Process,
+    ReduceContents,
+)
+from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
+from flinkray.testing.operator_harness import OperatorHarness
+
+BY_FIRST = Keys(lambda value: value[0])
+
+
+def gathered(left: Any, right: Any) -> Any:
+    """A reduction that changes what there is."""
+    left[1].extend(right[1])
+    return left
+
+
+class Gathering:
+    """An accumulator that is changed in place, and is the result."""
+
+    def create_accumulator(self) -> Any:
+        return ["", []]
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        accumulator[0] = value[0]
+        accumulator[1].extend(value[1])
+        return accumulator
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, left: Any, right: Any) -> Any:
+        left[1].extend(right[1])
+        return left
+
+
+class Joined(ProcessWindowFunction[Any, Any, Any, Any]):
+    """Puts a window's lists together, and spoils what it was given."""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, [number for element in elements for number in element[1]]
+        for element in elements:
+            element[1].append("spoilt")
+
+
+CONTENTS = [
+    (lambda: ListContents(), Joined()),
+    (lambda: ReduceContents(gathered), None),
+    (lambda: ReduceContents(gathered), Joined()),
+    (lambda: AggregateContents(Gathering()), None),
+    (lambda: AggregateContents(Gathering()), Joined()),
+]
+WAYS = [AlignedWindowOperator, WindowOperator]
+
+
+def windows(make: Any, assigner: Any, contents: Any, lateness: int = 0) -> WindowOperator:
+    kept, function = contents
+    evaluation = PassOn() if function is None else Process(function, True)
+    spec = WindowSpec(
+        assigner,
+        assigner.get_default_trigger(),
+        kept(),
+        evaluation,
+        allowed_lateness=lateness,
+    )
+    operator: WindowOperator = make(spec, BY_FIRST)
+    return operator
+
+
+def lists(h: OperatorHarness) -> list[Any]:
+    return [list(value[1]) for value in h.values()]
+
+
+@pytest.mark.parametrize("make", WAYS)
+@pytest.mark.parametrize("contents", CONTENTS)
+def test_value_in_several_windows_is_in_each_by_itself(make: Any, contents: Any) -> None:
+    h = OperatorHarness(
+        windows(make, SlidingEventTimeWindows.of(10, 5), contents, lateness=10), keyed=True
+    )
+    h.process(("a", [1]), at=1)
+    h.process(("a", [2]), ("a", [3]), at=6)
+    h.watermark(4)
+    assert lists(h) == [[1]]
+    h.process(("a", [4]), at=3)  # late for the first
+    assert lists(h) == [[1, 4]]
+    h.watermark(30)
+    assert lists(h) == [[1, 2, 3, 4], [2, 3]]
+
+
+@pytest.mark.parametrize("make", WAYS)
+@pytest.mark.parametrize("contents", CONTENTS)
+def test_late_value_in_several_windows_is_in_each_by_itself(make: Any, contents: Any) -> None:
+    h = OperatorHarness(
+        windows(make, SlidingEventTimeWindows.of(10, 5), contents, lateness=100), keyed=True
+    )
+    h.watermark(30)
+    h.process(("a", [1]), at=6)
+    assert lists(h) == [[1], [1]]
+    h.process(("a", [2]), at=6)
+    assert lists(h) == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("make", WAYS)
+@pytest.mark.parametrize("contents", CONTENTS)
+def test_window_that_fires_again_has_what_came_and_not_what_was_made_of_it(
+    make: Any, contents: Any
+) -> None:
+    h = OperatorHarness(
+        windows(make, TumblingEventTimeWindows.of(10), contents, lateness=100), keyed=True
+    )
+    h.process(("a", [1]), at=1)
+    h.watermark(20)
+    first = h.values()
+    h.process(("a", [2]), at=2)
+    (second,) = h.values()
+    second[1].append("spoilt")
+    h.process(("a", [3]), at=3)
+    assert [list(value[1]) for value in first] == [[1]]
+    assert lists(h) == [[1, 2, 3]]
+
+
+class Later:
+    """A snapshot that is written when the operator has gone on."""
+
+    def __init__(self, h: OperatorHarness) -> None:
+        assert h.operator.keyed_state is not None
+        self._capture: StateCapture = h.operator.keyed_state.capture()
+
+    def write(self) -> OperatorState:
+        written: KeyedSnapshot = self._capture.write()
+        return OperatorState(written)
+
+
+@pytest.mark.parametrize(
+    ("make", "assigner"),
+    [
+        (AlignedWindowOperator, TumblingEventTimeWindows.of(10)),
+        (WindowOperator, TumblingEventTimeWindows.of(10)),
+        (WindowOperator, EventTimeSessionWindows.with_gap(3)),
+    ],
+)
+@pytest.mark.parametrize("contents", CONTENTS)
+def test_windows_in_a_snapshot_are_as_they_were(make: Any, assigner: Any, contents: Any) -> None:
+    h = OperatorHarness(windows(make, assigner, contents), keyed=True)
+    h.process(("a", [1]), ("a", [2]), ("b", [3]), at=[1, 7, 2])
+    snapshot = Later(h)
+    h.process(("a", [4]), at=4)  # sessions of a merge
+    h.watermark(50)
+    assert sorted(lists(h)) == [[1, 2, 4], [3]]
+    restored = OperatorHarness(
+        windows(make, assigner, contents), keyed=True, restore=snapshot.write()
+    )
+    restored.process(("b", [5]), at=3)
+    restored.watermark(50)
+    of_a = [[1], [2]] if isinstance(assigner, EventTimeSessionWindows) else [[1, 2]]
+    assert sorted(lists(restored)) == [*of_a, [3, 5]]
+
+
+def test_reduced_values_in_a_snapshot_are_as_they_were() -> None:
+    h = OperatorHarness(ReduceOperator(gathered, BY_FIRST), keyed=True)
+    h.process(("a", [1]), ("a", [2]), ("b", [3]))
+    assert lists(h) == [[1], [1, 2], [3]]
+    snapshot = Later(h)
+    h.process(("a", [4]), ("c", [5]))
+    h.process(("a", [6]))
+    assert lists(h) == [[1, 2, 4], [5], [1, 2, 4, 6]]
+    restored = OperatorHarness(
+        ReduceOperator(gathered, BY_FIRST), keyed=True, restore=snapshot.write()
+    )
+    restored.process(("a", [7]), ("b", [8]), ("c", [9]))
+    assert lists(restored) == [[1, 2, 7], [3, 8], [9]]
+
+
+class Pairs:
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+        yield left[1] + right[1]
+
+
+def test_records_that_wait_for_partners_are_in_a_snapshot_as_they_were() -> None:
+    def join() -> IntervalJoinOperator:
+        return IntervalJoinOperator(Pairs(), 0, 10, BY_FIRST, BY_FIRST)
+
+    h = OperatorHarness(join(), keyed=True)
+    h.process(("a", [1]), ("a", [2]), at=[5, 6])
+    snapshot = Later(h)
+    h.process(("a", [3]), ("a", [4]), at=[5, 7])
+    h.watermark(100, on=0)
+    h.watermark(100, on=1)
+    restored = OperatorHarness(join(), keyed=True, restore=snapshot.write())
+    restored.process(("a", ["x"]), at=8, on=1)
+    assert restored.values() == [[1, "x"], [2, "x"]]
+
+
+class Remembering(KeyedProcessFunction[Any, Any, Any]):
+    """Remembers the keys that come with True for a second; has all looked at for each record."""
+
+    def __init__(self, config: StateTtlConfig) -> None:
+        self._config = config
+
+    def open(self, runtime_context: Any) -> None:
+        seen: ValueStateDescriptor[bool] = ValueStateDescriptor("seen")
+        seen.enable_time_to_live(self._config)
+        self._seen = runtime_context.get_state(seen)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        if value[1]:
+            self._seen.update(True)
+        return ()
+
+
+def remembering(config: StateTtlConfig) -> tuple[OperatorHarness, Any]:
+    h = OperatorHarness(KeyedProcessOperator(Remembering(config), BY_FIRST), keyed=True)
+    h.process(*[(key, True) for key in range(100_000)])
+    return h, h.operator.keyed_state
+
+
+def test_expired_state_goes_without_any_record() -> None:
+    """KS-07"""
+    config = StateTtlConfig.new_builder(10_000).build()
+    h, state = remembering(config)
+    for now in range(0, 25_000, 50):
+        before = state.number_of_entries("seen")
+        h.processing_time(now)
+        assert before - state.number_of_entries("seen") <= 1_000
+        assert now >= 10_000 or before == 100_000
+    assert state.number_of_entries("seen") == 0
+
+
+def test_expired_state_goes_with_records_that_do_not_look_at_it() -> None:
+    """KS-07"""
+    config = StateTtlConfig.new_builder(10_000).cleanup_incrementally(10, True).build()
+    h, state = remembering(config)
+    h.clock.set_milliseconds(20_000)  # and nothing that is due is called
+    for _ in range(21):
+        h.process(*[("other", False)] * 1_000)
+    assert state.number_of_entries("seen") == 0
