@@ -33,6 +33,7 @@ from flinkray.spark.result import (
 from flinkray.spark.user_code import SparkFunction, UserCodeError, load_function
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ class SparkStage:
         self._are_complete = False
         self._registered: tuple[SparkExecutorInfo, ...] = ()
         self._application: SparkApplication | None = None
+        self._look_lock = threading.Lock()
+        """Held until what was seen is told, so that no older look is told after the final one."""
         self.timings: dict[str, float] = {}
         """Seconds that each step took."""
 
@@ -172,6 +175,7 @@ class SparkStage:
     def _run_user_code(self, function: SparkFunction, session: SparkSession) -> None:
         outcome = _Outcome()
         with outcome:
+            self._report_before_stop(session.sparkContext)
             frames = [read_input(session, read) for read in self._stage.inputs]
             returned = function(session, *frames)
             location, is_read = self._stage.result_location, self._stage.is_result_read
@@ -260,7 +264,12 @@ class SparkStage:
                     if application.is_app_master_lost():
                         self._fail(self._spark_gone(None))
                     continue  # else the function is stopping its session
-                registered, progress = view.look()
+                with self._look_lock:
+                    registered, progress = view.look()
+                    self._report_executors(registered, time.monotonic() - opened)
+                    if progress != reported:
+                        reported = progress
+                        self._tell(partial(self._listener.progress, progress))
             except (Py4JError, OSError) as error:
                 application.jvm.wait_briefly()
                 if application.jvm.is_alive and self._is_stopped_by_function(application):
@@ -268,13 +277,9 @@ class SparkStage:
                 if application.jvm.is_alive:  # it was the app master that did not answer
                     self._fail(self._spark_gone(error))
                 return  # else the JVM has ended; its watcher reports that
-            self._report_executors(registered, time.monotonic() - opened)
             if not self._are_complete and time.monotonic() - opened > self._executor_timeout:
                 self._fail(self._executors_missing(application))
                 return
-            if progress != reported:
-                reported = progress
-                self._tell(partial(self._listener.progress, progress))
 
     def _is_stopped_by_function(self, application: SparkApplication) -> bool:
         return application.is_context_stopped() and not application.is_app_master_lost()
@@ -283,17 +288,28 @@ class SparkStage:
     def _look_interval(self) -> float:
         return _RUN_LOOK_INTERVAL if self._are_complete else _START_LOOK_INTERVAL
 
+    def _report_before_stop(self, context: SparkContext) -> None:
+        """A context forgets its progress when the function stops it."""
+        stop = context.stop
+
+        def report_and_stop() -> None:
+            if not self._stopping.is_set():
+                self._report_final_progress()
+            stop()
+
+        context.stop = report_and_stop  # type: ignore[method-assign]
+
     def _report_final_progress(self) -> None:
         """Unless Spark does not answer any more: then the last look has to do."""
         from py4j.protocol import Py4JError
 
         assert self._application is not None
         try:
-            progress = self._application.executor_view().final_progress()
+            with self._look_lock:
+                progress = self._application.executor_view().final_progress()
+                self._tell(partial(self._listener.progress, progress))
         except (Py4JError, OSError) as error:
             logger.info("no final progress of job %s: %s", self._stage.job_id, error)
-            return
-        self._tell(lambda: self._listener.progress(progress))
 
     def _report_executors(
         self, registered: tuple[SparkExecutorInfo, ...], seconds_since_open: float
