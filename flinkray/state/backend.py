@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.columnar_table import ColumnarArrayState, ColumnarTable
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
@@ -27,7 +28,7 @@ from flinkray.state.handles import (
 )
 from flinkray.state.interfaces import ArrayState, ValueState
 from flinkray.state.key_context import KeyContext
-from flinkray.state.keys import KeyGroupRange, KeyHash, stable_hash
+from flinkray.state.keys import KeyHash, stable_hash
 from flinkray.state.snapshots import KeyedSnapshot, StateCapture
 from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.timer_queue import TimerQueue

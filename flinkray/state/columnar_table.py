@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.errors import StateError
 from flinkray.state.interfaces import ArrayState
 from flinkray.state.key_encoding import decode_key, encode_key
 from flinkray.state.key_numbers import KeyNumbers, Slots
-from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange
+from flinkray.state.keys import KeyGroupAssigner
 
 KEY_COLUMN = "key"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.backend import KeyedStateBackend, Schedule
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.descriptors import StateDescriptor
@@ -28,7 +29,7 @@ from flinkray.state.heap_tables import (
 from flinkray.state.interfaces import ValueState
 from flinkray.state.key_context import KeyContext
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange, KeyHash, stable_hash
+from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.serializers import PICKLE
 from flinkray.state.snapshots import KeyedSnapshot, StateCapture, TableSnapshot
 from flinkray.state.table import ValueTable

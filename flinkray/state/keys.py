@@ -17,7 +17,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,6 @@ from flinkray.state.key_encoding import (
     encode_key,
     is_number_or_text,
 )
-
-UPPER_BOUND_MAX_PARALLELISM = 1 << 15
-"""Most key groups a job can have (KeyGroupRangeAssignment)."""
 
 _MASK = 0xFFFFFFFF
 
@@ -227,48 +224,6 @@ KEY_KINDS = {
 
 def key_group_of(key: Any, max_parallelism: int, hash_of: KeyHash = stable_hash) -> int:
     return murmur(hash_of(key)) % max_parallelism
-
-
-def owner_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
-    """The subtask that owns a key group."""
-    return key_group * parallelism // max_parallelism
-
-
-class KeyGroupRange(NamedTuple):
-    """Key groups ``first`` to ``last``, both included."""
-
-    first: int
-    last: int
-
-    def __contains__(self, key_group: object) -> bool:
-        return isinstance(key_group, int) and self.first <= key_group <= self.last
-
-    def __str__(self) -> str:
-        return f"[{self.first}, {self.last}]"
-
-
-def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> KeyGroupRange:
-    """The key groups of a subtask.
-
-    Raises:
-        ValueError: more subtasks than key groups, or more key groups than there may be.
-    """
-    if not 0 < parallelism <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
-        raise ValueError(
-            f"parallelism {parallelism} and max parallelism {max_parallelism} do not fit: "
-            f"1 <= parallelism <= max parallelism <= {UPPER_BOUND_MAX_PARALLELISM}"
-        )
-    return KeyGroupRange(
-        (subtask * max_parallelism + parallelism - 1) // parallelism,
-        ((subtask + 1) * max_parallelism - 1) // parallelism,
-    )
-
-
-def default_max_parallelism(parallelism: int) -> int:
-    """Flink's choice where the user makes none."""
-    wanted = parallelism + parallelism // 2
-    power = 1 << max(wanted - 1, 0).bit_length()
-    return min(max(power, 128), UPPER_BOUND_MAX_PARALLELISM)
 
 
 # --- whole columns --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flinkray.state.keys import KeyGroupRange
+from flinkray.core.key_groups import KeyGroupRange
 
 
 class TableSnapshot(NamedTuple):

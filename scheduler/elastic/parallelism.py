@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from flinkray.core.errors import JobStateError, JobSubmissionError
 from flinkray.core.ids import JobVertexID
+from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
-from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.shared.requirement_matching import size_of
 from flinkray.scheduler.shared.slots import ResourceRequirement

@@ -14,6 +14,7 @@ from flinkray.core.ids import (
     JobVertexID,
     ResultPartitionID,
 )
+from flinkray.core.key_groups import default_max_parallelism
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
@@ -23,7 +24,6 @@ from flinkray.scheduler.graph.job_graph import (
     ResultMedium,
     ResultPartitionType,
 )
-from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
 from flinkray.scheduler.graph.validation import topological_order
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.io_metrics import IOMetrics

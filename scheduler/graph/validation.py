@@ -9,6 +9,7 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
 from flinkray.core.job_options import JOB_OPTIONS
+from flinkray.core.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
     PYTHON,
@@ -23,7 +24,6 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
     SchedulerMode,
 )
-from flinkray.scheduler.graph.max_parallelism import LOWER_BOUND, UPPER_BOUND
 
 
 def validate(job_graph: JobGraph) -> None:
@@ -134,16 +134,16 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
     if vertex.parallelism < 1:
         return f"vertex {vertex.name!r} has parallelism {vertex.parallelism}: it must be at least 1"
     maximum = vertex.max_parallelism
-    if maximum is not None and not LOWER_BOUND <= maximum <= UPPER_BOUND:
+    if maximum is not None and not 1 <= maximum <= UPPER_BOUND_MAX_PARALLELISM:
         return (
-            f"vertex {vertex.name!r} has max parallelism {maximum}: it must be from {LOWER_BOUND} "
-            f"to {UPPER_BOUND}"
+            f"vertex {vertex.name!r} has max parallelism {maximum}: it must be from 1 "
+            f"to {UPPER_BOUND_MAX_PARALLELISM}"
         )
-    if vertex.parallelism > (UPPER_BOUND if maximum is None else maximum):
+    most = UPPER_BOUND_MAX_PARALLELISM if maximum is None else maximum
+    if vertex.parallelism > most:
         return (
             f"the parallelism of vertex {vertex.name!r}, {vertex.parallelism}, is higher than the "
-            f"max parallelism, {UPPER_BOUND if maximum is None else maximum}: lower the one or "
-            "raise the other"
+            f"max parallelism, {most}: lower the one or raise the other"
         )
     if not 1 <= vertex.min_parallelism <= vertex.parallelism:
         return (

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.errors import StateError
-from flinkray.state.keys import KeyGroupAssigner, KeyGroupRange, key_group_of
+from flinkray.state.keys import KeyGroupAssigner, key_group_of
 
 ALL = KeyGroupRange(0, 127)
 GROUP_OF = KeyGroupAssigner(128)

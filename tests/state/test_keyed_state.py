@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.key_groups import key_group_range
 from flinkray.state import (
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
@@ -17,7 +18,7 @@ from flinkray.state import (
     StateError,
     ValueStateDescriptor,
 )
-from flinkray.state.keys import key_group_of, key_group_range
+from flinkray.state.keys import key_group_of
 
 
 class Mean:

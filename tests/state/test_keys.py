@@ -14,22 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flinkray.core.key_groups import (
+    KeyGroupRange,
+    default_max_parallelism,
+    key_group_range,
+    owner_of,
+)
 from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.state.keys import (
     KEY_KINDS,
     KeyGroupAssigner,
-    KeyGroupRange,
-    default_max_parallelism,
     hash_double,
     hash_float,
     hash_long,
     hash_text,
     key_group_of,
-    key_group_range,
     key_groups_of_array,
     murmur,
     murmur_array,
-    owner_of,
     stable_hash,
 )
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import (
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
@@ -22,7 +23,6 @@ from flinkray.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from flinkray.state.keys import KeyGroupRange
 
 TTL = 100
 KEYS = [1, "a", (2, "b"), 0.5, None]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import HeapKeyedStateBackend
 from flinkray.state.key_context import NO_KEY
-from flinkray.state.keys import KeyGroupRange
 from flinkray.streaming.time.time_service import MOST_AT_ONCE, ProcessingTimeService
 from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.testing.manual_clock import ManualClock

@@ -12,10 +12,11 @@ from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from flinkray.core.clock import Clock
+from flinkray.core.key_groups import key_group_range
 from flinkray.core.values import own
 from flinkray.state import backends
 from flinkray.state.backend import KeyedStateBackend, KeyedStateBackendFactory
-from flinkray.state.keys import KeyHash, key_group_range, stable_hash
+from flinkray.state.keys import KeyHash, stable_hash
 from flinkray.state.operator_state import OperatorSnapshot, OperatorStateBackend
 from flinkray.state.snapshots import KeyedSnapshot
 from flinkray.streaming.errors import Reading, text_of

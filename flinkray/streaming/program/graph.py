@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flinkray.state.keys import default_max_parallelism
+from flinkray.core.key_groups import default_max_parallelism
 from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner, StreamPartitioner
 

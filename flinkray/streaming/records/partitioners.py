@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flinkray.core.key_groups import owner_of
 from flinkray.state.key_values import are_plain
 from flinkray.state.keys import (
     KeyGroupAssigner,
@@ -24,7 +25,6 @@ from flinkray.state.keys import (
     is_plain_integer,
     key_groups_of_array,
     key_groups_of_integers,
-    owner_of,
     stable_hash,
 )
 from flinkray.streaming.errors import Reading, StreamError

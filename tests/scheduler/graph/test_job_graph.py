@@ -11,6 +11,7 @@ import pytest
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.job_options import JOB_OPTIONS
+from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import schema_of
 from flinkray.rpc.wire import codec
@@ -34,7 +35,6 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
     SchedulerMode,
 )
-from flinkray.scheduler.graph.max_parallelism import default_max_parallelism
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.reports.json_plan import json_plan
 from tests.scheduler.builders import GIB, JOB, LARGE, SMALL, VERTEX, spark_job, spark_vertex

@@ -1,0 +1,76 @@
+"""What a completed checkpoint is: the contents of its ``_metadata``."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from flinkray.checkpoint.handles import OperatorSubtaskState, StateLocation
+from flinkray.core.ids import JobID
+from flinkray.core.message import message, register
+from flinkray.core.schema import stored
+
+
+@stored("checkpoint.SnapshotKind")
+@register
+class SnapshotKind(Enum):
+    """Who owns a snapshot: the job, which discards it in time, or its user."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+
+
+@stored("checkpoint.CheckpointedSubtask")
+@message
+class CheckpointedSubtask:
+    """A subtask of an operator that has state, or has finished."""
+
+    subtask_index: int
+    state: OperatorSubtaskState
+    is_finished: bool = False
+
+
+@stored("checkpoint.CheckpointedOperator")
+@message
+class CheckpointedOperator:
+    """An operator; subtasks that are not listed had no state and were running."""
+
+    operator_id: str
+    name: str
+    uid: str | None
+    """As the program's author has set it."""
+    parallelism: int
+    max_parallelism: int
+    subtasks: tuple[CheckpointedSubtask, ...] = ()
+    """In order of their index."""
+    coordinator: StateLocation | None = None
+    """State of its coordinator: of a source, its enumerator."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all subtasks had come to the end of their data."""
+        return sum(subtask.is_finished for subtask in self.subtasks) == self.parallelism
+
+
+@stored("checkpoint.MasterState")
+@message
+class MasterState:
+    """What a master hook has given."""
+
+    hook_id: str
+    data: bytes
+
+
+@stored("checkpoint.CheckpointMetadata")
+@message
+class CheckpointMetadata:
+    """Everything that a job is restored from."""
+
+    job_id: JobID
+    checkpoint_id: int
+    timestamp: int
+    """When it was triggered: milliseconds since 1970."""
+    kind: SnapshotKind
+    operators: tuple[CheckpointedOperator, ...]
+    master_states: tuple[MasterState, ...] = ()
+    flinkray_version: str = ""
+    """That has written it."""
