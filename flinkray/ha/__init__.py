@@ -1,5 +1,11 @@
 """Leader election and retrieval, and the stores of what must outlive a leader."""
 
+from flinkray.ha.checkpoint_stores import (
+    CheckpointIDCounter,
+    CheckpointStoreFencedError,
+    CompletedCheckpointPointer,
+    CompletedCheckpointStore,
+)
 from flinkray.ha.directory import Directory, MemoryDirectory
 from flinkray.ha.embedded import EmbeddedHaServices
 from flinkray.ha.leadership import (
@@ -23,6 +29,10 @@ from flinkray.ha.stores import (
 
 __all__ = [
     "AbstractNonHaServices",
+    "CheckpointIDCounter",
+    "CheckpointStoreFencedError",
+    "CompletedCheckpointPointer",
+    "CompletedCheckpointStore",
     "Directory",
     "EmbeddedHaServices",
     "HighAvailabilityServices",

@@ -6,15 +6,15 @@ other, so that what a method checks is still true when it writes.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Set
 from concurrent.futures import Executor
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from flinkray.core.errors import UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.ha.directory import Directory
 from flinkray.ha.entries import EntryDirectory
+from flinkray.ha.sequential import Sequential
 from flinkray.ha.stores import (
     JobEntry,
     JobGraphStore,
@@ -23,33 +23,7 @@ from flinkray.ha.stores import (
     Recovered,
 )
 
-T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=JobEntry)
-
-
-class _Sequential:
-    """Runs blocking functions in an executor, one at a time, in the order of the calls.
-
-    A call that is cancelled has its function run all the same, and the next one waits for it.
-    """
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._lock = asyncio.Lock()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        task = asyncio.ensure_future(self._run(function))
-        task.add_done_callback(_retrieve)
-        return await asyncio.shield(task)
-
-    async def _run(self, function: Callable[[], T]) -> T:
-        async with self._lock:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, function)
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # whoever waits for it gets it; nobody may any more
 
 
 def _recover(entries: EntryDirectory[RecordT], but: Set[JobID] = frozenset()) -> Recovered[RecordT]:
@@ -74,7 +48,7 @@ class DurableJobGraphStore(JobGraphStore[RecordT]):
         self, directory: Directory, record_type: type[RecordT], executor: Executor
     ) -> None:
         self._entries = EntryDirectory(directory, record_type, ".graph")
-        self._sequential = _Sequential(executor)
+        self._sequential = Sequential(executor)
         self._known: set[JobID] = set()
 
     async def put_job_graph(self, graph: RecordT) -> None:
@@ -119,7 +93,7 @@ class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
     ) -> None:
         self._dirty = EntryDirectory(directory, record_type, ".dirty")
         self._clean = EntryDirectory(directory, record_type, ".clean")
-        self._sequential = _Sequential(executor)
+        self._sequential = Sequential(executor)
         self._in_doubt: set[JobID] = set()
         """Jobs whose results could not be stored: they may be there, and not durable."""
 

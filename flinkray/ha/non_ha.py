@@ -7,7 +7,12 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from flinkray.core.ids import JobID
+from flinkray.ha.checkpoint_stores import CheckpointIDCounter, CompletedCheckpointStore
 from flinkray.ha.directory import Directory
+from flinkray.ha.durable_checkpoint_stores import (
+    DurableCheckpointIDCounter,
+    DurableCompletedCheckpointStore,
+)
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
 from flinkray.ha.leadership import LeaderElectionError
 from flinkray.ha.services import HighAvailabilityServices
@@ -17,6 +22,7 @@ RecordT = TypeVar("RecordT", bound=JobEntry)
 
 JOB_GRAPHS = "job-graphs"
 JOB_RESULTS = "job-results"
+CHECKPOINTS = "checkpoints"
 BLOBS = "blobs"
 
 
@@ -43,6 +49,18 @@ class AbstractNonHaServices(HighAvailabilityServices):
         directory = self._storage.subdirectory(JOB_RESULTS)
         return DurableJobResultStore(directory, record_type, self._executor)
 
+    def get_checkpoint_id_counter(self, job_id: JobID, owner: str) -> CheckpointIDCounter:
+        directory = self._checkpoints_of(job_id)
+        return DurableCheckpointIDCounter(directory, job_id, owner, self._executor)
+
+    def get_completed_checkpoint_store(self, job_id: JobID, owner: str) -> CompletedCheckpointStore:
+        directory = self._checkpoints_of(job_id)
+        return DurableCompletedCheckpointStore(directory, job_id, owner, self._executor)
+
+    def _checkpoints_of(self, job_id: JobID) -> Directory:
+        self._check_running()
+        return self._storage.subdirectory(CHECKPOINTS).subdirectory(job_id.hex())
+
     def get_blob_directory(self) -> Directory:
         self._check_running()
         return self._storage.subdirectory(BLOBS)
@@ -55,7 +73,12 @@ class AbstractNonHaServices(HighAvailabilityServices):
 
     async def close_and_cleanup_all_data(self) -> None:
         await self.close()
-        for name in (JOB_GRAPHS, JOB_RESULTS, BLOBS):  # pointers before what they point to
+        for name in (
+            JOB_GRAPHS,
+            JOB_RESULTS,
+            CHECKPOINTS,
+            BLOBS,
+        ):  # pointers before what they point to
             directory = self._storage.subdirectory(name)
             await asyncio.get_running_loop().run_in_executor(self._executor, directory.delete_all)
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TypeVar
 
 from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.ha.checkpoint_stores import CheckpointIDCounter, CompletedCheckpointStore
 from flinkray.ha.directory import Directory
 from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
 from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore
@@ -57,6 +58,15 @@ class HighAvailabilityServices(ABC):
     @abstractmethod
     def get_job_result_store(self, record_type: type[RecordT]) -> JobResultStore[RecordT]:
         """The store of job results; *record_type* is the type of its entries."""
+
+    @abstractmethod
+    def get_checkpoint_id_counter(self, job_id: JobID, owner: str) -> CheckpointIDCounter:
+        """The ids of a job's checkpoints; *owner* names the leader whose the counter is, and
+        nobody else."""
+
+    @abstractmethod
+    def get_completed_checkpoint_store(self, job_id: JobID, owner: str) -> CompletedCheckpointStore:
+        """The retained checkpoints of a job; *owner* as above."""
 
     @abstractmethod
     def get_blob_directory(self) -> Directory:

@@ -15,6 +15,11 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
 from flinkray.core.records import decode_record, encode_record
 from flinkray.core.resources import ResourceProfile
+from flinkray.ha.checkpoint_stores import (
+    CheckpointCount,
+    CheckpointOwner,
+    CompletedCheckpointPointer,
+)
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc.ray.directory import ProcessRecord
 from flinkray.scheduler.graph.job_graph import (
@@ -222,6 +227,18 @@ KINDS = {
         decode_entry,
     ),
     "blob": Kind(StoredBlob, {"marker": StoredBlob((0, 1_000_000))}, encode_entry, decode_entry),
+    "checkpoint-pointer": Kind(
+        CompletedCheckpointPointer,
+        {"completed": CompletedCheckpointPointer(JOB, 7, "s3://bucket/job/chk-7/_metadata")},
+        encode_entry,
+        decode_entry,
+    ),
+    "checkpoint-count": Kind(
+        CheckpointCount, {"seven": CheckpointCount(JOB, 7)}, encode_entry, decode_entry
+    ),
+    "checkpoint-owner": Kind(
+        CheckpointOwner, {"job-master": CheckpointOwner(JOB, "ab" * 16)}, encode_entry, decode_entry
+    ),
     "process": Kind(
         ProcessRecord,
         {
