@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from flinkray.streaming.network.element_codec import Description
 from flinkray.streaming.network.frames import Part
-from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
+from flinkray.streaming.records.elements import Barrier, CancelledBarrier, Element, EndOfInput
 
 OVERHEAD = 256
 """Bytes that are counted for a buffer besides its data, so that many tiny ones are not free."""
+
+EVENTS = (Barrier, CancelledBarrier, EndOfInput)
+"""What travels in a buffer of its own, at once."""
 
 
 class Buffer:
@@ -22,7 +25,7 @@ class Buffer:
         self.records = records
         self.size = size
         """Bytes, :data:`OVERHEAD` included; an estimate until it is encoded."""
-        self.is_event = len(elements) == 1 and isinstance(elements[0], Barrier | EndOfInput)
+        self.is_event = len(elements) == 1 and isinstance(elements[0], EVENTS)
         """It needs no credit."""
         self.is_urgent = False
         """It has overtaken others, and overtakes those that the consumer has not taken."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 from array import array
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, Final
 
 import cloudpickle
@@ -26,6 +27,7 @@ from flinkray.streaming.records.elements import (
     IDLE,
     Barrier,
     Block,
+    CancelledBarrier,
     Columns,
     Element,
     EndOfInput,
@@ -45,6 +47,7 @@ _WATERMARK: Final = 5
 _STATUS: Final = 6
 _BARRIER: Final = 7
 _END: Final = 8
+_CANCELLED_BARRIER: Final = 9
 
 SCATTER_FROM: Final = 16_384
 """Bytes; a smaller Arrow batch is copied into one piece, which costs less than many pieces."""
@@ -236,7 +239,9 @@ def _describe_sign(element: Element) -> Description:
     if isinstance(element, WatermarkStatus):
         return (_STATUS, element.idle)
     if isinstance(element, Barrier):
-        return (_BARRIER, element.checkpoint_id, element.timestamp, element.savepoint)
+        return (_BARRIER, *astuple(element))
+    if isinstance(element, CancelledBarrier):
+        return (_CANCELLED_BARRIER, element.checkpoint_id)
     if isinstance(element, EndOfInput):
         return (_END,)
     raise TypeError(f"no element of a stream: {element!r}")
@@ -332,6 +337,8 @@ def _sign(description: Description) -> Element:
         return IDLE if description[1] else ACTIVE
     if kind == _BARRIER:
         return Barrier(*description[1:])
+    if kind == _CANCELLED_BARRIER:
+        return CancelledBarrier(*description[1:])
     if kind == _END:
         return END_OF_INPUT
     raise ValueError(f"unknown element: {description!r}")

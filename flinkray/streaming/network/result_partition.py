@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from flinkray.streaming.errors import UnpicklableRecordsError
 from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
-from flinkray.streaming.network.buffers import OVERHEAD, Buffer
+from flinkray.streaming.network.buffers import EVENTS, OVERHEAD, Buffer
 from flinkray.streaming.network.element_codec import ElementEncoder
 from flinkray.streaming.network.errors import BatchTooLargeError, PartitionReleasedError
 from flinkray.streaming.network.metrics import ChannelMetrics
@@ -22,7 +22,6 @@ from flinkray.streaming.records.elements import (
     Block,
     Columns,
     Element,
-    EndOfInput,
     Watermark,
 )
 from flinkray.streaming.records.sizes import bytes_of
@@ -312,7 +311,7 @@ class Subpartition:
                 self._finish_open()
                 for piece in in_pieces(element, size):
                     self._finish([piece], size * _records(piece) // max(1, _records(element)))
-            elif isinstance(element, Barrier | EndOfInput):
+            elif isinstance(element, EVENTS):
                 self._finish_open()
                 self._finish([element], 0)
             else:

@@ -151,7 +151,24 @@ class Barrier:
 
     checkpoint_id: int
     timestamp: int
+    """When it was triggered: milliseconds since 1970."""
     savepoint: bool = False
+    stops: bool = False
+    """The job ends with this savepoint: its tasks process nothing more after it."""
+    drains: bool = False
+    """Before that, event time comes to its end: windows fire, and what they hold is put out."""
+    unaligned: bool = False
+    """It overtakes what is under way; that belongs to the checkpoint."""
+    alignment_timeout: int | None = None
+    """Milliseconds after the trigger, after which a checkpoint that is not aligned yet goes on as
+    an unaligned one; None: never."""
+
+
+@dataclass(frozen=True)
+class CancelledBarrier:
+    """In place of a barrier: the sender takes no part in this checkpoint."""
+
+    checkpoint_id: int
 
 
 @dataclass(frozen=True)
@@ -164,4 +181,4 @@ IDLE = WatermarkStatus(True)
 ACTIVE = WatermarkStatus(False)
 
 Records = Block | Columns
-Element = Block | Columns | Watermark | WatermarkStatus | Barrier | EndOfInput
+Element = Block | Columns | Watermark | WatermarkStatus | Barrier | CancelledBarrier | EndOfInput

@@ -1,0 +1,393 @@
+"""What barriers lead to: scripts of barriers in channels, and what a task is told to do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flinkray.streaming.checkpoint.barrier_handler import (
+    MOST_TRACKED,
+    BarrierHandler,
+    BarrierTracker,
+    ExactlyOnceHandler,
+)
+from flinkray.streaming.records.elements import Barrier
+
+Make = Callable[["Task"], BarrierHandler]
+
+
+class Task:
+    """Gate, task and recorder: what handlers have asked for, in order."""
+
+    def __init__(self, channels: int, exactly_once: bool = True) -> None:
+        self.blocked: set[int] = set()
+        self.done: list[str] = []
+        self.handler: BarrierHandler = (
+            ExactlyOnceHandler(self, self, channels, self)
+            if exactly_once
+            else BarrierTracker(self, self, channels)
+        )
+
+    def block(self, channel: int) -> None:
+        self.blocked.add(channel)
+
+    def resume_all(self) -> None:
+        self.blocked.clear()
+
+    def perform_checkpoint(self, barrier: Barrier) -> None:
+        self.done.append(f"performed {barrier.checkpoint_id}")
+
+    def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
+        self.done.append(f"aborted {checkpoint_id}")
+
+    def overtaken(self, checkpoint_id: int, channel: int) -> None:
+        self.done.append(f"in flight {checkpoint_id}: channel {channel}")
+
+    def completed(self, checkpoint_id: int) -> None:
+        self.done.append(f"recorded {checkpoint_id}")
+
+    def dropped(self, checkpoint_id: int) -> None:
+        self.done.append(f"dropped {checkpoint_id}")
+
+    def barriers(self, checkpoint_id: int, *channels: int, unaligned: bool = False) -> None:
+        for channel in channels:
+            assert channel not in self.blocked, "a blocked channel is not read"
+            self.handler.barrier(channel, Barrier(checkpoint_id, 0, unaligned=unaligned))
+
+
+def test_a_channel_that_has_brought_its_barrier_is_blocked_until_all_have() -> None:
+    """ST-01."""
+    task = Task(3)
+    task.barriers(1, 0, 2)
+    assert task.blocked == {0, 2}
+    assert task.done == []
+    task.barriers(1, 1)
+    assert task.blocked == set()
+    assert task.done == ["performed 1"]
+    task.barriers(2, 1, 0, 2)
+    assert task.done == ["performed 1", "performed 2"]
+
+
+def test_one_channel_is_aligned_at_once() -> None:
+    task = Task(1)
+    task.barriers(1, 0)
+    task.barriers(4, 0)
+    assert task.done == ["performed 1", "performed 4"]
+    assert task.blocked == set()
+
+
+def test_a_barrier_in_a_closed_channel_is_not_waited_for() -> None:
+    """ST-01."""
+    task = Task(3)
+    task.handler.ended(1)
+    task.barriers(1, 0, 2)
+    assert task.done == ["performed 1"]
+
+
+def test_the_end_of_a_channel_counts_as_its_barrier() -> None:
+    """ST-04, as in Flink 2.0."""
+    task = Task(2)
+    task.barriers(1, 0)
+    task.handler.ended(1)
+    assert task.done == ["performed 1"]
+    assert task.blocked == set()
+
+
+def test_the_barrier_of_a_later_checkpoint_gives_up_the_one_that_is_being_aligned() -> None:
+    """ST-02, the jumps of Flink's testMultiChannelJumpingOverCheckpoint: 2 and 3 are superseded;
+    4 is completed by the end of a partition, as in Flink 2.0."""
+    task = Task(3)
+    task.barriers(1, 0, 1, 2)
+    task.barriers(2, 0)
+    task.barriers(3, 1)
+    assert task.blocked == {1}
+    task.barriers(3, 0)
+    task.barriers(4, 2)
+    assert task.blocked == {2}
+    assert task.done == ["performed 1", "aborted 2", "aborted 3"]
+    task.barriers(4, 0)
+    task.handler.ended(1)
+    assert task.done == ["performed 1", "aborted 2", "aborted 3", "performed 4"]
+
+
+def test_late_barriers_of_a_checkpoint_that_was_given_up_mean_nothing() -> None:
+    task = Task(2)
+    task.barriers(1, 0)
+    task.handler.aborted(1)
+    assert task.blocked == set()
+    task.barriers(1, 1)
+    assert task.blocked == set()
+    assert task.done == ["aborted 1"]
+    task.barriers(2, 1)
+    task.barriers(1, 0)
+    assert task.blocked == {1}
+    task.barriers(2, 0)
+    assert task.done == ["aborted 1", "performed 2"]
+
+
+def test_an_abort_of_another_checkpoint_changes_nothing() -> None:
+    task = Task(2)
+    task.barriers(2, 0)
+    task.handler.aborted(1)
+    task.handler.aborted(3)
+    task.barriers(2, 1)
+    assert task.done == ["performed 2"]
+
+
+def test_a_sign_of_cancellation_ends_the_alignment_and_is_passed_on_once() -> None:
+    task = Task(3)
+    task.barriers(1, 0)
+    task.handler.cancelled(1, 1)
+    assert task.blocked == set()
+    assert task.done == ["aborted 1"]
+    task.handler.cancelled(2, 1)
+    task.barriers(1, 2)
+    assert task.blocked == set()
+    assert task.done == ["aborted 1"]
+
+
+def test_a_sign_of_cancellation_may_come_first_and_supersedes_an_older_alignment() -> None:
+    task = Task(3)
+    task.barriers(1, 0)
+    task.handler.cancelled(1, 2)
+    assert task.done == ["aborted 1", "aborted 2"]
+    task.barriers(2, 0, 2)
+    assert task.blocked == set()
+    assert task.done == ["aborted 1", "aborted 2"]
+    task.barriers(3, 0)
+    task.handler.cancelled(1, 1)
+    assert task.blocked == {0}
+    assert task.done == ["aborted 1", "aborted 2"]
+
+
+# --- at least once --------------------------------------------------------------------------------
+
+
+def test_at_least_once_nothing_is_blocked() -> None:
+    task = Task(2, exactly_once=False)
+    task.barriers(1, 0)
+    assert task.blocked == set()
+    assert task.done == []
+    task.barriers(1, 1)
+    assert task.done == ["performed 1"]
+
+
+def test_late_barriers_complete_a_checkpoint_though_a_later_one_has_begun() -> None:
+    """ST-05."""
+    task = Task(2, exactly_once=False)
+    task.barriers(1, 0)
+    task.barriers(2, 0)
+    task.barriers(1, 1)
+    assert task.done == ["performed 1"]
+    task.barriers(2, 1)
+    assert task.done == ["performed 1", "performed 2"]
+
+
+def test_a_later_checkpoint_that_completes_drops_older_ones() -> None:
+    """ST-05."""
+    task = Task(3, exactly_once=False)
+    task.barriers(1, 0)
+    task.barriers(2, 0, 1, 2)
+    task.barriers(1, 1, 2)
+    task.handler.ended(0)
+    assert task.done == ["performed 2"]
+
+
+def test_at_least_once_the_end_of_a_channel_counts_as_its_barriers() -> None:
+    task = Task(2, exactly_once=False)
+    task.barriers(1, 0)
+    task.barriers(2, 0)
+    task.handler.ended(1)
+    assert task.done == ["performed 1", "performed 2"]
+
+
+def test_at_least_once_a_cancelled_checkpoint_is_not_performed() -> None:
+    task = Task(3, exactly_once=False)
+    task.barriers(1, 0)
+    task.handler.cancelled(1, 1)
+    task.handler.cancelled(2, 1)
+    task.barriers(2, 0, 1, 2)
+    task.barriers(3, 0)
+    task.handler.aborted(3)
+    task.barriers(3, 1, 2)
+    task.barriers(4, 1, 0, 2)
+    assert task.done == ["aborted 1", "performed 2", "performed 4"]
+
+
+def test_at_least_once_the_checkpoints_that_are_waited_for_are_bounded() -> None:
+    task = Task(2, exactly_once=False)
+    for checkpoint_id in range(1, MOST_TRACKED + 2):
+        task.barriers(checkpoint_id, 0)
+    task.barriers(1, 1)
+    assert task.done == []
+    task.barriers(2, 1)
+    assert task.done == ["performed 2"]
+
+
+# --- unaligned ------------------------------------------------------------------------------------
+
+
+def test_an_unaligned_snapshot_is_taken_at_the_first_barrier() -> None:
+    """ST-06: what is read from the other channels before their barriers belongs to it."""
+    task = Task(3)
+    task.barriers(1, 1, unaligned=True)
+    assert task.done == ["performed 1", "in flight 1: channel 1"]
+    assert task.blocked == set()
+    assert [task.handler.is_recording(channel) for channel in range(3)] == [True, False, True]
+    task.barriers(1, 0, unaligned=True)
+    assert not task.handler.is_recording(0)
+    task.barriers(1, 2, unaligned=True)
+    assert not task.handler.is_recording(2)
+    assert task.done[2:] == ["in flight 1: channel 0", "in flight 1: channel 2", "recorded 1"]
+
+
+def test_the_end_of_a_channel_ends_what_is_recorded_of_it() -> None:
+    task = Task(2)
+    task.barriers(1, 0, unaligned=True)
+    task.handler.ended(1)
+    assert task.done == ["performed 1", "in flight 1: channel 0", "recorded 1"]
+
+
+def test_an_unaligned_checkpoint_that_is_given_up_is_dropped() -> None:
+    task = Task(2)
+    task.barriers(1, 0, unaligned=True)
+    task.barriers(2, 1, unaligned=True)
+    assert task.done == [
+        "performed 1",
+        "in flight 1: channel 0",
+        "dropped 1",
+        "aborted 1",
+        "performed 2",
+        "in flight 2: channel 1",
+    ]
+    task.handler.aborted(2)
+    assert not task.handler.is_recording(0)
+    assert task.done[-2:] == ["dropped 2", "aborted 2"]
+
+
+def test_savepoints_are_aligned_between_unaligned_checkpoints() -> None:
+    """ST-07."""
+    task = Task(2)
+    task.barriers(1, 0, 1, unaligned=True)
+    task.done.clear()
+    task.handler.barrier(0, Barrier(2, 0, savepoint=True))
+    assert task.blocked == {0}
+    assert not task.handler.is_recording(1)
+    task.handler.barrier(1, Barrier(2, 0, savepoint=True))
+    task.barriers(3, 0, unaligned=True)
+    assert task.done == ["performed 2", "performed 3", "in flight 3: channel 0"]
+
+
+def test_an_alignment_that_takes_too_long_goes_on_without() -> None:
+    """ST-08: all channels are read again; what the missing ones bring is recorded."""
+    task = Task(3)
+    task.barriers(1, 0)
+    assert isinstance(task.handler, ExactlyOnceHandler)
+    task.handler.alignment_timed_out(1)
+    assert task.blocked == set()
+    assert task.done == ["performed 1"]
+    assert [task.handler.is_recording(channel) for channel in range(3)] == [False, True, True]
+    task.barriers(1, 1, 2)
+    assert task.done[1:] == ["in flight 1: channel 1", "in flight 1: channel 2", "recorded 1"]
+
+
+@pytest.mark.parametrize("ending", ["aligned", "aborted", "switched", "another"])
+def test_an_alignment_that_is_over_does_not_time_out(ending: str) -> None:
+    """ST-08: not after the last barrier or abort, and not twice."""
+    task = Task(2)
+    task.barriers(1, 0)
+    assert isinstance(task.handler, ExactlyOnceHandler)
+    if ending == "aligned":
+        task.barriers(1, 1)
+    elif ending == "aborted":
+        task.handler.aborted(1)
+    elif ending == "switched":
+        task.handler.alignment_timed_out(1)
+    else:
+        task.barriers(2, 1)
+    blocked = set(task.blocked)
+    task.done.clear()
+    task.handler.alignment_timed_out(1)
+    assert task.done == []
+    assert task.blocked == blocked
+
+
+# --- whatever order -------------------------------------------------------------------------------
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[int, list[list[int]], list[int]]:
+    """Channels, each with records (0) and barriers (ids), and the turns in which they are read."""
+    channels = draw(st.integers(1, 4))
+    ids = range(1, draw(st.integers(1, 4)) + 1)
+    told: list[list[int]] = []
+    for _ in range(channels):
+        channel: list[int] = []
+        for checkpoint_id in ids:
+            channel += [0] * draw(st.integers(0, 3))
+            channel.append(checkpoint_id)
+        told.append(channel + [0] * draw(st.integers(0, 2)))
+    turns = draw(st.lists(st.integers(0, channels - 1), max_size=60))
+    return channels, told, turns
+
+
+def read_all(
+    task: Task, told: Sequence[Sequence[int]], turns: Sequence[int], unaligned: set[int]
+) -> dict[int, tuple[list[int], list[int]]]:
+    """Checkpoint -> how many records of each channel were read before its snapshot, and how many
+    are recorded as in flight besides."""
+    waiting = [deque(channel) for channel in told]
+    read = [0] * len(told)
+    recorded: dict[int, list[int]] = {}
+    found: dict[int, tuple[list[int], list[int]]] = {}
+    known = 0
+    order = [*turns, *(channel for _ in range(200) for channel in range(len(told)))]
+    for channel in order:
+        if not waiting[channel] or channel in task.blocked:
+            continue
+        element = waiting[channel].popleft()
+        if element == 0:
+            for checkpoint_id in recorded:
+                pending = task.handler.pending  # type: ignore[attr-defined]
+                is_current = pending is not None and pending.checkpoint_id == checkpoint_id
+                if is_current and task.handler.is_recording(channel):
+                    recorded[checkpoint_id][channel] += 1
+            read[channel] += 1
+        else:
+            before = list(read)
+            task.barriers(element, channel, unaligned=element in unaligned)
+            for line in task.done[known:]:
+                if line.startswith("performed"):
+                    checkpoint_id = int(line.split()[1])
+                    recorded[checkpoint_id] = [0] * len(told)
+                    found[checkpoint_id] = before, recorded[checkpoint_id]
+            known = len(task.done)
+        if not any(waiting):
+            break
+    return found
+
+
+@settings(max_examples=300)
+@given(inputs(), st.sets(st.integers(1, 4)))
+def test_a_checkpoint_has_exactly_what_was_sent_before_its_barriers(
+    drawn: tuple[int, list[list[int]], list[int]], unaligned: set[int]
+) -> None:
+    """What was read, and what was in flight, together, in whatever order channels are read."""
+    channels, told, turns = drawn
+    task = Task(channels)
+    found = read_all(task, told, turns, unaligned)
+    completed = {int(line.split()[1]) for line in task.done if line.startswith("recorded")}
+    dropped = {int(line.split()[1]) for line in task.done if line.startswith("aborted")}
+    for checkpoint_id, (read, in_flight) in found.items():
+        if checkpoint_id in dropped:
+            continue
+        assert checkpoint_id in completed or checkpoint_id not in unaligned
+        before = [channel[: channel.index(checkpoint_id)].count(0) for channel in told]
+        assert [a + b for a, b in zip(read, in_flight, strict=True)] == before
+    latest = max(max(channel) for channel in told)
+    assert latest in found
+    assert latest not in dropped
