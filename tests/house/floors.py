@@ -24,7 +24,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"graph"}),
         frozenset({"shared"}),
         frozenset({"reports"}),
-        frozenset({"execution", "resources", "slots", "task_slots"}),
+        frozenset({"checkpoints", "execution", "resources", "slots", "task_slots"}),
         frozenset({"job"}),
         frozenset({"elastic"}),
     ),

@@ -1,0 +1,249 @@
+"""Who is given which state of a checkpoint, with the same or another parallelism.
+
+Operators are found by their ids.  Nothing is read: what a subtask is given are the handles of what
+it has to read, and of these the key groups and elements that are its.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from flinkray.checkpoint.handles import (
+    KeyedStateHandle,
+    OperatorSubtaskState,
+    StateLocation,
+    TaskState,
+)
+from flinkray.checkpoint.metadata import (
+    CheckpointedOperator,
+    CheckpointedSubtask,
+    CheckpointMetadata,
+)
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.key_groups import key_group_range, owner_of
+from flinkray.scheduler.checkpoints.errors import StateRestoreError
+from flinkray.scheduler.checkpoints.finished_state_check import (
+    FinishedState,
+    check_finished_state,
+)
+from flinkray.scheduler.checkpoints.operator_state_repartitioner import repartition
+from flinkray.scheduler.checkpoints.restored_vertices import (
+    RestoredVertex,
+    VertexOperator,
+    check_operator_ids,
+    operator_text,
+    operators_by_id,
+)
+
+_NAMED = 5
+"""So many operators an error names, at most."""
+
+
+class StateAssignment:
+    """The state of a checkpoint, divided among the subtasks of a job's vertices."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        metadata: CheckpointMetadata,
+        vertices: Sequence[RestoredVertex],
+        *,
+        allow_non_restored_state: bool = False,
+    ) -> None:
+        """*vertices*: all of the job.
+
+        Raises:
+            StateRestoreError: there is state that no operator of the job has; the max parallelism
+                of an operator with keyed state does not fit it; data in flight cannot be rescaled;
+                or the job was changed around what is finished.
+        """
+        self._job_id = job_id
+        self._states = {operator.operator_id: operator for operator in metadata.operators}
+        check_operator_ids(job_id, vertices)
+        self._vertices = {vertex.vertex_id: vertex for vertex in vertices}
+        self._found = {v.vertex_id: tuple(map(self._find, v.operators)) for v in vertices}
+        self.not_restored = self._check_all_is_restored(vertices, allow_non_restored_state)
+        """What there is of operators that the job does not have."""
+        self.max_parallelism = {v.vertex_id: self._max_parallelism(v) for v in vertices}
+        """Of each vertex: the one that its state has, if it was not configured."""
+        self._finished = check_finished_state(job_id, vertices, self._found)
+        self._check_data_in_flight(vertices)
+        self._divided: dict[str, list[OperatorSubtaskState]] = {}
+        """Operator id in the job -> states by subtask; made when they are asked for."""
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def of_subtask(self, vertex_id: JobVertexID, subtask_index: int) -> TaskState | None:
+        """What a task is restored from; None: it has no state, and is not finished (CP-35)."""
+        if self._finished[vertex_id] is FinishedState.FULLY:
+            return TaskState({}, is_finished=True)
+        vertex = self._vertices[vertex_id]
+        operators: dict[str, OperatorSubtaskState] = {}
+        for operator, found in zip(vertex.operators, self._found[vertex_id], strict=True):
+            if found is None:
+                continue
+            if operator.operator_id not in self._divided:
+                self._divided[operator.operator_id] = self._divide(vertex, found)
+            state = self._divided[operator.operator_id][subtask_index]
+            if not state.is_empty:
+                operators[operator.operator_id] = state
+        return TaskState(operators) if operators else None
+
+    def coordinators(self) -> Iterator[tuple[str, StateLocation]]:
+        """The states of operators' coordinators, by the operators' ids in the job."""
+        for vertex_id, vertex in self._vertices.items():
+            for operator, found in zip(vertex.operators, self._found[vertex_id], strict=True):
+                if found is not None and found.coordinator is not None:
+                    yield operator.operator_id, found.coordinator
+
+    # --- which state is whose ---------------------------------------------------------------------
+
+    def _find(self, operator: VertexOperator) -> CheckpointedOperator | None:
+        """By the id that the author has set, if there is state of that, else by the other."""
+        if operator.uid_hash is not None and operator.uid_hash in self._states:
+            return self._states[operator.uid_hash]
+        return self._states.get(operator.operator_id)
+
+    def _check_all_is_restored(
+        self, vertices: Sequence[RestoredVertex], allow_non_restored_state: bool
+    ) -> tuple[CheckpointedOperator, ...]:
+        known = operators_by_id(vertices)
+        missing = tuple(
+            state
+            for state in self._states.values()
+            if state.operator_id not in known and _has_state(state)
+        )
+        if not missing or allow_non_restored_state:
+            return missing
+        raise StateRestoreError(self._job_id, _not_restored_text(missing, known.values()))
+
+    def _max_parallelism(self, vertex: RestoredVertex) -> int:
+        wanted = vertex.max_parallelism
+        keyed = [
+            (operator, found)
+            for operator, found in zip(vertex.operators, self._found[vertex.vertex_id], strict=True)
+            if found is not None and any(s.state.keyed_state for s in found.subtasks)
+        ]
+        for operator, found in keyed:
+            there = found.max_parallelism
+            if there != vertex.max_parallelism and vertex.is_max_parallelism_configured:
+                raise StateRestoreError(
+                    self._job_id,
+                    f"the keyed state of the operator {operator} has max parallelism {there}, and "
+                    f"the vertex {vertex.name!r} is configured with {vertex.max_parallelism}: keys "
+                    f"would not be found. Set its max parallelism to {there}, or leave it unset",
+                )
+            if vertex.parallelism > there:
+                raise StateRestoreError(
+                    self._job_id,
+                    f"the keyed state of the operator {operator} has max parallelism {there}, and "
+                    f"the vertex {vertex.name!r} has parallelism {vertex.parallelism}: its "
+                    f"parallelism can be {there} at most",
+                )
+            first, first_found = keyed[0]
+            if there != first_found.max_parallelism:
+                raise StateRestoreError(
+                    self._job_id,
+                    f"the operators {first} and {operator} are chained in the vertex "
+                    f"{vertex.name!r}, and their keyed states have max parallelism "
+                    f"{first_found.max_parallelism} and {there}: keep them apart "
+                    "(disable_chaining)",
+                )
+            wanted = there
+        return wanted
+
+    def _check_data_in_flight(self, vertices: Sequence[RestoredVertex]) -> None:
+        """It is known by the numbers of its channels, which are others with another parallelism of
+        either end (SA-12)."""
+        for vertex in vertices:
+            for producer_id, _ in vertex.inputs:
+                producer = self._vertices[producer_id]
+                is_rescaled = self._is_rescaled(vertex) or self._is_rescaled(producer)
+                has_data = any(s.state.input_channels for s in self._subtasks(vertex)) or any(
+                    s.state.result_subpartitions for s in self._subtasks(producer)
+                )
+                if is_rescaled and has_data:
+                    raise StateRestoreError(
+                        self._job_id,
+                        f"the checkpoint is unaligned: it has data in flight from "
+                        f"{producer.name!r} to {vertex.name!r}, whose parallelism can therefore not"
+                        " be changed. Restore with the same parallelism, or from a savepoint",
+                    )
+
+    def _is_rescaled(self, vertex: RestoredVertex) -> bool:
+        found = (operator for operator in self._found[vertex.vertex_id] if operator is not None)
+        return any(operator.parallelism != vertex.parallelism for operator in found)
+
+    def _subtasks(self, vertex: RestoredVertex) -> Iterator[CheckpointedSubtask]:
+        for operator in self._found[vertex.vertex_id]:
+            if operator is not None:
+                yield from operator.subtasks
+
+    # --- the parts --------------------------------------------------------------------------------
+
+    def _divide(
+        self, vertex: RestoredVertex, found: CheckpointedOperator
+    ) -> list[OperatorSubtaskState]:
+        old = [OperatorSubtaskState()] * found.parallelism
+        for subtask in found.subtasks:
+            old[subtask.subtask_index] = subtask.state
+        parallelism = vertex.parallelism
+        operator_state = repartition([state.operator_state for state in old], parallelism)
+        if found.parallelism == parallelism:
+            return [
+                state if state.operator_state == handles else replace(state, operator_state=handles)
+                for state, handles in zip(old, operator_state, strict=True)
+            ]
+        keyed_state = divide_keyed_state(
+            (handle for state in old for handle in state.keyed_state),
+            found.max_parallelism,
+            parallelism,
+        )
+        return [
+            OperatorSubtaskState(*handles)
+            for handles in zip(operator_state, keyed_state, strict=True)
+        ]
+
+
+def divide_keyed_state(
+    handles: Iterable[KeyedStateHandle], max_parallelism: int, parallelism: int
+) -> list[tuple[KeyedStateHandle, ...]]:
+    """Of each handle, each new subtask is given the key groups that are its (SA-10)."""
+    given: list[list[KeyedStateHandle]] = [[] for _ in range(parallelism)]
+    for handle in handles:
+        if handle.key_groups.is_empty:
+            continue
+        first = owner_of(handle.first_key_group, max_parallelism, parallelism)
+        last = owner_of(handle.last_key_group, max_parallelism, parallelism)
+        for subtask in range(first, last + 1):
+            groups = key_group_range(max_parallelism, parallelism, subtask)
+            common = handle.key_groups.intersection(groups)
+            given[subtask].append(
+                replace(handle, first_key_group=common.first, last_key_group=common.last)
+            )
+    return [tuple(of_subtask) for of_subtask in given]
+
+
+def _has_state(operator: CheckpointedOperator) -> bool:
+    return operator.coordinator is not None or any(not s.state.is_empty for s in operator.subtasks)
+
+
+def _not_restored_text(
+    missing: Sequence[CheckpointedOperator], operators: Iterable[VertexOperator]
+) -> str:
+    uids = {operator.name: operator for operator in operators}
+    named = []
+    for state in missing[:_NAMED]:
+        text = f"{operator_text(state.name, state.uid)}, id {state.operator_id}"
+        if state.name in uids:
+            text += f"; the job has {uids[state.name]}"
+        named.append(text)
+    more = f"\n  and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    listed = "".join(f"\n  {text}" for text in named)
+    return (
+        f"there is state of operators that the job does not have:{listed}{more}\nGive the operators"
+        " that are to have it the uids that they had; without a uid, an operator is known by its "
+        "place in the program. If the state may be dropped, allow non-restored state "
+        "(--allow-non-restored-state)"
+    )

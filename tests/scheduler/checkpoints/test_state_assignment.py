@@ -1,0 +1,327 @@
+"""Who is given which state at a restore."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.checkpoint.handles import (
+    ChannelStateHandle,
+    InlineState,
+    KeyedStateHandle,
+    OperatorSubtaskState,
+    TaskState,
+)
+from flinkray.checkpoint.metadata import CheckpointMetadata
+from flinkray.core.key_groups import NO_KEY_GROUPS, KeyGroupRange, owner_of
+from flinkray.scheduler.checkpoints.errors import StateRestoreError
+from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex, VertexOperator
+from flinkray.scheduler.checkpoints.state_assignment import StateAssignment, divide_keyed_state
+from tests.scheduler.builders import JOB
+from tests.scheduler.checkpoints.checkpointed import (
+    file,
+    keyed,
+    keyed_by_range,
+    metadata,
+    named,
+    operator,
+    vertex,
+    written,
+)
+from tests.scheduler.graphs import vertex_id
+
+
+def assign(
+    checkpoint: CheckpointMetadata, *vertices: RestoredVertex, allow: bool = False
+) -> StateAssignment:
+    return StateAssignment(JOB, checkpoint, vertices, allow_non_restored_state=allow)
+
+
+def refusal(checkpoint: CheckpointMetadata, *vertices: RestoredVertex, allow: bool = False) -> str:
+    with pytest.raises(StateRestoreError) as error:
+        assign(checkpoint, *vertices, allow=allow)
+    return str(error.value)
+
+
+def list_states(name: str, parallelism: int) -> list[OperatorSubtaskState]:
+    return [
+        OperatorSubtaskState((written(f"{name}-{i}", named("s", 0, 1)),))
+        for i in range(parallelism)
+    ]
+
+
+def ranges(state: TaskState | None, name: str) -> list[tuple[str, int, int]]:
+    """File, first and last key group of each keyed handle."""
+    assert state is not None
+    return [
+        (h.parts[0].location.path, h.first_key_group, h.last_key_group)  # type: ignore[union-attr]
+        for h in state.operators[name].keyed_state
+    ]
+
+
+# --- unchanged ------------------------------------------------------------------------------------
+
+
+def test_each_subtask_is_given_exactly_what_it_wrote_if_the_parallelism_is_the_same() -> None:
+    """SA-07: 100 subtasks, 10 operators, with operator, keyed and channel state."""
+
+    def everything(name: str) -> list[OperatorSubtaskState]:
+        return [
+            OperatorSubtaskState(
+                (written(f"{name}-{i}", named("z", 3), named("a", 1, 2)),),
+                keyed_by_range(name, 128, 100)[i].keyed_state,
+                (ChannelStateHandle(0, i, file(f"in-{i}")),),
+                (ChannelStateHandle(0, i, file(f"out-{i}")),),
+            )
+            for i in range(100)
+        ]
+
+    names = [f"o{n}" for n in range(10)]
+    before = {name: everything(name) for name in names}
+    vertices = [vertex(name, 100, inputs=names[max(n - 1, 0) : n]) for n, name in enumerate(names)]
+    assignment = assign(metadata(*(operator(n, s) for n, s in before.items())), *vertices)
+    for name in names:
+        for subtask in range(100):
+            given = assignment.of_subtask(vertex_id(name), subtask)
+            assert given == TaskState({name: before[name][subtask]})
+
+
+def test_tasks_without_state_are_given_none() -> None:
+    """CP-35: so is a vertex that the checkpoint does not know."""
+    states = [*list_states("a", 1), OperatorSubtaskState()]
+    checkpoint = metadata(operator("a", states), operator("empty", [OperatorSubtaskState()]))
+    assignment = assign(checkpoint, vertex("a", 2), vertex("new", 1), vertex("empty", 1))
+    assert assignment.of_subtask(vertex_id("a"), 0) == TaskState({"a": states[0]})
+    assert assignment.of_subtask(vertex_id("a"), 1) is None
+    assert assignment.of_subtask(vertex_id("new"), 0) is None
+    assert assignment.of_subtask(vertex_id("empty"), 0) is None
+
+
+def test_chained_operators_have_their_states_in_one_task() -> None:
+    """CP-35"""
+    checkpoint = metadata(operator("a", list_states("a", 1)), operator("b", list_states("b", 1)))
+    chain = vertex("v", 1, VertexOperator("a", "a"), VertexOperator("b", "b"))
+    given = assign(checkpoint, chain).of_subtask(vertex_id("v"), 0)
+    assert given == TaskState({n: list_states(n, 1)[0] for n in "ab"})
+
+
+# --- key groups -----------------------------------------------------------------------------------
+
+
+def test_key_group_ranges_intersect() -> None:
+    """SA-10"""
+    assert KeyGroupRange(0, 10).intersection(KeyGroupRange(3, 7)) == KeyGroupRange(3, 7)
+    assert KeyGroupRange(0, 10).intersection(KeyGroupRange(11, 20)) == NO_KEY_GROUPS
+    handle = keyed("f", 5, 9)
+    (given,) = divide_keyed_state([handle], 10, 1)
+    assert given == (handle,)
+    low, high = divide_keyed_state([keyed("f", 2, 7)], 10, 2)
+    assert [(h.first_key_group, h.last_key_group) for h in (*low, *high)] == [(2, 4), (5, 7)]
+    assert [h.parts for h in (*low, *high)] == [keyed("f", 0, 0).parts] * 2
+
+
+def test_a_handle_without_key_groups_is_given_to_nobody() -> None:
+    """SA-10"""
+    assert divide_keyed_state([keyed("f", *NO_KEY_GROUPS)], 10, 2) == [(), ()]
+
+
+def test_keyed_state_is_given_to_whose_key_groups_it_is() -> None:
+    """SA-10"""
+    checkpoint = metadata(operator("k", keyed_by_range("k", 10, 3), max_parallelism=10))
+    assignment = assign(checkpoint, vertex("k", 2, max_parallelism=10))
+    first, second = (assignment.of_subtask(vertex_id("k"), i) for i in range(2))
+    assert ranges(first, "k") == [("k-0", 0, 3), ("k-1", 4, 4)]
+    assert ranges(second, "k") == [("k-1", 5, 6), ("k-2", 7, 9)]
+
+
+@given(max_parallelism=st.integers(1, 60), data=st.data())
+def test_each_key_group_of_each_handle_is_given_to_its_owner_and_nobody_else(
+    max_parallelism: int, data: st.DataObject
+) -> None:
+    """SA-10"""
+    bounds = st.integers(0, max_parallelism - 1)
+    pairs = data.draw(st.lists(st.tuples(bounds, bounds), max_size=6))
+    handles = [keyed(str(n), min(p), max(p)) for n, p in enumerate(pairs)]
+    parallelism = data.draw(st.integers(1, max_parallelism))
+
+    def groups(handle: KeyedStateHandle) -> set[tuple[str, int]]:
+        path = handle.parts[0].location.path  # type: ignore[union-attr]
+        return {(path, g) for g in range(handle.first_key_group, handle.last_key_group + 1)}
+
+    expected: list[set[tuple[str, int]]] = [set() for _ in range(parallelism)]
+    for handle in handles:
+        for path, group in groups(handle):
+            expected[owner_of(group, max_parallelism, parallelism)].add((path, group))
+    given = divide_keyed_state(handles, max_parallelism, parallelism)
+    assert [set().union(*map(groups, each)) for each in given] == expected
+    assert all(not handle.key_groups.is_empty for each in given for handle in each)
+
+
+# --- max parallelism ------------------------------------------------------------------------------
+
+
+def test_another_configured_max_parallelism_than_that_of_keyed_state_is_refused() -> None:
+    """CP-36"""
+    checkpoint = metadata(operator("k", keyed_by_range("k", 64, 2), uid="u", max_parallelism=64))
+    text = refusal(checkpoint, vertex("k", 2, max_parallelism=128))
+    assert "'k'" in text
+    assert "Set its max parallelism to 64" in text
+
+
+def test_a_derived_max_parallelism_becomes_that_of_the_state() -> None:
+    """CP-36"""
+    checkpoint = metadata(operator("k", keyed_by_range("k", 64, 2), max_parallelism=64))
+    assignment = assign(checkpoint, vertex("k", 4), vertex("other", 1))
+    assert assignment.max_parallelism == {vertex_id("k"): 64, vertex_id("other"): 128}
+    assert ranges(assignment.of_subtask(vertex_id("k"), 3), "k") == [("k-1", 48, 63)]
+
+
+def test_the_max_parallelism_matters_only_to_keyed_state() -> None:
+    """CP-36"""
+    checkpoint = metadata(operator("a", list_states("a", 2), max_parallelism=64))
+    assignment = assign(checkpoint, vertex("a", 1, max_parallelism=10))
+    assert assignment.max_parallelism == {vertex_id("a"): 10}
+
+
+def test_more_subtasks_than_key_groups_of_the_state_are_refused() -> None:
+    """CP-36"""
+    checkpoint = metadata(operator("k", keyed_by_range("k", 4, 2), max_parallelism=4))
+    assert "can be 4 at most" in refusal(checkpoint, vertex("k", 5))
+    assert "can be 4 at most" not in str(assign(checkpoint, vertex("k", 4)).max_parallelism)
+
+
+def test_chained_keyed_states_with_different_key_groups_are_refused() -> None:
+    """CP-36"""
+    checkpoint = metadata(
+        operator("a", keyed_by_range("a", 64, 1), max_parallelism=64),
+        operator("b", keyed_by_range("b", 128, 1), max_parallelism=128),
+    )
+    chain = vertex("v", 1, VertexOperator("a", "a"), VertexOperator("b", "b"))
+    assert "'a' (without a uid) and 'b' (without a uid)" in refusal(checkpoint, chain)
+
+
+# --- whose state it is ----------------------------------------------------------------------------
+
+
+def test_state_is_found_by_the_id_that_the_author_has_set_and_else_by_the_generated_one() -> None:
+    """SA-08"""
+    states = {name: list_states(name, 1)[0] for name in ("generated", "hash")}
+    both = metadata(*(operator(name, [state]) for name, state in states.items()))
+    only_generated = metadata(operator("generated", [states["generated"]]))
+    with_hash = vertex("v", 1, VertexOperator("generated", "n", uid_hash="hash"))
+    without = vertex("v", 1, VertexOperator("generated", "n"))
+
+    def given(checkpoint: CheckpointMetadata, of: RestoredVertex) -> TaskState | None:
+        return assign(checkpoint, of, allow=True).of_subtask(vertex_id("v"), 0)
+
+    assert given(both, with_hash) == TaskState({"generated": states["hash"]})
+    assert given(only_generated, with_hash) == TaskState({"generated": states["generated"]})
+    assert given(both, without) == TaskState({"generated": states["generated"]})
+
+
+def test_state_of_an_operator_that_the_job_does_not_have_is_refused() -> None:
+    """CP-35, JM-10: the error names the operator, its uid, and the way out."""
+    gone = replace(operator("g1", list_states("g", 1), uid="totals"), name="sum")
+    checkpoint = metadata(gone, operator("a", list_states("a", 1)))
+    text = refusal(checkpoint, vertex("a", 1))
+    assert "'sum' (uid 'totals'), id g1" in text
+    assert "--allow-non-restored-state" in text
+    assert "'a'" not in text
+
+
+def test_an_operator_of_the_same_name_is_named_as_one_that_may_be_meant() -> None:
+    """JM-10"""
+    gone = replace(operator("g1", list_states("g", 1)), name="sum")
+    renamed = vertex("v", 1, VertexOperator("g2", "sum", uid="new"))
+    text = refusal(metadata(gone), renamed)
+    assert "'sum' (without a uid), id g1; the job has 'sum' (uid 'new')" in text
+
+
+def test_of_many_operators_that_are_missing_a_few_are_named() -> None:
+    """JM-10"""
+    gone = [operator(f"g{n}", list_states("g", 1)) for n in range(7)]
+    text = refusal(metadata(*gone), vertex("a", 1))
+    assert "'g4'" in text
+    assert "'g5'" not in text
+    assert "and 2 more" in text
+    assert "more" not in refusal(metadata(*gone[:5]), vertex("a", 1))
+
+
+def test_state_without_an_operator_is_dropped_if_that_is_allowed() -> None:
+    """CP-35, JM-10"""
+    gone = operator("g", list_states("g", 1))
+    assignment = assign(metadata(gone), vertex("a", 1), allow=True)
+    assert assignment.not_restored == (gone,)
+    assert assignment.of_subtask(vertex_id("a"), 0) is None
+
+
+def test_an_operator_without_state_may_be_gone_but_not_one_whose_coordinator_has_some() -> None:
+    """CP-35"""
+    empty = operator("g", [OperatorSubtaskState()])
+    assert assign(metadata(empty), vertex("a", 1)).not_restored == ()
+    source = replace(empty, coordinator=InlineState(b"splits"))
+    assert "'g'" in refusal(metadata(source), vertex("a", 1))
+
+
+def test_coordinators_are_given_their_states_by_the_ids_of_the_job() -> None:
+    """SA-08"""
+    source = replace(operator("h", [OperatorSubtaskState()]), coordinator=InlineState(b"splits"))
+    v = vertex("v", 1, VertexOperator("generated", "n", uid_hash="h"), VertexOperator("o", "o"))
+    assert dict(assign(metadata(source), v).coordinators()) == {"generated": InlineState(b"splits")}
+
+
+@pytest.mark.parametrize(
+    "other", [VertexOperator("1", "b", uid="y"), VertexOperator("2", "b", uid_hash="1")]
+)
+def test_two_operators_of_one_id_are_refused(other: VertexOperator) -> None:
+    """SA-08: whether the program or its author has made the id."""
+    one = VertexOperator("1", "a", uid="x")
+    text = refusal(metadata(), vertex("v", 1, one), vertex("w", 1, other))
+    assert "'a' (uid 'x') and 'b'" in text
+    assert "a uid of its own" in text
+
+
+# --- data in flight -------------------------------------------------------------------------------
+
+
+IN_FLIGHT = ChannelStateHandle(0, 0, file("channel"))
+WITH_INPUT = OperatorSubtaskState(input_channels=(IN_FLIGHT,))
+WITH_OUTPUT = OperatorSubtaskState(result_subpartitions=(IN_FLIGHT,))
+NOTHING = OperatorSubtaskState()
+
+
+@pytest.mark.parametrize(
+    ("of_producer", "of_consumer"), [(WITH_OUTPUT, NOTHING), (NOTHING, WITH_INPUT)]
+)
+@pytest.mark.parametrize("parallelism", [(2, 3), (3, 2)])
+def test_data_in_flight_cannot_be_rescaled(
+    of_producer: OperatorSubtaskState,
+    of_consumer: OperatorSubtaskState,
+    parallelism: tuple[int, int],
+) -> None:
+    """SA-12: neither where it comes from nor where it goes to."""
+    checkpoint = metadata(operator("a", [of_producer] * 2), operator("b", [of_consumer] * 2))
+    a, b = parallelism
+    text = refusal(checkpoint, vertex("a", a), vertex("b", b, inputs="a"))
+    assert "from 'a' to 'b'" in text
+    assert "savepoint" in text
+    unchanged = assign(checkpoint, vertex("a", 2), vertex("b", 2, inputs="a"))
+    assert unchanged.of_subtask(vertex_id("b"), 0) == (
+        None if of_consumer is NOTHING else TaskState({"b": of_consumer})
+    )
+
+
+def test_vertices_that_data_in_flight_does_not_touch_may_be_rescaled() -> None:
+    """SA-12"""
+    checkpoint = metadata(
+        operator("a", [WITH_OUTPUT] * 2),
+        operator("b", [WITH_INPUT] * 2),
+        operator("c", list_states("c", 2)),
+    )
+    vertices = [vertex("a", 2), vertex("b", 2, inputs="a"), vertex("c", 1, inputs="b")]
+    given = assign(checkpoint, *vertices).of_subtask(vertex_id("c"), 0)
+    assert given is not None
+    assert len(given.operators["c"].operator_state) == 2
