@@ -32,7 +32,11 @@ from flinkray.state.interfaces import (
     ValueState,
 )
 from flinkray.state.key_context import KeyContext
-from flinkray.state.operator_state import OperatorSnapshot, OperatorStateBackend
+from flinkray.state.operator_state import (
+    OperatorCapture,
+    OperatorSnapshot,
+    OperatorStateBackend,
+)
 from flinkray.state.snapshots import KeyedSnapshot, StateCapture
 from flinkray.state.table import ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
@@ -55,6 +59,7 @@ __all__ = [
     "MapStateDescriptor",
     "MapTable",
     "MergingState",
+    "OperatorCapture",
     "OperatorSnapshot",
     "OperatorStateBackend",
     "ReadOnlyBroadcastState",

@@ -10,7 +10,7 @@ from flinkray.core.values import own
 from flinkray.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.handles import TableListState, own_entries
-from flinkray.state.heap_tables import HeapListTable, HeapMapTable
+from flinkray.state.heap_tables import HeapListTable, HeapMapTable, TableCapture
 from flinkray.state.interfaces import BroadcastState, ListState
 from flinkray.state.key_context import KeyContext
 from flinkray.state.serializers import PICKLE
@@ -94,6 +94,40 @@ class OperatorSnapshot:
         )
 
 
+class OperatorCapture:
+    """A point in time that is not written yet; the task goes on meanwhile.
+
+    Nothing is copied for it but the list or map that is changed next, once.
+
+    Args:
+        states: name -> (mode, captured table).
+    """
+
+    def __init__(self, states: Mapping[str, tuple[str, TableCapture]]) -> None:
+        self._states = states
+
+    def write(self) -> OperatorSnapshot:
+        """Serialise it; from any thread, once."""
+        try:
+            return OperatorSnapshot(
+                {name: (mode, _written(mode, part)) for name, (mode, part) in self._states.items()}
+            )
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Nobody is going to write it."""
+        for _, capture in self._states.values():
+            capture.done = True
+
+
+def _written(mode: str, capture: TableCapture) -> bytes:
+    kept, _ = capture.read()
+    for _, contents in kept:
+        return PICKLE.dumps(contents)
+    return PICKLE.dumps({} if mode == "broadcast" else [])
+
+
 class OperatorStateBackend:
     """The operator state of one subtask.
 
@@ -139,18 +173,20 @@ class OperatorStateBackend:
     def names(self) -> list[str]:
         return [*self._lists, *self._broadcast]
 
-    def snapshot(self) -> OperatorSnapshot | None:
-        """A point in time, or None where there is nothing at all."""
+    def capture(self) -> OperatorCapture | None:
+        """This point in time, to be written later, also by another thread; None where there is
+        nothing at all."""
         if not self._lists and not self._broadcast:
             return None
-        states = {
-            name: (mode, table.serializer.dumps(table.get(_ALL)))
-            for name, (mode, table) in self._lists.items()
-        }
+        states = {name: (mode, table.capture(False)) for name, (mode, table) in self._lists.items()}
         for name, entries in self._broadcast.items():
-            contents = entries.serializer.dumps(dict(entries.items(_ALL)))
-            states[name] = ("broadcast", contents)
-        return OperatorSnapshot(states)
+            states[name] = ("broadcast", entries.capture(False))
+        return OperatorCapture(states)
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        """This point in time, written at once; None where there is nothing at all."""
+        capture = self.capture()
+        return None if capture is None else capture.write()
 
     def restore(self, snapshots: Iterable[OperatorSnapshot]) -> None:
         """Append the list elements of each, and take over the broadcast entries."""

@@ -89,6 +89,62 @@ def test_snapshot_does_not_see_elements_that_change_in_place() -> None:
     assert list(restored.list_state(ListStateDescriptor("lists")).get()) == [[1]]
 
 
+class Noted:
+    """Tells when it is serialised."""
+
+    def __init__(self, number: int, written: list[int]) -> None:
+        self.number = number
+        self.written = written
+
+    def __value_copy__(self, own: Callable[[object], object]) -> Noted:
+        return Noted(self.number, self.written)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        self.written.append(self.number)
+        return int, (self.number,)
+
+
+@pytest.mark.parametrize("change", ["append", "replace", "clear"])
+def test_capture_is_serialised_when_it_is_written_and_not_before(change: str) -> None:
+    written: list[int] = []
+    backend = OperatorStateBackend()
+    numbers = backend.list_state(ListStateDescriptor("numbers"))
+    rules = backend.broadcast_state(MapStateDescriptor("rules"))
+    numbers.add_all([Noted(1, written), Noted(2, written)])
+    rules.put_all({"a": Noted(3, written), "b": [4]})
+    capture = backend.capture()
+    assert capture is not None
+    if change == "append":
+        numbers.add(Noted(5, written))
+        rules.put("c", 6)
+        rules.remove("a")
+    elif change == "replace":
+        numbers.update([7])
+        rules.put("b", [8])
+    else:
+        numbers.clear()
+        rules.clear()
+    assert not written
+    restored = OperatorStateBackend()
+    restored.restore([capture.write()])
+    assert written == [1, 2, 3]
+    assert list(restored.list_state(ListStateDescriptor("numbers")).get()) == [1, 2]
+    assert dict(restored.broadcast_state(MapStateDescriptor("rules")).items()) == {"a": 3, "b": [4]}
+
+
+def test_lists_are_copied_for_a_capture_only_until_it_is_written_or_released() -> None:
+    backend = OperatorStateBackend()
+    numbers = backend.list_state(NAMES)
+    numbers.add_all(["a"])
+    for end in ("write", "release"):
+        capture = backend.capture()
+        assert capture is not None
+        getattr(capture, end)()
+        kept = backend._list(NAMES.name, "list").get(None)
+        numbers.add("b")
+        assert backend._list(NAMES.name, "list").get(None) is kept
+
+
 def test_several_snapshots_are_appended() -> None:
     """OS-08"""
     parts = []
