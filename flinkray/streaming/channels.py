@@ -259,6 +259,13 @@ class InputGate:
         self._barrier = None
         self._blocked = [False] * len(self.channels)
 
+    def is_ending(self) -> bool:
+        """Nothing more comes than what is there: the end of every open channel, too, waits."""
+        return all(
+            not is_open or (channel.elements and isinstance(channel.elements[-1], EndOfInput))
+            for channel, is_open in zip(self.channels, self._open, strict=True)
+        )
+
     def has_elements(self) -> bool:
         return any(
             channel.elements and not blocked

@@ -32,7 +32,8 @@ from flinkray.datastream.async_retry_strategies import NO_RETRY_STRATEGY
 from flinkray.datastream.common import JobStatus
 from flinkray.datastream.connectors import CallbackSink, DataGeneratorSource, DiscardingSink
 from flinkray.streaming.errors import OperatorError
-from flinkray.streaming.local.local_job import Checkpoint, LocalJob
+from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.local.pending_checkpoint import Checkpoint
 from flinkray.streaming.time.watermarks import PerElementWatermarks
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
@@ -400,7 +401,7 @@ def test_what_is_on_its_way_comes_once_after_a_restore(parallelism: int) -> None
     job = LocalJob(waiting_program(2).get_stream_graph())
     done: list[Checkpoint] = []
     job.step()
-    job.trigger_checkpoint(1, done.append)  # before the source has come to its end
+    job.trigger_checkpoint(1, done.append, pytest.fail)  # before the source has come to its end
     while not done:
         job.advance()
     before = [*EVENTS.taken]
@@ -410,6 +411,25 @@ def test_what_is_on_its_way_comes_once_after_a_restore(parallelism: int) -> None
     EVENTS.taken.clear()
     graph = waiting_program(parallelism).get_stream_graph()
     LocalJob(graph, restore=done[0]).run()
+    assert sorted(before + EVENTS.taken) == [*range(50)]
+
+
+def test_checkpoint_that_begins_while_tasks_wait_for_their_last_results_is_complete() -> None:
+    job = LocalJob(waiting_program(2).get_stream_graph())
+    waiting = [task for task in job.tasks if len(task.gate.channels) == 1]
+    while not all(task.gate.finished for task in waiting):
+        job.advance()
+    done: list[tuple[Checkpoint, list[int]]] = []
+    job.trigger_checkpoint(
+        1, lambda checkpoint: done.append((checkpoint, [*EVENTS.taken])), pytest.fail
+    )
+    job.advance()
+    EVENTS.released.set()
+    job.run()
+    ((checkpoint, before),) = done
+    assert len({operator for operator, _ in checkpoint.operators}) == 1  # those before have ended
+    EVENTS.taken.clear()
+    LocalJob(waiting_program(1).get_stream_graph(), restore=checkpoint).run()
     assert sorted(before + EVENTS.taken) == [*range(50)]
 
 

@@ -11,7 +11,8 @@ from flinkray.state import ValueStateDescriptor
 from flinkray.streaming.channels import COALESCE_BELOW, InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions.functions import KeyedProcessFunction, MapFunction
-from flinkray.streaming.local.local_job import Checkpoint, LocalJob
+from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.local.pending_checkpoint import Checkpoint
 from flinkray.streaming.operators.basic import MapOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.operators.source import SourceOperator
@@ -113,7 +114,7 @@ def run_to_checkpoint(count: int, steps: int) -> tuple[Checkpoint, int]:
     for _ in range(steps):
         job.step()
     done: list[Checkpoint] = []
-    job.trigger_checkpoint(1, done.append)
+    job.trigger_checkpoint(1, done.append, pytest.fail)
     while not done:
         job.step()
     emitted = len(results.take_all())
@@ -210,7 +211,9 @@ def test_splits_that_are_found_while_a_checkpoint_begins_are_read_once(steps: in
     for _ in range(steps):
         first.advance()
     done: list[tuple[Checkpoint, list[Any]]] = []
-    first.trigger_checkpoint(1, lambda checkpoint: done.append((checkpoint, results.take_all())))
+    first.trigger_checkpoint(
+        1, lambda checkpoint: done.append((checkpoint, results.take_all())), pytest.fail
+    )
     while not done:
         first.advance()
     first.close()

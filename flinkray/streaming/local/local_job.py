@@ -10,7 +10,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from flinkray.streaming.errors import OperatorError, StreamError, operator_error
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.local.local_source import LocalSource
 from flinkray.streaming.local.local_task import LocalTask
+from flinkray.streaming.local.pending_checkpoint import Checkpoint, PendingCheckpoint
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
@@ -31,23 +31,13 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edge
 from flinkray.streaming.program.graph import Chain, StreamGraph
 from flinkray.streaming.records.elements import Barrier
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
-from flinkray.streaming.task.task_mailbox import TaskMailbox
+from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.waiting_clock import WaitingClock, WaitingSystemClock
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups, TaskAlignment
 
 POLL_INTERVAL = 0.005
 """Seconds between two polls of a source that cannot say when it will have records."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A point in time of a whole job."""
-
-    operators: Mapping[tuple[str, int], OperatorState]
-    """(Operator id, subtask) -> state."""
-    coordinators: Mapping[str, Any]
-    """Operator id -> state of its source's enumerator."""
 
 
 class LocalJob:
@@ -84,11 +74,8 @@ class LocalJob:
         self._edges = edges_of(graph)
         self._numbers = {id(edge): number for number, edge in enumerate(self._edges)}
         self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
-        self._acknowledged: dict[int, dict[tuple[str, int], OperatorState]] = {}
-        self._enumerators: dict[int, dict[str, Any]] = {}
         self._requests = TaskMailbox()
-        self._awaited: dict[int, set[str]] = {}
-        self._on_checkpoint: dict[int, Callable[[Checkpoint], None]] = {}
+        self._checkpoints: dict[int, PendingCheckpoint] = {}
         self._cancelled = False
         self._woken = threading.Event()
         self._closed = False
@@ -150,9 +137,9 @@ class LocalJob:
         ]
 
         def acknowledge(barrier: Barrier, states: Mapping[str, OperatorState]) -> None:
-            self._acknowledge(name, subtask, barrier, states)
+            self._acknowledge(task, subtask, barrier, states)
 
-        return StreamTask(
+        task = StreamTask(
             name,
             builder.operators,
             InputGate(channels),
@@ -163,6 +150,7 @@ class LocalJob:
             acknowledge,
             builder.turn,
         )
+        return task
 
     def _join_alignment(self, chain: Chain, subtask: int) -> TaskAlignment | None:
         if not isinstance(chain.head.operator, SourceOperator):
@@ -223,8 +211,12 @@ class LocalJob:
         progressed = self._requests.run_pending()
         with self._closing_on_failure():
             for running in self._running:
-                if not running.task.finished and self._guarded(running, running.step):
+                if running.task.finished:
+                    continue
+                if self._guarded(running, running.step):
                     progressed = True
+                if running.task.finished:
+                    self._has_ended(running.task)
             for source in self._sources:
                 if not self._is_dividing(source) and self._guarded(source, source.serve):
                     progressed = True
@@ -233,7 +225,7 @@ class LocalJob:
     def _is_dividing(self, source: LocalSource) -> bool:
         """Whether its enumerator is in a checkpoint already that has not come to all its readers:
         a split that they were given now would be in both."""
-        return any(not source.names.isdisjoint(awaited) for awaited in self._awaited.values())
+        return any(each.awaits_any(source.tasks) for each in self._checkpoints.values())
 
     def _guarded(self, acting: LocalTask | LocalSource, action: Callable[[], Any]) -> Any:
         try:
@@ -305,49 +297,78 @@ class LocalJob:
         """Close all operators."""
         if not self._closed:
             self._closed = True
-            _close_each([*self._running, *self._sources])
+            try:
+                _close_each([*self._running, *self._sources])
+            finally:
+                self._decline_checkpoints()
 
     # --- checkpoints --------------------------------------------------------------------------
 
     def trigger_checkpoint(
-        self, checkpoint_id: int, on_complete: Callable[[Checkpoint], None]
+        self,
+        checkpoint_id: int,
+        on_complete: Callable[[Checkpoint], None],
+        on_declined: Callable[[str], None],
     ) -> None:
-        """Send a barrier through the job with the next step; from any thread.  *on_complete* is
-        given every operator's state."""
-        self._requests.put(partial(self._begin_checkpoint, checkpoint_id, on_complete))
+        """Send a barrier through the job with the next step; from any thread.
+
+        Args:
+            on_complete: given every operator's state.
+            on_declined: told the reason, if the job ends before all tasks have taken part, or has
+                ended.
+        """
+        pending = PendingCheckpoint(checkpoint_id, on_complete, on_declined)
+        try:
+            self._requests.put(partial(self._begin_checkpoint, pending))
+        except MailboxClosedError:
+            pending.decline(self._why_it_ended())
         self.wake()
 
-    def _begin_checkpoint(
-        self, checkpoint_id: int, on_complete: Callable[[Checkpoint], None]
-    ) -> None:
-        barrier = Barrier(checkpoint_id, int(self.clock.time() * 1000))
-        self._enumerators[checkpoint_id] = {
-            source.operator_id: source.snapshot(checkpoint_id) for source in self._sources
+    def _begin_checkpoint(self, pending: PendingCheckpoint) -> None:
+        if self.finished:
+            pending.decline(self._why_it_ended())
+            return
+        self._checkpoints[pending.checkpoint_id] = pending
+        enumerators = {
+            source.operator_id: source.snapshot(pending.checkpoint_id) for source in self._sources
         }
-        self._acknowledged[checkpoint_id] = {}
-        self._awaited[checkpoint_id] = {task.name for task in self.tasks if not task.finished}
-        self._on_checkpoint[checkpoint_id] = on_complete
-        for task in self.tasks:
-            if not task.gate.channels and not task.finished:
-                task.mailbox.put(partial(task.trigger_checkpoint, barrier))
+        pending.begin(int(self.clock.time() * 1000), self.tasks, enumerators)
 
     def _acknowledge(
-        self, name: str, subtask: int, barrier: Barrier, states: Mapping[str, OperatorState]
+        self, task: StreamTask, subtask: int, barrier: Barrier, states: Mapping[str, OperatorState]
     ) -> None:
-        checkpoint_id = barrier.checkpoint_id
-        if checkpoint_id not in self._awaited:
-            return
-        collected = self._acknowledged[checkpoint_id]
-        for operator_id, state in states.items():
-            collected[operator_id, subtask] = state
-        self._awaited[checkpoint_id].discard(name)
-        if not self._awaited[checkpoint_id]:
-            del self._awaited[checkpoint_id], self._acknowledged[checkpoint_id]
+        pending = self._checkpoints[barrier.checkpoint_id]
+        pending.acknowledge(task, subtask, states)
+        self._complete_if_all_took_part(pending)
+
+    def _has_ended(self, task: StreamTask) -> None:
+        for pending in list(self._checkpoints.values()):
+            pending.has_ended(task, self.tasks)
+            self._complete_if_all_took_part(pending)
+
+    def _complete_if_all_took_part(self, pending: PendingCheckpoint) -> None:
+        if pending.is_complete:
+            del self._checkpoints[pending.checkpoint_id]
             for task in self.tasks:
                 if not task.finished:
-                    task.mailbox.put(partial(task.notify_checkpoint_complete, checkpoint_id))
-            complete = Checkpoint(collected, self._enumerators.pop(checkpoint_id))
-            self._on_checkpoint.pop(checkpoint_id)(complete)
+                    task.mailbox.put(
+                        partial(task.notify_checkpoint_complete, pending.checkpoint_id)
+                    )
+            pending.complete()
+
+    def _decline_checkpoints(self) -> None:
+        self._requests.quiesce()
+        self._requests.run_pending()
+        for pending in self._checkpoints.values():
+            pending.decline(self._why_it_ended())
+        self._checkpoints.clear()
+
+    def _why_it_ended(self) -> str:
+        if all(task.finished for task in self.tasks):
+            return "all tasks of the job have ended"
+        if self._cancelled:
+            return "the job was cancelled"
+        return "the job failed or was closed"
 
 
 def assigned_states(

@@ -21,22 +21,17 @@ class LocalSource:
     ) -> None:
         self.operator_id = operator_id
         self._source = source
-        self._tasks = list(tasks)
+        self.tasks = list(tasks)
         self._clock = clock
-        self.name = f"enumerator of {self._tasks[0].name}"
-        self._requests = [0] * len(self._tasks)
-        self._told = [0] * len(self._tasks)
+        self.name = f"enumerator of {self.tasks[0].name}"
+        self._requests = [0] * len(self.tasks)
+        self._told = [0] * len(self.tasks)
         """How many events each reader was told."""
-
-    @property
-    def names(self) -> set[str]:
-        """Of the tasks that still read it."""
-        return {task.name for task in self._tasks if not task.finished}
 
     def start(self, checkpoint: Any = None) -> None:
         """Begin, or go on from what :meth:`snapshot` gave."""
         self._coordinator = SourceCoordinator(
-            self._source, len(self._tasks), self._clock, checkpoint=checkpoint
+            self._source, len(self.tasks), self._clock, checkpoint=checkpoint
         )
 
     def snapshot(self, checkpoint_id: int) -> Any:
@@ -48,7 +43,7 @@ class LocalSource:
     def serve(self) -> bool:
         """Pass on what readers asked for, and look for new splits when it is time.  Whether a
         reader was told anything."""
-        for subtask in range(len(self._tasks)):
+        for subtask in range(len(self.tasks)):
             context = self._operator(subtask).reader_context
             if context.split_requested:
                 context.split_requested = False
@@ -61,7 +56,7 @@ class LocalSource:
 
     def _tell(self) -> bool:
         any_told = False
-        for subtask in range(len(self._tasks)):
+        for subtask in range(len(self.tasks)):
             operator = self._operator(subtask)
             for event in self._coordinator.events(subtask, 0, self._told[subtask]) or ():
                 any_told = True
@@ -73,13 +68,13 @@ class LocalSource:
         return any_told
 
     def _operator(self, subtask: int) -> SourceOperator:
-        head = self._tasks[subtask].head
+        head = self.tasks[subtask].head
         assert isinstance(head, SourceOperator)
         return head
 
     def wake_up_times(self) -> Iterator[float | None]:
         """When readers and enumerator have something to do; None: nobody knows."""
-        waiting = [task for task in self._tasks if not task.finished]
+        waiting = [task for task in self.tasks if not task.finished]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)
             if not task.head.paused and not task.turn.is_waiting:  # it is woken otherwise

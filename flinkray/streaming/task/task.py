@@ -82,6 +82,7 @@ class StreamTask:
         self._rest: tuple[Receiver, Block | Columns, int] | None = None
         """Of the batch that was taken last: where it goes, and how far it was handled."""
         self._triggered: deque[Barrier] = deque()
+        self._last_checkpoint = -1
         self.operators = list(operators)
         self.gate = gate
         self._inputs = list(inputs)
@@ -192,6 +193,7 @@ class StreamTask:
             self.gate.end(channel)
             self._checkpoint_if_aligned()
             if self.gate.finished:
+                self._checkpoint_where_triggered()
                 self._end()
 
     def _process_time(
@@ -217,12 +219,20 @@ class StreamTask:
     # --- checkpoints --------------------------------------------------------------------------
 
     def trigger_checkpoint(self, barrier: Barrier) -> None:
-        """For sources: a checkpoint begins here, or where the batch that was read last ends.
-        Called through the mailbox."""
-        if isinstance(self.head, SourceOperator) and self.head.has_rest:
+        """For sources: a checkpoint begins here, or where the batch that was read last ends.  For
+        tasks that no barrier comes to, since all that they read from have ended: it begins where
+        their input ends.  Called through the mailbox."""
+        if self.gate.channels or (isinstance(self.head, SourceOperator) and self.head.has_rest):
             self._triggered.append(barrier)
         else:
             self._checkpoint(barrier)
+
+    def _checkpoint_where_triggered(self) -> None:
+        """The input has ended, and with it came the barriers that there were."""
+        while self._triggered:
+            barrier = self._triggered.popleft()
+            if barrier.checkpoint_id > self._last_checkpoint:
+                self._checkpoint(barrier)
 
     def _checkpoint_if_aligned(self) -> None:
         barrier = self.gate.aligned()
@@ -231,6 +241,7 @@ class StreamTask:
             self._checkpoint(barrier)
 
     def _checkpoint(self, barrier: Barrier) -> None:
+        self._last_checkpoint = barrier.checkpoint_id
         for writer in self._writers:
             writer.barrier(barrier)
         states = {

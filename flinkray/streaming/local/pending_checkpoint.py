@@ -1,0 +1,89 @@
+"""Checkpoints of a local job, complete ones and such as are on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.task.task import StreamTask
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A point in time of a whole job."""
+
+    operators: Mapping[tuple[str, int], OperatorState]
+    """(Operator id, subtask) -> state."""
+    coordinators: Mapping[str, Any]
+    """Operator id -> state of its source's enumerator."""
+
+
+class PendingCheckpoint:
+    """A checkpoint that not all tasks have acknowledged yet.
+
+    A task that has ended has no part in it: what it put out is behind it, and before the barriers
+    of those who read it.  Where all that a task reads from have ended, no barrier comes to it: it
+    is triggered like a source.
+
+    Args:
+        on_complete: given the checkpoint.
+        on_declined: told the reason why there will be none.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: int,
+        on_complete: Callable[[Checkpoint], None],
+        on_declined: Callable[[str], None],
+    ) -> None:
+        self.checkpoint_id = checkpoint_id
+        self._on_complete = on_complete
+        self._on_declined = on_declined
+        self._acknowledged: dict[tuple[str, int], OperatorState] = {}
+        self._awaited: set[StreamTask] = set()
+        self._triggered: set[StreamTask] = set()
+
+    def begin(
+        self, timestamp: int, tasks: Sequence[StreamTask], enumerators: Mapping[str, Any]
+    ) -> None:
+        """Of a job that has not ended."""
+        self._barrier = Barrier(self.checkpoint_id, timestamp)
+        self._enumerators = enumerators
+        self._awaited = {task for task in tasks if not task.finished}
+        self._trigger([task for task in tasks if task in self._awaited])
+
+    def _trigger(self, tasks: Sequence[StreamTask]) -> None:
+        for task in tasks:
+            if task not in self._triggered and task.gate.is_ending():
+                self._triggered.add(task)
+                task.mailbox.put(partial(task.trigger_checkpoint, self._barrier))
+
+    def awaits_any(self, tasks: Sequence[StreamTask]) -> bool:
+        return not self._awaited.isdisjoint(tasks)
+
+    def acknowledge(
+        self, task: StreamTask, subtask: int, states: Mapping[str, OperatorState]
+    ) -> None:
+        """The task has come to the barrier."""
+        for operator_id, state in states.items():
+            self._acknowledged[operator_id, subtask] = state
+        self._awaited.discard(task)
+
+    def has_ended(self, task: StreamTask, others: Sequence[StreamTask]) -> None:
+        """The task has ended, maybe before it came to the barrier."""
+        self._awaited.discard(task)
+        self._trigger([other for other in others if other in self._awaited])
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._awaited
+
+    def complete(self) -> None:
+        self._on_complete(Checkpoint(self._acknowledged, self._enumerators))
+
+    def decline(self, reason: str) -> None:
+        self._on_declined(f"checkpoint {self.checkpoint_id} was declined: {reason}")

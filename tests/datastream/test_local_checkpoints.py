@@ -1,0 +1,89 @@
+"""Checkpoints of programs in one process, whenever they are triggered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.streaming.functions.functions import ProcessFunction
+from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.local.pending_checkpoint import Checkpoint
+from flinkray.streaming.sinks.simple import CallbackSink
+from flinkray.testing.manual_clock import ManualClock
+
+COPIES = 2_000
+
+
+class Copies(ProcessFunction[Any, Any]):
+    """More results than there is room for: whoever reads them is behind when the input ends."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        for copy in range(COPIES):
+            yield value, copy
+
+
+def job_of(taken: list[Any], restore: Checkpoint | None = None) -> LocalJob:
+    """One source ends long before the other one; nothing keys, so that the order stays."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    short = env.from_collection([1, 2]).uid("short").process(Copies()).uid("short copies")
+    long = env.from_collection([*range(3, 9)]).uid("long").rebalance()
+    long = long.process(Copies()).uid("long copies").set_parallelism(2)
+    both = short.rebalance().union(long.rebalance())
+    tripled = both.map(lambda pair: (3 * pair[0], pair[1])).uid("tripled").set_parallelism(2)
+    tripled.rebalance().sink_to(CallbackSink(taken.append)).uid("sink").set_parallelism(1)
+    return LocalJob(env.get_stream_graph(), ManualClock(), restore=restore)
+
+
+EVERYTHING = [(3 * value, copy) for value in range(1, 9) for copy in range(COPIES)]
+
+
+def run_with_checkpoint(job: LocalJob, taken: list[Any]) -> tuple[Checkpoint, list[Any]]:
+    """With what had come out of the job before it."""
+    done: list[tuple[Checkpoint, list[Any]]] = []
+    job.trigger_checkpoint(1, lambda checkpoint: done.append((checkpoint, [*taken])), pytest.fail)
+    job.run()
+    (result,) = done
+    return result
+
+
+def test_checkpoint_is_complete_whichever_tasks_have_ended_before_it() -> None:
+    ended: set[frozenset[str]] = set()
+    for steps in count():
+        taken: list[Any] = []
+        job = job_of(taken)
+        for _ in range(steps):
+            job.advance()
+        if job.finished:
+            break
+        ended.add(frozenset(task.name for task in job.tasks if task.finished))
+        checkpoint, before = run_with_checkpoint(job, taken)
+        after: list[Any] = []
+        job_of(after, checkpoint).run()
+        assert sorted(before + after) == EVERYTHING
+    assert len(ended) > 4
+
+
+def test_checkpoint_of_a_job_that_has_ended_is_declined() -> None:
+    job = job_of([])
+    job.run()
+    declined: list[str] = []
+    job.trigger_checkpoint(7, pytest.fail, declined.append)
+    assert declined == ["checkpoint 7 was declined: all tasks of the job have ended"]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_checkpoint_is_declined_when_the_job_is_cancelled_before_it_is_complete(
+    steps: int,
+) -> None:
+    job = job_of([])
+    declined: list[str] = []
+    job.trigger_checkpoint(7, pytest.fail, declined.append)
+    for _ in range(steps):
+        job.step()
+    job.cancel()
+    job.run()
+    assert declined == ["checkpoint 7 was declined: the job was cancelled"]
