@@ -18,7 +18,11 @@ from flinkray.datastream.common.restart_strategy import (
     RestartStrategyConfiguration,
 )
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
-from flinkray.datastream.flink_settings import FLINK_SETTINGS, why_without_effect
+from flinkray.datastream.flink_settings import (
+    FLINK_SETTINGS,
+    why_without_effect,
+    why_without_effect_here,
+)
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.datastream.state_backend import HashMapStateBackend, StateBackend
 from flinkray.datastream.time_characteristic import TimeCharacteristic
@@ -67,7 +71,7 @@ class EnvironmentSettings:
         self._archives: dict[str, str] = {}
         """Paths, by where they are unpacked."""
         self._of_no_effect: dict[str, str] = {}
-        """Calls that clusters refuse, and what to do instead."""
+        """Calls that clusters refuse -> what is said of them."""
         self._warned_of: set[str] = set()
         """Settings without effect."""
         self._savepoint_directory: str | None = None
@@ -252,7 +256,7 @@ class EnvironmentSettings:
         """
         self._configuration.add_all(configuration)
         for key, value in configuration.to_dict().items():
-            self._warn_of_setting(key)
+            self._warn_of(key, why_without_effect(key))
             apply = FLINK_SETTINGS.get(key)
             try:
                 if apply is not None:
@@ -263,8 +267,13 @@ class EnvironmentSettings:
                 raise ConfigurationError(f"{key} cannot be {value!r}: {error}") from None
         return self
 
-    def _warn_of_setting(self, key: str) -> None:
-        reason = why_without_effect(key)
+    def _warn_of_settings_for_clusters(self) -> None:
+        """The program is going to run in this process."""
+        settings = self._configuration.to_dict()
+        for key in settings:
+            self._warn_of(key, why_without_effect_here(key, settings))
+
+    def _warn_of(self, key: str, reason: str | None) -> None:
         if reason is not None and key not in self._warned_of:
             self._warned_of.add(key)
             logger.warning("The setting %s has no effect: %s.", key, reason)
@@ -298,8 +307,9 @@ class EnvironmentSettings:
         a warning in the log says; clusters refuse it."""
         self._has_no_effect(
             "set_python_requirements",
-            "install the packages where functions run: in this environment, or on the cluster's "
-            "nodes or in the runtime environment of its Ray",
+            "install the packages with pip in the Python that runs functions, which is this one "
+            "or the cluster's, list them in the runtime_env of the cluster's Ray "
+            "(ray.init(runtime_env={'pip': [...]})), or give their wheels to add_python_file",
         )
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
@@ -327,9 +337,10 @@ class EnvironmentSettings:
         )
 
     def _has_no_effect(self, call: str, instead: str) -> None:
+        text = f"{call} has no effect in one process, and clusters refuse it: {instead}."
         if call not in self._of_no_effect:
-            logger.warning("%s has no effect, and clusters refuse it: %s.", call, instead)
-        self._of_no_effect[call] = instead
+            logger.warning("%s", text)
+        self._of_no_effect[call] = text
 
     def _job_files(self) -> tuple[JobFile, ...]:
         """What the program brings along to a cluster.
@@ -340,8 +351,8 @@ class EnvironmentSettings:
         """
         from flinkray.client.job_files import take_along, take_archive_along
 
-        for call, instead in self._of_no_effect.items():
-            raise StreamError(f"{call} has no effect on a cluster: {instead}")
+        for text in self._of_no_effect.values():
+            raise StreamError(text)
         imported = [
             take_along(path, os.path.basename(path.rstrip("/")), JobFileUse.IMPORT)
             for path in self._python_files

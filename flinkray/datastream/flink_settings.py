@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
 from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.job_options import JOB_OPTIONS
+from flinkray.core.job_options import JOB_OPTIONS, RESTART_STRATEGY
 from flinkray.core.options import OPTIONS
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.common.configuration import parse_milliseconds
@@ -182,3 +182,16 @@ def why_without_effect(key: str) -> str | None:
     known = (*FLINK_SETTINGS, *_READ_WHERE_NEEDED)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     return f"it is not known; the nearest is {near[0]}" if near else "it is not known"
+
+
+def why_without_effect_here(key: str, settings: Mapping[str, str]) -> str | None:
+    """The same of settings that only clusters follow, for a program that runs in one process.
+
+    Args:
+        settings: all that there are.
+    """
+    if not key.startswith("restart-strategy."):
+        return None
+    if RESTART_STRATEGY.read(settings.get(RESTART_STRATEGY.key)) == "none":
+        return None
+    return "a program that runs in one process ends with its first failure"

@@ -271,6 +271,7 @@ class StreamExecutionEnvironment(StreamProgram):
         return LocalResults(self._local_job(self._checked_graph(job_name, True)), results)
 
     def _local_job(self, graph: StreamGraph) -> LocalJob:
+        self._warn_of_settings_for_clusters()
         graph.cached_files.update(unpacked_archives(self._archives))
         return LocalJob(graph, self._clock)
 

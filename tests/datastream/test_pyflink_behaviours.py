@@ -40,7 +40,13 @@ from flinkray.datastream import (
     Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import Duration, Instant, SimpleStringSchema, Time
+from flinkray.datastream.common import (
+    Duration,
+    Instant,
+    RestartStrategies,
+    SimpleStringSchema,
+    Time,
+)
 from flinkray.datastream.common.typeinfo import BasicTypeInfo
 from flinkray.datastream.connectors.file_system import (
     FileEnumeratorProvider,
@@ -635,15 +641,17 @@ def test_whoever_enables_checkpoints_is_told_once_that_there_are_none(
         ),
         (
             lambda env: env.set_python_requirements("requirements.txt"),
-            "set_python_requirements has no effect, and clusters refuse it: install the packages",
+            "set_python_requirements has no effect in one process, and clusters refuse it: install "
+            "the packages with pip in the Python that runs functions, which is this one or",
         ),
         (
             lambda env: env.configure(Configuration().set_string("python.requirements", "a#b")),
-            "set_python_requirements has no effect, and clusters refuse it: install the packages",
+            "set_python_requirements has no effect in one process, and clusters refuse it: install "
+            "the packages with pip in the Python that runs functions, which is this one or",
         ),
         (
             lambda env: env.configure(Configuration().set_string("python.executable", "python3")),
-            "set_python_executable has no effect, and clusters refuse it: functions run in this",
+            "set_python_executable has no effect in one process, and clusters refuse it: functions",
         ),
     ],
 )
@@ -681,6 +689,42 @@ def test_setting_without_effect_is_named_once(
     env.configure(configuration)
     env.configure(configuration)
     assert warnings_of(caplog) == [f"The setting {key} has no effect: {told}"]
+
+
+def with_fixed_delay(env: Any) -> None:
+    env.configure(Configuration().set_string("restart-strategy.type", "fixed-delay"))
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        with_fixed_delay,
+        lambda env: env.set_restart_strategy(RestartStrategies.failure_rate_restart(1, 1, 1)),
+    ],
+)
+def test_restart_strategy_of_a_program_in_one_process_is_warned_of_once(
+    choose: Any, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    choose(env)
+    assert warnings_of(caplog) == []  # it may go to a cluster yet
+    for _ in range(2):
+        env.from_collection([1]).print()
+        env.execute()
+    of_type = [told for told in warnings_of(caplog) if "restart-strategy.type" in told]
+    assert of_type == [
+        "The setting restart-strategy.type has no effect: a program that runs in one process ends "
+        "with its first failure."
+    ]
+    assert len(set(warnings_of(caplog))) == len(warnings_of(caplog))
+
+
+def test_no_restart_is_what_happens_in_one_process(
+    env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    env.set_restart_strategy(RestartStrategies.no_restart())
+    env.from_collection([1]).print()
+    env.execute()
+    assert warnings_of(caplog) == []
 
 
 def test_settings_that_have_an_effect_are_not_warned_of(
