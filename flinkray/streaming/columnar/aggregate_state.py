@@ -77,20 +77,27 @@ class AggregateState:
         if batch.schema == self.schema:
             return batch
         schema = wider_schema(self.schema, batch.schema)
-        if schema is None or self._would_round_keys(schema, batch.schema):
+        if schema is None or not self._keeps_keys(schema.field(self._key).type):
             return None
         try:
-            fitting = as_wide(batch, schema)
-        except pa.ArrowInvalid:  # a value of the batch is outside of the type
+            fitting = as_wide(batch, schema, self._key)
+        except pa.ArrowInvalid:  # a value of the batch is outside of the type, or a key is rounded
             return None
         if schema != self.schema:
             self._widen(schema)
         return fitting
 
-    def _would_round_keys(self, schema: pa.Schema, of_batch: pa.Schema) -> bool:
-        kinds = [each.field(self._key).type for each in (self.schema, of_batch)]
-        is_float = pa.types.is_floating(schema.field(self._key).type)
-        return is_float and any(map(pa.types.is_integer, kinds))
+    def _keeps_keys(self, kind: pa.DataType) -> bool:
+        """Whether a column of that type holds the keys that came as what they are: a large integer
+        may be no float."""
+        was = self.schema.field(self._key).type
+        if not (pa.types.is_integer(was) and pa.types.is_floating(kind)):
+            return True
+        try:
+            pa.array(self._slots.keys, kind)
+        except pa.ArrowInvalid:
+            return False
+        return True
 
     def _widen(self, schema: pa.Schema) -> None:
         self.schema = schema

@@ -43,12 +43,20 @@ def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return None
 
 
-def as_wide(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the types of a wider schema of the same columns."""
+def as_wide(batch: pa.RecordBatch, schema: pa.Schema, key: str | None = None) -> pa.RecordBatch:
+    """The batch with the types of a wider schema of the same columns.
+
+    Args:
+        key: the column whose values must stay what they are.
+
+    Raises:
+        ArrowInvalid: one of them does not, or another value is outside of its type.
+    """
     if batch.schema == schema:
         return batch
     arrays = [
-        _as_wide(column, field.type) for column, field in zip(batch.columns, schema, strict=True)
+        _as_wide(column, field.type, field.name != key)
+        for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -128,6 +128,39 @@ def test_batches_whose_types_become_wider_stay_columns(how: str, data: Any) -> N
     assert h.values() == rowwise.values()
 
 
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+@settings(deadline=None)
+@given(data=st.data())
+def test_keys_that_become_floats_stay_columns_and_are_those_of_the_rows(
+    how: str, data: Any
+) -> None:
+    keys = Keys("k")
+    h = OperatorHarness(KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), keys), keyed=True)
+    rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)
+    whole, halves = st.integers(-3, 3), st.integers(-6, 6).map(lambda n: n / 2)
+    kinds = [(whole, pa.int16()), (whole, pa.int64()), (halves, pa.float64())]
+    for _ in range(data.draw(st.integers(1, 5))):
+        some, kind = data.draw(st.sampled_from(kinds))
+        of_batch = data.draw(st.lists(some, min_size=1, max_size=8))
+        given = columns(k=pa.array(of_batch, kind), v=[*range(len(of_batch))])
+        h.process_columns(given)
+        rowwise.process(*given.to_block().values)
+    assert all(isinstance(batch, Columns) for batch in h.batches())
+    assert h.values() == rowwise.values()
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, -(2**60) + 1])
+def test_keys_that_no_float_is_go_on_as_rows(large: int) -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    h.process_columns(columns(k=[0.5, 3.0], v=[1, 2]))
+    h.process_columns(columns(k=[3, 4], v=[4, 8]))
+    h.process_columns(columns(k=[large, 3], v=[16, 32]))
+    assert [isinstance(batch, Columns) for batch in h.batches()] == [True, True, False]
+    assert [tuple(row) for row in h.values()] == [
+        (0.5, 1), (3, 2), (3, 6), (4, 8), (large, 16), (3, 38),
+    ]  # fmt: skip
+
+
 def test_keys_are_not_rounded_when_floats_come() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=[2**60, 2**60 + 1], v=[1, 2]))
